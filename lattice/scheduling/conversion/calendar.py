@@ -1,8 +1,8 @@
-"""Reservations as the cycle reads them: which nodes each of them holds, and its next windows. Pure.
+"""Converts Reservations for the cycle: the nodes that each of them holds, and its next windows. Pure.
 
-Older reservations choose first. Named nodes are those that exist; a number of nodes is chosen once, the nodes that
-are free first going first, and kept: what stands in the status is taken again as long as it fits. Recurrences are
-compared for `AHEAD_SECONDS`; a meeting that lies later shows when it has come that near.
+Older reservations choose first. Named nodes are those that exist; a number of nodes is chosen once, free nodes first, and kept: the
+nodes in the status are chosen again as long as they fit. Recurrences are compared for `AHEAD_SECONDS`; an overlap that lies later is
+reported when it has come that near.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lattice.views.reservation import Reservation, ReservationSpec
 
 AHEAD_SECONDS: Final = 60 * 86400.0
 MOST_WINDOWS: Final = 16
-"""How many windows of one reservation, the open one included, a cycle looks at."""
+"""How many windows of one reservation, the open one included, a cycle reads."""
 NODES_MISSING, OVERLAPS, CALENDAR_INVALID = "NodesMissing", "Overlaps", "CalendarInvalid"
 _NAMED: Final = 5
 _DAY: Final = 86400.0
@@ -32,7 +32,7 @@ _DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What one reservation comes to at a moment: state, reason and sentence, its nodes (a bit set), its next windows.
+    """The nodes and windows of one reservation at a moment, with its state, reason and sentence; nodes as a bit set.
 
     `sound`: it holds all that it asks for. `changes`: when the answer changes by itself, seconds since the epoch.
     """
@@ -47,19 +47,19 @@ class Booking:
 
     @property
     def name(self) -> str:
-        """The reservation's name."""
+        """Returns the reservation's name."""
         return self.reservation.metadata.name
 
     @property
     def changes(self) -> float | None:
-        """When its state changes by itself: its window begins, or ends."""
+        """Returns when the state changes by itself: the next begin or end of a window; None: never."""
         if not self.spans:
             return None
         first = self.spans[0]
         return first.end if self.state == ACTIVE else first.start
 
     def windows(self) -> tuple[ReservationWindow, ...]:
-        """What the cycle keeps free."""
+        """Returns the windows for which the cycle keeps the nodes free."""
         spec = self.reservation.spec
         admitted = frozenset(spec.users), frozenset(spec.tenants), frozenset(spec.vclusters)
         return tuple(
@@ -76,12 +76,15 @@ _Meeting = list[tuple[str, int, tuple[Span, Span]]]
 
 @dataclass
 class _Held:
-    """What the older reservations hold."""
+    """The nodes and calendars of the older reservations."""
 
     entries: list[tuple[str, Calendar, int]] = field(default_factory=list)
 
     def meeting(self, calendar: Calendar, nodes: int, now: float) -> _Meeting:
-        """Those that hold some of the nodes at a time of this calendar: name, nodes, and the first two windows that meet."""
+        """Returns the older reservations that hold some of the nodes in a window of this calendar.
+
+        Each with its name, the nodes, and the first two windows that overlap.
+        """
         found: _Meeting = []
         for name, other, theirs in self.entries:
             pair = _meet(calendar, other, now) if theirs & nodes else None
@@ -91,7 +94,7 @@ class _Held:
 
 
 def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
-    """The first two windows that meet and are not over."""
+    """Returns the first two windows of the calendars that overlap and are not over; None without any."""
     pair = _meet_from(one, two, now // _DAY * _DAY)
     return one.overlap(two, now) if pair is not None and min(pair[0].end, pair[1].end) <= now else pair
 
@@ -121,12 +124,12 @@ _expanded = lru_cache(maxsize=1024)(lambda text: tuple(dict.fromkeys(expand_node
 
 
 def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
-    """The open window and the next ones."""
+    """Returns the open window and the next ones."""
     return tuple(islice((span for span in _next(calendar, now // _DAY * _DAY) if span.end > now), MOST_WINDOWS))
 
 
 def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
-    """What each reservation comes to, by name; `chosen` are nodes (bit sets) that were chosen before, by uid."""
+    """Returns the booking of each reservation by name; `chosen`: nodes (bit sets) that were chosen before, by uid."""
     held, bookings = _Held(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
         booking, calendar = _book(one, node_cache, now, held, chosen.get(one.metadata.uid, 0))
@@ -137,7 +140,7 @@ def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float,
 
 
 def node_set(mask: int, node_cache: NodeCache) -> str:
-    """The nodes of a bit set as a node set, in the order of their names."""
+    """Returns the nodes of a bit set as a node set, in the order of their names."""
     return fold_nodes(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
@@ -167,7 +170,7 @@ def _book(one: Reservation, node_cache: NodeCache, now: float, held: _Held, befo
 
 
 def mask_of(indices: Iterable[int]) -> int:
-    """The bit set of these indices, each given once."""
+    """Returns the bit set of these indices, each given once."""
     mask = bytearray()
     for index in indices:
         if index >> 3 >= len(mask):
@@ -179,7 +182,7 @@ def mask_of(indices: Iterable[int]) -> int:
 def _named(
     one: Reservation, mask: int, missing: list[str], node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting
 ) -> Booking:
-    """It names its nodes: those that exist, unless an older one holds some of them."""
+    """Books a reservation that names its nodes: those that exist, unless an older reservation holds some of them."""
     for other, nodes, (mine, theirs) in meeting:
         message = (
             f'its window {show_span(mine)} meets {show_span(theirs)} of reservation "{other}", which was made earlier and holds '
@@ -197,7 +200,7 @@ def _named(
 def _counted(
     one: Reservation, fitting: int, node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
 ) -> Booking:
-    """It asks for a number of nodes: those chosen before that still fit, then those that are free first."""
+    """Books a reservation of a number of nodes: those chosen before that still fit, then free ones first."""
     count, elsewhere = one.spec.node_count or 0, 0
     for _, nodes, _ in meeting:
         elsewhere |= nodes
@@ -222,12 +225,12 @@ def _too_few(count: int, exist: int) -> str:
 
 
 def _busy(mask: int, node_cache: NodeCache, start: float, now: float) -> int:
-    """How many of the nodes may still be held when a window begins that has not begun yet."""
+    """Returns how many of the nodes may still be held when a window begins that has not begun yet."""
     return sum(node_cache.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
 
 
 def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], busy: int = 0) -> Booking:
-    """It holds all that it asks for."""
+    """Returns the booking of a reservation that holds all that it asks for."""
     state, first, count = _state(spans[0], now), spans[0], mask.bit_count()
     nodes = "1 node is" if count == 1 else f"{count} nodes are"
     message = f"{nodes} held until {format_time(first.end)}" if state == ACTIVE else f"{nodes} held from {format_time(first.start)}"
@@ -241,17 +244,17 @@ def _state(span: Span, now: float) -> str:
 
 
 def _fits(facts: NodeFacts | None, spec: ReservationSpec) -> bool:
-    """Whether a node may be chosen."""
+    """Tells whether a node may be chosen for the reservation."""
     return facts is not None and _class_fits(facts, spec) and (not spec.groups or facts.group in spec.groups)
 
 
 def _suits(key: Key, spec: ReservationSpec) -> bool:
-    """Whether the nodes of a bucket may be chosen."""
+    """Tells whether the nodes of a bucket may be chosen for the reservation."""
     return _class_fits(key.hardware, spec) and (not spec.groups or key.group in spec.groups)
 
 
 def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
-    """Whether hardware fits; hollow nodes only where they are asked for."""
+    """Tells whether hardware fits the reservation; hollow nodes only where they are asked for."""
     return (
         hardware.hollow == (HOLLOW in spec.features)
         and hardware.features.issuperset(spec.features)

@@ -1,6 +1,6 @@
-"""Allocations as the cycle reads them: a pending one becomes a Candidate, one that holds nodes a NodeHolder.
+"""Converts Allocations for the cycle: a pending one into a Candidate, one that holds nodes into a NodeHolder.
 
-Called for every change of every allocation: what repeats (durations, sizes, needs) is parsed once and shared.
+Called for every change of every allocation: repeated texts (durations, sizes, needs) are parsed once and shared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lattice.views.cluster import VCluster
 
 DEFAULT_GRACE: Final = 30.0
 MOST_NAMED_NODES: Final = 4096
-"""Of a node list, as admission counts them."""
+"""Most nodes of a node list, as admission counts them."""
 
 _seconds = lru_cache(maxsize=4096)(parse_duration)
 _grace = lru_cache(maxsize=4096)(grace_seconds)
@@ -44,10 +44,11 @@ def candidate_of(
     quota: str = "",
     within: int | None = None,
 ) -> Candidate:
-    """The pending allocation; `indices` gives the index of each node by name, `blocked` keeps it waiting whatever is free.
+    """Returns the candidate of a pending allocation; `indices` gives the index of each node by name.
 
-    `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's tree divides (None: any).
-    What does not parse (the webhook was away) is blocked with NeverFits and the sentence that says what is wrong.
+    `blocked` keeps it waiting whatever is free; `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's tree
+    divides (None: any). A field that does not parse (the webhook was away) blocks it with NeverFits and the sentence that names the
+    error.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
@@ -92,18 +93,18 @@ def candidate_of(
 
 
 def is_preemptible(allocation: Allocation) -> bool:
-    """Whether its owner lets it be preempted, by its own field and by Koordinator's label."""
+    """Tells whether the owner lets the allocation be preempted, by its own field and by Koordinator's label."""
     return allocation.spec.lifecycle.preemptible != "Never" and allocation.metadata.labels.get(PREEMPTIBLE_LABEL) != "false"
 
 
 @lru_cache(maxsize=4096)
 def narrowed(need: Need, within: int) -> Need:
-    """The need on these nodes only (a bit set of indices): one object for equal ones."""
+    """Returns the need restricted to these nodes (a bit set of indices); one object for equal arguments."""
     return replace(need, only=within if need.only is None else need.only & within)
 
 
 def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
-    """What each node must offer: equal resources give the same Need. Raises Rejected for what does not parse."""
+    """Returns the need of each node; equal resources give the same object. Raises Rejected for a field that does not parse."""
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
         return _shared_need(resources)
@@ -111,7 +112,10 @@ def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
-    """The longest run in seconds: its own walltime, else its vcluster's default, or when not Bounded its maximum; None: unbounded."""
+    """Returns the longest run in seconds; None: unbounded.
+
+    The allocation's own walltime counts first, then the vcluster's default, or its maximum for work that is not Bounded.
+    """
     if spec.lifecycle.walltime is not None:
         return _seconds(spec.lifecycle.walltime)
     if vcluster is None:
@@ -121,7 +125,7 @@ def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None
 
 
 def grace_of(spec: AllocationSpec) -> float:
-    """Seconds from TERM to KILL; the default where the text does not parse."""
+    """Returns the seconds from TERM to KILL; the default where the text does not parse."""
     try:
         return _grace(spec.lifecycle.grace_period)
     except Rejected:
@@ -141,12 +145,12 @@ def holder_of(
     start_allowance: float = START_ALLOWANCE,
     quota: str = "",
 ) -> NodeHolder:
-    """The attempt that holds nodes, from its ledger row and its object (None: it is gone).
+    """Returns the holder of an attempt from its ledger row and its object (None: the object is gone).
 
-    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: a node
-    of it does not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance
-    while nothing has started; releasing work ends one grace period after `releasing_since`; None for what is unbounded,
-    and for what is releasing on a silent node. `quota` is its leaf of the quota tree.
+    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: one of its nodes does
+    not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance while nothing has
+    started; releasing work ends one grace period after `releasing_since`; None for unbounded work, and for work that is releasing on a
+    silent node. `quota` is its leaf of the quota tree.
     """
     shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
     placed = _placed_at(shown, since)
@@ -190,7 +194,7 @@ def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
 
 
 def _shorter(asked: float | None, admitted: int | None) -> float | None:
-    """What agents end it by: the shorter one of the spec's and the admitted walltime."""
+    """Returns the walltime at which agents end the attempt: the shorter of the spec's and the admitted one."""
     return min((seconds for seconds in (asked, admitted) if seconds is not None), default=None)
 
 
@@ -227,7 +231,7 @@ def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def _mask(node_set: str, indices: Mapping[str, int]) -> int:
-    """The known nodes of a set as a bit set of indices; Rejected where the set is longer than admission lets in."""
+    """Returns the known nodes of a set as a bit set of indices; raises Rejected where the set is longer than admission allows."""
     count = count_nodes(node_set)
     if count > MOST_NAMED_NODES:
         raise Rejected(f"a node set of {count} names is too long (limit: {MOST_NAMED_NODES})", reason="BadNodeSet")

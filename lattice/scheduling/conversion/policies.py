@@ -1,6 +1,6 @@
-"""What administrators wrote, as the cycle reads it: VCluster to Policy, Tenant to Terms.
+"""Converts the objects of administrators for the cycle: VCluster to Policy, Tenant to Terms.
 
-What does not parse (the webhook was away) is left at its default: a typing error in one vcluster stops no cycle.
+A field that does not parse (the webhook was away) takes its default: a typing error in one vcluster stops no cycle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WEIGHTS: Final = tuple(field.name for field in fields(Weights))
 
 
 def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions()) -> Policy:  # noqa: B008 - it is frozen
-    """The vcluster's policy; what it leaves out is as the LatticeConfig has it."""
+    """Returns the policy of a vcluster; fields that it leaves out come from the LatticeConfig."""
     spec = vcluster.spec
     limits, borrowing, selector = spec.limits, spec.borrowing, spec.nodes.selector
     return Policy(
@@ -53,13 +53,13 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
 
 
 def preemption_limits(config: Config | None) -> PreemptionLimits:
-    """How far preemption goes, as the LatticeConfig has it."""
+    """Returns the limits of preemption in the LatticeConfig."""
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     return PreemptionLimits(most_victims=options.victims, near_completion=seconds(options.near_completion, 300.0))
 
 
 def weights_of(spec: VClusterSpec) -> Weights:
-    """The weights in force, summing to 1: its own, else those of its profile, else the balanced ones."""
+    """Returns the weights in force, summing to 1: the vcluster's own, else those of its profile, else the balanced ones."""
     if spec.weights is None:
         return PROFILES.get(spec.profile or "", BALANCED)
     exact = given_weights(spec)
@@ -69,12 +69,12 @@ def weights_of(spec: VClusterSpec) -> Weights:
 
 
 def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
-    """Its own weights as they are written, w1 to w9, exactly; what does not parse is 0."""
+    """Returns the vcluster's own weights as they are written, w1 to w9, exactly; 0 for a weight that does not parse."""
     return tuple(_decimal(getattr(spec.weights, name, None)) for name in _WEIGHTS)
 
 
 def terms_of(tenant: Tenant) -> Terms:
-    """What was agreed with the tenant."""
+    """Returns the agreement with a tenant: target, burst allowance, budgets."""
     budget = tenant.spec.budget
     target = budget.fair_share_target
     return Terms(
@@ -85,7 +85,7 @@ def terms_of(tenant: Tenant) -> Terms:
 
 
 def energy_price(config: Config | None, now: float) -> float | None:
-    """The price of electricity now, normalised to [0, 1]; None: unknown, or the time it was given for is over."""
+    """Returns the price of electricity now, normalised to [0, 1]; None: unknown, or its time is over."""
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     if options.energy_price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
         return None
@@ -93,7 +93,7 @@ def energy_price(config: Config | None, now: float) -> float | None:
 
 
 def seconds(text: str | None, default: float) -> float:
-    """A duration in seconds; the default where there is none, or it does not parse."""
+    """Returns a duration in seconds; the default where the text is absent or does not parse."""
     if text is None:
         return default
     try:

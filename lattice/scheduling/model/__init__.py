@@ -1,5 +1,5 @@
-"""The words of a decision: nodes and their hardware, work, policies, outcomes.
+"""Nodes and their hardware, work, policies, outcomes: the immutable facts that every other package of scheduling reads.
 
-What belongs here: immutable facts that every other package of scheduling reads. What does not: anything that changes
-between cycles (`cluster`, `state`) or that reads an API object (`conversion`).
+Belongs here: what a decision is made of. Does not belong here: anything that changes between cycles (`cluster`, `state`) or that reads
+an API object (`conversion`).
 """

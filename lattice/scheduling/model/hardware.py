@@ -1,4 +1,4 @@
-"""What placement knows of nodes: the facts of one, what nodes of one class have in common, and what work needs of each."""
+"""The facts of one node, the hardware that nodes of one class share, and the need that work has of each of its nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What placement needs of one node; memories in bytes, `usable`: Ready, seen alive, clean."""
+    """The facts of one node that placement reads; memories in bytes; `usable`: Ready, seen alive, clean."""
 
     index: int
     name: str
@@ -22,24 +22,24 @@ class NodeFacts:
     usable: bool
     state: str
     switch: str = ""
-    """Below the group; empty: unknown."""
+    """The switch below the group; empty: unknown."""
     cxl_memory: int = 0
     gpu_type: str = ""
     gpu_memory: int = 0
-    """Of each GPU."""
+    """Of each GPU, bytes."""
     unified: bool = False
     """CPU and GPU memory are one domain."""
     fingerprint: str = ""
-    """Nodes of equal software and firmware; empty: unknown, unlike every other."""
+    """Equal on nodes of equal software and firmware; empty: unknown, equal to no other node's."""
     watts: int = 0
     """Nominal power at full load; 0: unknown."""
     home: str = ""
-    """The vcluster that it is at home in; empty: none."""
+    """The vcluster at whose home the node stands; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What nodes of one class have in common."""
+    """The hardware that all nodes of one class share; memories in bytes."""
 
     cpus: int
     memory: int
@@ -63,7 +63,7 @@ class Hardware:
 
     @property
     def worth(self) -> tuple[object, ...]:
-        """What is taken first where all else is equal: the plainer hardware, so that the scarce is left for who needs it."""
+        """Returns a sort key: plainer hardware comes first, so that placement leaves scarce hardware to work that needs it."""
         return (
             self.gpus, self.gpu_memory, self.unified, self.cxl_memory, self.memory, self.cpus, len(self.features),
             self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)),
@@ -72,7 +72,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What each node must offer: interned, so that equal needs share one eligibility set."""
+    """The requirements of an allocation for each of its nodes; equal needs are interned and share one set of eligible nodes."""
 
     cpus: int = 0
     memory: int = 0
@@ -83,14 +83,14 @@ class Need:
     only: int | None = None
     without: int = 0
     gpu_type: str = ""
-    """Upper and lower case are equal."""
+    """The model of GPU, compared without regard to case."""
     gpu_memory: int = 0
     """Of each GPU, bytes."""
     unified: bool = False
     allow_cxl: bool = False
-    """A node's CXL memory counts, too."""
+    """Whether a node's CXL memory counts towards `memory`."""
     lists: frozenset[int] = field(init=False, compare=False, repr=False)
-    """Its node lists as bit sets: the machine is split along them."""
+    """The node lists of the need as bit sets; the node cache splits its buckets along them."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Need:
         return self._hash
 
     def admits(self, hardware: Hardware | NodeFacts) -> bool:
-        """Whether nodes of this class fit; groups and node lists are applied apart."""
+        """Tells whether nodes with this hardware fit; the caller applies groups and node lists."""
         return (
             hardware.hollow == self.hollow
             and hardware.cpus >= self.cpus
@@ -117,7 +117,7 @@ class Need:
         )
 
     def admits_node(self, facts: NodeFacts) -> bool:
-        """Whether this node fits, by its hardware, its group and the node lists."""
+        """Tells whether one node fits by its hardware, its group and the node lists."""
         return (
             self.admits(facts)
             and (self.groups is None or facts.group in self.groups)
@@ -128,7 +128,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the nodes of a bucket have in common; `marks` are the node sets (bit sets) that they lie in."""
+    """The properties that all nodes of a bucket share; `marks`: the node sets (bit sets) that contain them."""
 
     hardware: Hardware
     group: str
@@ -146,16 +146,16 @@ class Key:
 
     @property
     def plain(self) -> Key:
-        """The same without the node sets."""
+        """Returns the key without the node sets."""
         return Key(self.hardware, self.group, self.switch, self.fingerprint, self.home) if self.marks else self
 
     @property
     def order(self) -> tuple[object, ...]:
-        """A total order that is the same in every process."""
+        """Returns a sort key that is the same in every process."""
         places = natural(self.group), self.group, self.fingerprint, natural(self.switch), self.switch
         return (*places, self.hardware.worth, self.home, tuple(sorted(self.marks)))
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:
-    """The sort key of a name in which numbers count by their value: g2 before g10."""
+    """Returns a sort key in which numbers within a name compare by value: g2 before g10."""
     return tuple((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)[:-1])

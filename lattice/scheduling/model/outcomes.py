@@ -1,4 +1,4 @@
-"""What a cycle says of a pending allocation: placed, or waiting and why."""
+"""The outcome of a cycle for one pending allocation: placed, or waiting with a reason."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lattice.scheduling.model.work import Candidate
 
 
 class Makeup(Protocol):
-    """What a cost function found out once for many scores."""
+    """Computes the terms of scores from columns that many scores share."""
 
     def of(self, entry: Any) -> tuple[tuple[float, ...], float]:
-        """The terms and the budget multiplier of one of them."""
+        """Returns the terms f1 to f9 and the budget multiplier of one entry of the columns."""
         ...
 
 
 class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: structs are made in a quarter of a dataclass's time
     """The sum of the weighted terms, times the budget multiplier.
 
-    A cost function gives `makeup` and `entry`: few ask what a score is made of, so that it is worked out for those who do.
+    A cost function gives `makeup` and `entry`: few readers ask for the terms, so they are computed only for those who do.
     """
 
     total: float
@@ -31,17 +31,17 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
     entry: Any = None
 
     def made_of(self) -> tuple[tuple[float, ...], float]:
-        """Its terms and its multiplier."""
+        """Returns the terms and the budget multiplier of this score."""
         return (self.given, self.factor) if self.makeup is None else self.makeup.of(self.entry)
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """The values f1 to f9, each in [0, 1]; none where nothing was weighed."""
+        """Returns the values f1 to f9, each in [0, 1]; empty where nothing was weighed."""
         return self.made_of()[0]
 
     @property
     def multiplier(self) -> float:
-        """Of the budgets."""
+        """Returns the factor by which the budgets multiply the sum."""
         return self.made_of()[1]
 
     def __eq__(self, other: object) -> bool:
@@ -56,30 +56,30 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
 
 
 class Placed(msgspec.Struct, gc=False):
-    """It fits on these nodes (indices, ascending)."""
+    """The candidate starts now on these nodes (indices, ascending)."""
 
     candidate: Candidate
     nodes: tuple[int, ...]
     score: Score | None = None
     backfilled: bool = False
-    """Whether it went ahead of one that waits with a reservation."""
+    """Whether it starts ahead of a candidate that waits with a reservation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """A proposal: this holder of another vcluster gives borrowed nodes back to the vcluster that they are at home in."""
+    """A proposal that a holder in another vcluster gives borrowed nodes back to the vcluster of their home."""
 
     uid: str
     vcluster: str
-    """The borrower's."""
+    """The vcluster of the borrower."""
     nodes: tuple[int, ...]
-    """Of its nodes, those at home with the candidate; ascending."""
+    """The borrower's nodes that are at home in the candidate's vcluster; indices, ascending."""
     grace: float
-    """Seconds that the borrower has to give them back."""
+    """Seconds that the borrower has to give the nodes back."""
 
 
 class Waiting(msgspec.Struct, gc=False):
-    """It does not, and why; `wake` is when to look again if nothing changes, in seconds since the epoch."""
+    """The candidate keeps waiting for a reason; `wake`: when to decide again if nothing changes, in seconds since the epoch."""
 
     candidate: Candidate
     reason: str
@@ -87,9 +87,9 @@ class Waiting(msgspec.Struct, gc=False):
     wake: float | None = None
     score: Score | None = None
     latest: float | None = None
-    """When it starts at the latest by its reservation, if nothing ends later than it may; seconds since the epoch."""
+    """The latest start that its reservation promises if no work outruns its walltime; seconds since the epoch."""
     reclaims: tuple[Reclaim, ...] = ()
-    """Who would have to give borrowed nodes back so that it starts, in the order in which they are asked."""
+    """The holders that would have to give borrowed nodes back so that it starts, in the order in which they are asked."""
 
 
 Outcome = Placed | Waiting

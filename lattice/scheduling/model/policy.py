@@ -1,7 +1,7 @@
-"""How a vcluster schedules: its policy, the weights of the cost function, depth, limits, borrowing.
+"""The policy of a vcluster: the weights of the cost function, backfill depth, limits, borrowing.
 
-The weight profiles are the table of the book's chapter "Scheduling Algorithm"; where it and its tuning guide
-differ, the table holds (decision "weight profiles").
+The weight profiles are the table of the book's chapter "Scheduling Algorithm"; where it and its tuning guide differ, the table holds
+(decision "weight profiles").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ POLICIES: Final = (BACKFILL, BIN_PACK, SENSITIVE_RESERVATION, INTERACTIVE_FIFO)
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """w1 to w9: the share of each term in the score; they sum to 1 once `normalised`."""
+    """The weights w1 to w9 of the terms of the score; they sum to 1 once `normalised`."""
 
     priority: float = 0.20
     wait_time: float = 0.20
@@ -28,7 +28,7 @@ class Weights:
     conformance: float = 0.10
 
     def normalised(self) -> Weights:
-        """The same proportions, summing to 1; all zero gives equal scores and stays zero."""
+        """Returns weights of the same proportions that sum to 1; weights that are all zero stay so and give equal scores."""
         total = sum(astuple(self))
         return self if total in (0.0, 1.0) else Weights(*(weight / total for weight in astuple(self)))
 
@@ -45,14 +45,14 @@ PROFILES: Final[dict[str, Weights]] = {
 
 @dataclass(frozen=True, slots=True)
 class Borrowing:
-    """What a vcluster lends and borrows (book, "Elastic Resource Sharing"; architecture decision on soft vclusters)."""
+    """The rules by which a vcluster lends and borrows nodes (book, "Elastic Resource Sharing"; decision on soft vclusters)."""
 
     lend: bool = False
     borrow: bool = False
     max_borrowed: int | None = None
-    """Most nodes of others that its work holds at one time; None: no limit."""
+    """Most nodes of other vclusters that its work holds at one time; None: no limit."""
     priority: int = 5
-    """Who borrows first (higher), and whose loans are reclaimed first (lower)."""
+    """A higher number borrows first; loans of a lower number are reclaimed first."""
     max_duration: float | None = None
     """Longest walltime of work on borrowed nodes, seconds."""
     return_grace: float = 0.0
@@ -61,7 +61,7 @@ class Borrowing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one vcluster; None: none."""
+    """The limits of one vcluster; None: no limit."""
 
     max_nodes: int | None = None
     max_running: int | None = None
@@ -73,16 +73,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One vcluster, as the cycle reads it; intervals in seconds."""
+    """The policy of one vcluster, as a cycle reads it; intervals in seconds."""
 
     name: str
     kind: str = BACKFILL
     weights: Weights = BALANCED
     interval: float = 1.0
     depth: int = 10
-    """How many blocked allocations hold a reservation; 1 is EASY, 0 plain first fit in order of score."""
+    """How many blocked allocations hold a reservation; 1 is EASY backfill, 0 plain first fit in order of score."""
     home: bool = False
-    """Whether it has home nodes of its own; without, its home is every node that is at home nowhere."""
+    """Whether the vcluster has home nodes of its own; without any, its home is every node that is at home nowhere."""
     borrowing: Borrowing = Borrowing()
     limits: Limits = Limits()
     min_runtime_before_preemption: float = 0.0

@@ -1,4 +1,4 @@
-"""The four policies: what each changes in the one cycle."""
+"""The four scheduling policies, each as a set of switches in the one cycle."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a policy orders the queue, reads a candidate, and treats those behind a blocked one."""
+    """The way in which a policy orders the queue, reads a candidate, and treats candidates behind a blocked one."""
 
     first_come: bool = False
-    """In order of submission; scores only explain (decision "policies")."""
+    """The queue stands in order of submission, and scores only explain (decision "policies")."""
     strict: bool = False
-    """Nobody passes one that waits for nodes which he could use himself."""
+    """No candidate passes an earlier one that waits for nodes which both could use."""
     reserves: bool = True
-    """Blocked work holds reservations, to the policy's depth."""
+    """Blocked work holds reservations, up to the policy's depth."""
     conformant: bool = False
-    """Nodes of one known fingerprint only, whatever the allocation asks for (book, "Node Conformance", "Per-vCluster Policy")."""
+    """Work gets nodes of one known fingerprint only, whatever it asks for (book, "Node Conformance", "Per-vCluster Policy")."""
     fullest: bool = False
-    """Among groups that hold it, the one with the largest share in use, not the smallest remainder."""
+    """Placement prefers, among groups that suffice, the one with the largest share in use to the one with the smallest rest."""
     lends: bool = True
 
     def depth(self, policy: Policy) -> int:
-        """How many blocked allocations hold a reservation."""
+        """Returns how many blocked allocations of the vcluster hold a reservation."""
         return policy.depth if self.reserves else 0
 
     def order(self, totals: Sequence[float]) -> Sequence[int]:
-        """The places of candidates in the order in which they are looked at, by the totals of their scores.
+        """Returns the places of candidates in the order in which a cycle evaluates them, by the totals of their scores.
 
-        They stand in order of submission, then namespace/name: that decides among equals (decision "equal scores").
+        The candidates come in order of submission, then namespace/name: that order decides among equal totals (decision "equal
+        scores").
         """
         places = range(len(totals))
         return places if self.first_come else sorted(places, key=totals.__getitem__, reverse=True)
@@ -45,16 +46,16 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     INTERACTIVE_FIFO: Strategy(first_come=True, strict=True),
 }
 _SHARED_FIFO: Final = Strategy(first_come=True)
-"""Strict order on nodes that others use too makes them and its own work wait: there smaller work passes where it delays nobody."""
+"""The policy of first come on shared nodes, where strict order would keep nodes idle: smaller work passes where it delays nobody."""
 
 
 def strategy_of(policy: Policy) -> Strategy:
-    """How a vcluster schedules: strict order of submission holds on home nodes only."""
+    """Returns the strategy of a vcluster's policy; strict order of submission holds on home nodes only."""
     return _SHARED_FIFO if policy.kind == INTERACTIVE_FIFO and not policy.home else STRATEGIES[policy.kind]
 
 
 def lenders_for(policies: Mapping[str, Policy], vcluster: str, walltime: float | None) -> Iterator[str]:
-    """The vclusters whose idle nodes preemptible work of another one may get; its walltime in seconds, None: unbounded."""
+    """Yields the vclusters whose idle nodes preemptible work of `vcluster` may borrow; `walltime` in seconds, None: unbounded."""
     mine = policies.get(vcluster) or Policy(vcluster)
     if not mine.borrowing.borrow or mine.borrowing.max_borrowed == 0 or not STRATEGIES[mine.kind].lends:
         return

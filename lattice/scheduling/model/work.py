@@ -1,4 +1,4 @@
-"""What the cycle knows of work: pending allocations and those that hold nodes."""
+"""Work as the cycle reads it: pending candidates, and holders of nodes."""
 
 from __future__ import annotations
 
@@ -27,45 +27,47 @@ class Candidate:
     walltime: float | None = None
     """Longest run from its first process; None: unbounded."""
     grace: float = 30.0
-    """From TERM to KILL: its nodes may be held so much longer than the walltime."""
+    """Seconds from TERM to KILL: the work may hold its nodes so much longer than its walltime."""
     topology: str = ANY
-    """ANY packs into the fewest groups; TIGHT waits rather than take more groups than an empty machine would need; SPREAD
-    takes as many groups as it can."""
+    """The spread over groups: ANY packs into the fewest groups.
+
+    TIGHT waits rather than take more groups than an empty machine would need; SPREAD takes as many groups as it can.
+    """
     conformance: str = PREFERRED
-    """REQUIRED: all nodes of one fingerprint, or it waits."""
+    """REQUIRED: the work waits until all its nodes can be of one fingerprint."""
     checkpointable: bool = True
-    """False: `checkpoint: None`, its progress is lost when it is preempted."""
+    """False for `checkpoint: None`: preemption loses the progress of the work."""
     preemptible: bool = True
-    """False: `preemptible: Never`."""
+    """False for `preemptible: Never`."""
     sensitive: bool = False
     reservation: str = ""
-    """The Reservation whose nodes it asks for."""
+    """The name of the Reservation whose nodes the work asks for."""
     name: str = ""
-    """`tags.name`: work of one user and name runs alike (predictor)."""
+    """The job name, `tags.name`: the predictor takes work of one user and name to run alike."""
     held: bool = False
     not_before: float = 0.0
     back_off_until: float = 0.0
     vcluster_open: bool = True
     vcluster_known: bool = True
     blocked: tuple[str, str] | None = None
-    """A reason and a sentence that keep it waiting whatever is free."""
+    """A reason and a sentence that keep the candidate waiting whatever nodes are free."""
     project: str = ""
-    """Which budget of its tenant it draws on, too."""
+    """The project of its tenant whose budget the work draws on, too."""
     quota: str = ""
-    """Its leaf of the quota tree; empty where there is none."""
+    """The leaf of the quota tree that the work is charged to; empty without one."""
 
     @property
     def non_preemptible(self) -> bool:
-        """Whether nothing may preempt it (book, "Preemption Policy"; decisions, "checkpoint none")."""
+        """Tells whether no other work may preempt this one (book, "Preemption Policy"; decision "checkpoint none")."""
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)
 
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each place
 class NodeHolder:
-    """One allocation that holds nodes (indices, ascending), from its ledger row and its object.
+    """One allocation that holds nodes (indices, ascending), read from its ledger row and its object.
 
-    `end`: when its nodes are free at the latest, seconds since the epoch; None: nobody knows (unbounded, or releasing
-    from a node that is silent). `started`: its first process, or None.
+    `end`: when its nodes are free at the latest, seconds since the epoch; None: unknown (unbounded work, or releasing from a silent
+    node). `started`: the start of its first process, or None.
     """
 
     uid: str
@@ -76,7 +78,7 @@ class NodeHolder:
     preemption_class: int
     nodes: tuple[int, ...]
     since: float
-    """When the ledger gave it the nodes."""
+    """When the ledger gave the nodes to it, seconds since the epoch."""
     started: float | None = None
     end: float | None = None
     walltime: float | None = None
@@ -85,21 +87,21 @@ class NodeHolder:
     sensitive: bool = False
     releasing: bool = False
     borrowed: tuple[int, ...] = ()
-    """Of its nodes, those at home in another vcluster."""
+    """The subset of its nodes that are at home in another vcluster."""
     preemptions: int = 0
-    """How often it was preempted before."""
+    """How many times it was preempted before."""
     name: str = ""
     checkpointing: bool = False
-    """Whether it saves its state already because somebody else preempts it."""
+    """Whether it saves its state now because other work preempts it."""
     checkpointed: float | None = None
     """When its last checkpoint was complete, seconds since the epoch; None: never, or unknown."""
     burst: bool = False
-    """Whether its tenant uses more than its fair share: such work is preempted first."""
+    """Whether its tenant uses more than its fair share; preemption takes such work first."""
     quota: str = ""
-    """Its leaf of the quota tree; empty where there is none."""
+    """The leaf of the quota tree that the work is charged to; empty without one."""
 
     def holds_as(self, other: NodeHolder) -> bool:
-        """Whether the other holds the same nodes for as long, and counts in the same places."""
+        """Tells whether another record of a holder has the same nodes, the same end, and is counted towards the same limits."""
         return (
             self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed
             and self.tenant == other.tenant and self.user == other.user and self.vcluster == other.vcluster
@@ -108,5 +110,5 @@ class NodeHolder:
 
     @property
     def non_preemptible(self) -> bool:
-        """Whether nothing may preempt it."""
+        """Tells whether no other work may preempt this one."""
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)

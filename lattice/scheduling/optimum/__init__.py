@@ -1,5 +1,5 @@
-"""Optimal plans by OR-Tools, against which cycles are measured.
+"""Optimal plans by OR-Tools, as a measure for cycles.
 
-What belongs here: the models that the solver is given, and how a cycle's input becomes one. What does not: anything that a
-cycle needs to decide; only `solver` imports ortools.
+Belongs here: the models for the solver (`solver`), and the conversion of a cycle's input into one (`formulation`). Does not belong
+here: anything that a cycle needs to decide; only `solver` imports ortools.
 """

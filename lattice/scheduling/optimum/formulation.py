@@ -1,8 +1,7 @@
-"""The free nodes and the work that waits, as the solver's plain questions.
+"""Converts free nodes and waiting work into jobs and buckets for the solver.
 
-Made before a cycle places anything, or after it with the nodes that it placed work on, it says what that cycle could have
-placed at best: `upper_bound` of it is what the metric "distance from the bound" and `lattice plan --optimal` hold the
-cycle's value against.
+Formulated before a cycle places anything, or after it with the nodes that it placed work on, the problem bounds what that cycle could
+have placed at best: the metric "distance from the bound" and `lattice plan --optimal` compare the cycle's value with its `upper_bound`.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def formulate(
     node_cache: NodeCache, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
     given: Iterable[int] = (),
 ) -> Formulation:  # fmt: skip
-    """The candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
+    """Returns the candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
 
-    `given` are nodes that the cycle has placed work on already: here they count as free.
-    Leave out who waits for something else than nodes. A range of nodes counts with as many as the job could have alone, at
-    most its maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
+    `given` are nodes that the cycle has placed work on already: they count as free here. Leave out work that waits for something else
+    than nodes. A range of nodes counts with as many as the job could have alone, at most its maximum, of any fingerprint: so
+    `upper_bound` holds for every size; `best_plan` is exact without ranges only.
     """
     homes = {home, *lenders}
     more = Counter(id(node_cache.bucket_of(node)) for node in given)
@@ -60,7 +59,10 @@ def formulate(
 
 
 def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
-    """Which rules in force here the formulation does not know: a plan that it calls better may break them, its bound holds all the same."""
+    """Returns the rules in force that the formulation does not know.
+
+    A plan that the solver calls better may break them; its upper bound holds all the same.
+    """
     candidates = list(candidates)
     policy, accounts = state.policy(vcluster), state.accounts
     limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
@@ -77,7 +79,7 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
 
 
 def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:
-    """The vclusters whose idle nodes work of this one may get; none where it does not borrow."""
+    """Returns the vclusters whose idle nodes work of this one may borrow; none where it does not borrow."""
     policy = policies.get(vcluster)
     if policy is None or not policy.borrowing.borrow:
         return set()
@@ -85,5 +87,5 @@ def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:
 
 
 def value_of(outcomes: Iterable[object]) -> float:
-    """Score × nodes, summed over what a cycle placed."""
+    """Returns the value of a cycle: scores × nodes, summed over the placed work."""
     return sum(each.score.total * len(each.nodes) for each in outcomes if isinstance(each, Placed) and each.score is not None)

@@ -1,9 +1,9 @@
-"""Exact answers by OR-Tools: the best plan, and an upper bound by a linear program.
+"""Solves the placement exactly by OR-Tools: the best plan, and an upper bound by a linear program.
 
-It decides nothing in the cycle: `lattice plan --optimal` compares with it, the metric "distance from the bound" asks it off
-the hot path, and tests build their oracles on its model. OR-Tools (extra `solver`) is loaded at the first question, takes about half a
-second and 90 MB, and is known to this module alone. One worker, a fixed seed and a limit of deterministic time: equal
-questions have equal answers on every machine.
+Cycles do not depend on it: `lattice plan --optimal` compares with it, the metric "distance from the bound" asks it off the hot path,
+and tests build their oracles on its model. OR-Tools (extra `solver`) is loaded at the first question, takes about half a second and 90
+MB, and is imported by this module alone. One worker, a fixed seed and a limit of deterministic time: equal questions have equal answers
+on every machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from lattice.errors import Corrupt, Rejected
 
 SCALE: Final = 1_000_000
-"""Values are whole millionths in the model."""
+"""The model counts values in whole millionths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One that may be placed; `eligible`: places in the sequence of buckets."""
+    """One job that the plan may place; `eligible`: places in the sequence of buckets."""
 
     value: float
-    """What the plan gains by it, at least 0."""
+    """The gain of the plan by placing it, at least 0."""
     nodes: int
     eligible: frozenset[int]
     groups: int | None = None
-    """The most groups that it may stand in."""
+    """The most groups over which its nodes may spread; None: any number."""
     alike: bool = False
     """Whether all of its nodes must have one fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a question may take, in the solver's deterministic seconds (near those of a clock), and its seed."""
+    """The limit of one question, in the solver's deterministic seconds (close to those of a clock), and its seed."""
 
     seconds: float = 10.0
     seed: int = 1
@@ -53,17 +53,17 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Nodes by bucket for each job placed, None for the others."""
+    """The nodes by bucket for each placed job, None for the others."""
 
     counts: tuple[Mapping[int, int] | None, ...]
     value: float
     bound: float
-    """No plan is worth more; equals `value` when `proven`, up to the scale."""
+    """An upper bound on the value of every plan; equals `value` when `proven`, up to the scale."""
     proven: bool
 
 
 def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> Plan:
-    """The plan of the highest value; of equal ones the one that stands in the fewest groups, summed over the jobs."""
+    """Returns the plan of the highest value; of equal ones the one with the fewest groups, summed over the jobs."""
     model = PlacementModel(jobs, buckets)
     model.supply([bucket.free for bucket in buckets])
     spans = [chosen for each in model.groups for chosen in each.values()]
@@ -80,15 +80,15 @@ def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | N
 
 
 def installed() -> bool:
-    """Whether OR-Tools is there; loads nothing."""
+    """Tells whether OR-Tools is installed; loads nothing."""
     return find_spec("ortools") is not None
 
 
 def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> float:
-    """A value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere alone.
+    """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere alone.
 
-    Raises Rejected when the effort, where one is given, was too small.
-    Jobs that may use the same buckets share their nodes, so the size grows with the kinds of jobs, not with their number.
+    Raises Rejected when the effort, where one is given, was too small. Jobs that may use the same buckets share their nodes, so the
+    size grows with the kinds of jobs, not with their number.
     """
     lp = _linear_solver()
     wanted = [(job, homes) for job in jobs if (homes := _homes(job, buckets))]
@@ -119,7 +119,7 @@ def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort |
 def _relaxed_flows(
     lp: Any, demand: Mapping[tuple[int, str | None], Sequence[Any]], cells: Mapping[tuple[str, tuple[int, ...]], int]
 ) -> None:
-    """What is asked of each set of buckets (in one fingerprint, or in any) comes from cells of that set, as far as they last."""
+    """Constrains the demand for each set of buckets (in one fingerprint, or in any) to the supply of the cells in that set."""
     out: defaultdict[tuple[str, tuple[int, ...]], list[Any]] = defaultdict(list)
     for (place, home), asked in demand.items():
         flows = []
@@ -133,7 +133,7 @@ def _relaxed_flows(
 
 
 def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
-    """The fingerprints in which the job fits alone, [None] where it need not have one; empty if it fits nowhere."""
+    """Returns the fingerprints in which the job fits alone, [None] where any mix will do; empty where it fits nowhere."""
     found: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for number in job.eligible:
         bucket = buckets[number]
@@ -146,7 +146,7 @@ def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
 
 
 class PlacementModel:
-    """Which jobs are placed, how many nodes each takes of each bucket, in which groups and fingerprints."""
+    """The constraint model: which jobs are placed, and how many nodes each takes of which bucket, group and fingerprint."""
 
     def __init__(self, jobs: Sequence[Job], buckets: Sequence[Bucket]) -> None:
         self._cp_model = _cp_model()
@@ -183,14 +183,14 @@ class PlacementModel:
         self._taken.append(taken)
 
     def supply(self, free: Sequence[Any]) -> None:
-        """All jobs together take no more of a bucket than is free there."""
+        """Constrains all jobs together to the free nodes of each bucket."""
         for number, most in enumerate(free):
             users = [taken[number] for taken in self._taken if number in taken]
             if users:
                 self.cp.add(sum(users) <= most)
 
     def solve(self, effort: Effort) -> Any | None:
-        """The solver with its answer; None without one."""
+        """Returns the solver with its answer; None without one."""
         solver = self._cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = effort.seed
@@ -200,7 +200,7 @@ class PlacementModel:
         return solver if status in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE) else None
 
     def counts(self, answer: Any) -> tuple[Mapping[int, int] | None, ...]:
-        """The nodes by bucket of each job that is placed."""
+        """Returns the nodes by bucket of each placed job, None for the others."""
         return tuple(
             {number: int(answer.value(count)) for number, count in taken.items() if answer.value(count)} if answer.value(placed) else None
             for placed, taken in zip(self.placed, self._taken, strict=True)

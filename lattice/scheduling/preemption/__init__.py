@@ -1,5 +1,5 @@
-"""Preemption: which running work would have to go so that pending work fits, and what that costs.
+"""Preemption: the running work that would have to go so that pending work fits, and its cost.
 
-What belongs here: the search for victims, the nodes that it may consider, the rules that protect running work. What does
-not: the ending of a victim (the scheduler's loop and the agent).
+Belongs here: the search for victims (`victims`, `cover`), the nodes that it may consider (`scope`, `domains`), the rules that protect
+running work. Does not belong here: the ending of a victim (the scheduler's loop and the agent).
 """

@@ -1,8 +1,8 @@
-"""The cheapest set of at most K things that together free enough: an exact knapsack cover.
+"""Finds the cheapest set of at most K items that together free enough nodes: an exact knapsack cover.
 
-Dynamic programming over (things used, nodes freed). Before it, a thing goes for which K others free as much and cost
-no more: a set that used it could use one of those instead. What is left is a few dozen of hundreds, and fewer nodes
-freed than wanted, so that the states are few. Costs are integers: sums are exact in any order.
+Dynamic programming over (items used, nodes freed). An item is left out beforehand if K others free as many nodes and cost no more: a
+set with this item could use one of them instead. A few dozen items of hundreds stay, and fewer nodes freed than wanted, so that the
+states are few. Costs are integers: sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One that may be used: nodes it frees here, cost (above 0), its whole size, its place in the order of ids."""
+    """One item of the knapsack: the nodes that it frees here, its cost (above 0), its whole size, its place in the order of ids."""
 
     freed: int
     cost: int
@@ -23,12 +23,12 @@ class Item(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """A set of items, in the order by which sets are compared: least cost, fewest, largest, first ids."""
+    """A set of items; sets compare by least cost, then fewest items, largest sizes, first ids."""
 
     cost: int
     used: int
     smallness: int
-    """Minus the sum of the sizes."""
+    """The negated sum of the sizes."""
     idents: tuple[int, ...]
 
 
@@ -36,8 +36,10 @@ _NOTHING = Cover(0, 0, 0, ())
 
 
 def cheapest_cover(items: Iterable[Item], wanted: int, most: int, at_most: int | None = None) -> Cover | None:
-    """The first in order of the sets of at most `most` items that free at least `wanted` (above 0) and cost no more than
-    `at_most`; None without one."""
+    """Returns the first set in order of at most `most` items that free at least `wanted` nodes; None without one.
+
+    `wanted` is above 0; the set costs no more than `at_most`.
+    """
     kept = undominated(items, wanted, most)
     if sum(item.freed for item in kept[:most]) < wanted:
         return None
@@ -64,7 +66,7 @@ def cheapest_cover(items: Iterable[Item], wanted: int, most: int, at_most: int |
 
 
 def undominated(items: Iterable[Item], wanted: int, most: int) -> list[Item]:
-    """The items that some first set may need, the most freed first; nodes beyond `wanted` count for nothing."""
+    """Returns the items that a first set may need, the most freed first; nodes freed beyond `wanted` count for nothing."""
     capped = (item if item.freed <= wanted else item._replace(freed=wanted) for item in items if item.freed > 0)
     kept: list[Item] = []
     cheapest: list[tuple[int, int, int]] = []  # the `most` first so far, all of which free at least as much

@@ -1,8 +1,8 @@
-"""Where a pending allocation could stand: its eligible nodes by fingerprint and group, and the cheapest way to make room.
+"""The eligible nodes of a pending allocation by fingerprint and group, and the cheapest set of victims that clears enough of them.
 
-A cell is (fingerprint, group). The levels are what the candidate prefers, strictest first: one group and one
-fingerprint, one group, one fingerprint, anywhere. What it requires leaves levels out; the last level is the loosest that
-it accepts, and what a set costs there is what a stricter level's is held against.
+A cell is (fingerprint, group). The levels are the candidate's preferences, strictest first: one group and one fingerprint, one group,
+one fingerprint, anywhere. A requirement leaves levels out; the last level is the loosest that the candidate accepts, and the cost of a
+set there is the measure for sets of stricter levels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lattice.scheduling.model.work import IGNORED, PREFERRED, REQUIRED, SPREAD, 
 from lattice.scheduling.preemption.cover import Cover, Item, cheapest_cover
 
 MOST_COMBINATIONS: Final = 512
-"""Sets of groups looked at where TIGHT allows more than one group; with more of them, groups with little room are left out."""
+"""Most sets of groups tried where TIGHT allows several groups; beyond it, groups with the fewest nodes to give are left out."""
 
 Cell = tuple[str, str]
 Region = tuple[str | None, str | None]
@@ -27,7 +27,7 @@ Region = tuple[str | None, str | None]
 
 
 class VictimSlot(NamedTuple):
-    """Nodes that could be freed together: indices, cost (an integer above 0), size for ties."""
+    """Nodes that one victim would free together: indices, cost (an integer above 0), size for ties."""
 
     nodes: tuple[int, ...]
     cost: int
@@ -35,7 +35,7 @@ class VictimSlot(NamedTuple):
 
 
 class ClearedNodes(NamedTuple):
-    """The spots to free (places in the sequence given, ascending), the candidate's nodes then, their groups, the cost."""
+    """The slots to free (places in the given sequence, ascending), the candidate's nodes then, their number of groups, the cost."""
 
     chosen: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -56,7 +56,7 @@ _BOTH, _GROUP, _FINGERPRINT, _ANYWHERE = _Level(True, True), _Level(False, True)
 
 
 class PreemptionDomain:
-    """The eligible nodes of one candidate; answers for as long as nodes and free nodes stay as they were given."""
+    """The eligible nodes of one candidate; valid as long as the given nodes and free nodes stay as they were."""
 
     def __init__(self, candidate: Candidate, nodes: Mapping[int, NodeFacts], eligible: Collection[int], free: Collection[int]) -> None:
         self.wanted = candidate.minimum
@@ -72,28 +72,31 @@ class PreemptionDomain:
 
     @property
     def capacity(self) -> int:
-        """The most eligible nodes that it could have at once if all were free: all of one fingerprint, where that is required."""
+        """Returns the most eligible nodes that the candidate could have if all were free; of one fingerprint, where that is required."""
         return max(self._by_region(self._cells).values(), default=0)
 
     @property
     def free(self) -> int:
-        """How many eligible nodes are free."""
+        """Returns how many eligible nodes are free."""
         return len(self._free)
 
     def fits(self) -> bool:
-        """Whether the free nodes serve already."""
+        """Tells whether the candidate fits on the free nodes without a preemption."""
         regions: dict[Region, list[int]] = {}
         for index in self._free:
             regions.setdefault(self._levels[-1].region(self._cells[index]), []).append(index)
         return any(self._pick(members) is not None for members in regions.values())
 
     def count(self, nodes: Iterable[int]) -> int:
-        """How many of these nodes are eligible."""
+        """Returns how many of these nodes are eligible."""
         return sum(index in self._cells for index in nodes)
 
     def cheapest(self, slots: Sequence[VictimSlot], most: int, premium: float) -> ClearedNodes | None:
-        """The first set in order (cost, count, largest, place in `slots`) of the strictest level that costs at most `premium`
-        times the loosest level's; None if no set of at most `most` spots makes room. `fits` must be False."""
+        """Returns the cheapest slots to free for the candidate; None if no set of at most `most` slots suffices.
+
+        Takes the strictest level whose first set in order (cost, count, largest, place in `slots`) costs at most `premium` times the
+        loosest level's. `fits` must be False.
+        """
         frees = [Counter(self._cells[index] for index in slot.nodes if index in self._cells) for slot in slots]
         loosest = self._solve(self._levels[-1], slots, frees, most)
         if loosest is None:
@@ -117,7 +120,7 @@ class PreemptionDomain:
         return tuple(levels)
 
     def _least_groups(self, alike: bool) -> int:
-        """Groups that an empty machine would need."""
+        """Returns how many groups the candidate would need on an empty machine."""
         sizes: dict[str | None, Counter[str]] = {}
         for fingerprint, group in self._cells.values():
             sizes.setdefault(fingerprint if alike else None, Counter())[group] += 1
@@ -128,7 +131,7 @@ class PreemptionDomain:
         return Counter(level.region(self._cells[index]) for index in indices)
 
     def _pick(self, indices: Iterable[int]) -> list[list[int]] | None:
-        """The nodes that the candidate takes of these, by group: the fullest first, the last one best fit; None: too few."""
+        """Returns the candidate's nodes among these by group: the fullest group first, the last one best fit; None: too few."""
         groups: dict[str, list[int]] = {}
         for index in indices:
             groups.setdefault(self._cells[index][1], []).append(index)
@@ -147,7 +150,7 @@ class PreemptionDomain:
         return ClearedNodes(cover.idents, tuple(sorted(index for group in groups for index in group)), len(groups), cover.cost)
 
     def _solve(self, level: _Level, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> tuple[Cover, Region] | None:
-        """The first cover of any region of the level, ties by the region."""
+        """Returns the first cover of any region of the level; the region's name breaks ties."""
         free = Counter(level.region(self._cells[index]) for index in self._free)
         items: dict[Region, list[Item]] = {}
         for number, (slot, cells) in enumerate(zip(slots, frees, strict=True)):
@@ -166,7 +169,7 @@ class PreemptionDomain:
         return best
 
     def _cover_of_few_groups(self, region: Region, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> Cover | None:
-        """The first cover with which at most `most_groups` groups of the region hold the candidate."""
+        """Returns the first cover with which at most `most_groups` groups of the region hold the candidate."""
         free = Counter(self._cells[index][1] for index in self._free if _within(region, self._cells[index]))
         freed: dict[str, dict[int, int]] = {group: {} for group in free}
         for number, cells in enumerate(frees):
@@ -187,7 +190,7 @@ class PreemptionDomain:
         return best
 
     def _sets_of_groups(self, free: Counter[str], freed: Mapping[str, Mapping[int, int]], most: int) -> Iterator[tuple[str, ...]]:
-        """The sets of `most_groups` groups that could hold it with `most` spots freed, of `MOST_COMBINATIONS` at most."""
+        """Yields the sets of `most_groups` groups that could hold it with `most` slots freed, at most `MOST_COMBINATIONS`."""
         could = {group: free[group] + sum(sorted(counts.values(), reverse=True)[:most]) for group, counts in freed.items()}
         many = self.most_groups or 1
         rest = self.wanted - sum(sorted(could.values(), reverse=True)[: many - 1])
@@ -208,7 +211,7 @@ def _summed(cells: Mapping[Cell, int], level: _Level) -> dict[Region, int]:
 
 
 def _groups_for(wanted: int, sizes: Iterable[int]) -> int:
-    """The fewest groups that hold so many; more than there are if they cannot."""
+    """Returns the fewest groups that hold so many nodes; one more than there are if all hold fewer."""
     groups = 0
     for size in sorted(sizes, reverse=True):
         if wanted <= 0:

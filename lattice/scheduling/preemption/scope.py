@@ -1,7 +1,7 @@
-"""Which nodes a preemption could give to one that waits: its vcluster's own, and idle ones that it may borrow.
+"""The nodes that a preemption could give to a waiting candidate: those of its own vcluster, and idle ones that it may borrow.
 
-Work on nodes of other vclusters is never cleared, nodes that are reserved for others while it would run are left out, and
-so are free ones that are promised to work that comes first.
+Work on nodes of other vclusters is never cleared. Nodes that are reserved for others while the candidate would run are left out, and so
+are free nodes that back a reservation of earlier work.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from lattice.scheduling.state.pending_queue import PendingQueue
 
 @dataclass(frozen=True, slots=True)
 class PreemptionScope:
-    """What was read of a cluster state for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
+    """A copy of the cluster state for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
 
     candidate: Candidate
     policy: Policy
     nodes: Mapping[int, NodeFacts]
     taken: frozenset[int]
     barred: frozenset[int]
-    """Nodes that are reserved for others while it would run, or free and promised."""
+    """Nodes reserved for others while the candidate would run, or free and kept for a backfill reservation."""
     lenders: frozenset[str]
-    """The vclusters that lend to it for as long as it may run."""
+    """The vclusters that lend to the candidate for as long as it may run."""
     most_borrowed: int
-    """How many nodes more its vcluster may borrow."""
+    """How many nodes more the candidate's vcluster may borrow."""
 
     def eligible(self) -> list[int]:
-        """The nodes that it could have, free or held, ascending."""
+        """Returns the nodes that the candidate could have, free or held, ascending."""
         own = own_nodes(self.candidate, self.policy, self.nodes)
         return sorted((own | set(self._idle())) - self.barred)
 
     def free(self, eligible: list[int]) -> list[int]:
-        """Those of them that are free."""
+        """Returns the free ones among the eligible nodes."""
         return [index for index in eligible if index not in self.taken]
 
     def _idle(self) -> list[int]:
@@ -58,7 +58,7 @@ class PreemptionScope:
 
 
 def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> PreemptionScope:
-    """What is to be known of the cluster state, copied; nothing of it changes."""
+    """Copies from the cluster state the nodes and rules that a preemption for the candidate may use; changes nothing in it."""
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
@@ -76,7 +76,11 @@ def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> P
 
 
 def _barred(state: ClusterState, profile: AvailabilityProfile, candidate: Candidate, now: float) -> frozenset[int]:
-    """Nodes in a window of others before it would end, or outside its own; free ones that are promised, the last ones first."""
+    """Returns the nodes that a reservation keeps from the candidate.
+
+    These are nodes in a window of others before the candidate would end, nodes outside its own window, and as many free ones (the last
+    first) as backfill reservations need.
+    """
     end = now + state.occupancy(candidate)
     name = candidate.reservation
     found: set[int] = set()

@@ -1,9 +1,9 @@
-"""The preemption decision: which running work would have to go so that a pending allocation fits, and what that costs.
+"""Decides which running work would have to go so that a pending allocation fits, and at what cost.
 
-It decides and changes nothing. A victim must be of a class that the candidate may preempt (`protection` has every
-rule); at most K victims free the missing nodes at the least cost, found exactly (`lattice.scheduling.preemption.cover`); and the
-cost must stay below the candidate's value. Costs and values are GPU-hours; a node without GPUs counts as one GPU
-(`loss`, `worth`). The book's section "Preemption Policy", its greedy choice replaced by an exact one.
+The decision changes nothing. A victim must be of a class that the candidate may preempt (`protection` has every rule); at most K
+victims free the missing nodes at the least cost, found exactly (`lattice.scheduling.preemption.cover`); and the cost must stay below
+the candidate's value. Costs and values are GPU-hours; a node without GPUs counts as one GPU (`loss`, `worth`). The book's section
+"Preemption Policy", its greedy choice replaced by an exact one.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ PROTECTED: Final[dict[str, str]] = {
     "MinimumRuntime": "have not run as long as their vcluster lets work run undisturbed",
     "PreemptedOften": "were preempted as often as their vcluster allows",
 }
-"""Why something that holds nodes may not be a victim: the word, and how a sentence about several says it."""
+"""The rules that protect a holder from being a victim: the word, and the words of a sentence about several holders."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLimits:
-    """How far preemption goes, and the estimates that its costs rest on; durations in seconds."""
+    """The limits of preemption, and the estimates behind its costs; durations in seconds."""
 
     most_victims: int = 3
     near_completion: float = 300.0
-    """Work within this of its walltime is left to end."""
+    """Work that reaches its walltime within this time is left to end."""
     span_premium: float = 1.5
     """A set on one group (and of one fingerprint, where that is preferred) may cost so many times the cheapest set."""
     shortest: float = HOUR
     longest: float = 24 * HOUR
-    """The candidate's value counts at least and at most so much of its walltime; unbounded work counts the most."""
+    """The walltime counts in the candidate's value at least as `shortest` and at most as this; unbounded work as this."""
     reclaim: bool = True
-    """Whether a vcluster's nodes come back from borrowers of any class below 10."""
+    """Whether a vcluster takes its nodes back from borrowers of any class below 10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What preempting one allocation costs, in GPU-hours."""
+    """The cost of preempting one allocation, in GPU-hours."""
 
     checkpoint: float
-    """Its nodes write a checkpoint and do nothing else."""
+    """Spent while its nodes write a checkpoint and do nothing else."""
     recompute: float
-    """It runs again what no checkpoint holds."""
+    """Spent to run again what no checkpoint holds."""
     invested: float
-    """What it has put into a run that would have ended soon."""
+    """Spent on a run that would have ended soon."""
 
     @property
     def seconds(self) -> int:
-        """The sum in whole GPU-seconds, rounded up, at least 1: so sums are exact and no victim is free of charge."""
+        """Returns the sum in whole GPU-seconds, rounded up, at least 1: so sums are exact and no victim is free of charge."""
         return max(1, math.ceil(round((self.checkpoint + self.recompute + self.invested) * HOUR, 3)))
 
 
@@ -76,27 +76,27 @@ class Victim:
     freed: int
     """How many of its nodes the candidate may use."""
     reclaimed: bool = False
-    """Whether it goes as a borrower of nodes of the candidate's vcluster, not by its class."""
+    """Whether it goes as a borrower of nodes of the candidate's vcluster rather than by its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The candidate fits once these are gone; cost and value in GPU-hours."""
+    """The victims after whose end the candidate fits; cost and value in GPU-hours."""
 
     victims: tuple[Victim, ...]
     nodes: tuple[int, ...]
     """The candidate's nodes (indices, ascending): free ones and those of victims, in as few groups as these allow."""
     nodes_freed: int
-    """How many nodes that the candidate may use the victims give up."""
+    """How many nodes that the candidate may use the victims free."""
     cost: float
     value: float
     span: int
-    """Groups of `nodes`."""
+    """The number of groups of `nodes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoVictims:
-    """Nothing is preempted, and why: a reason of `lattice.models.reasons.PREEMPTION_REASONS`, a sentence with the numbers."""
+    """The reason why nothing is preempted: a word of `lattice.models.reasons.PREEMPTION_REASONS` and a sentence with the numbers."""
 
     reason: str
     message: str
@@ -107,7 +107,7 @@ Preemption = Victims | NoVictims
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The cheapest set of some victims, before it is held against the candidate's value."""
+    """The cheapest set of some victims, not yet compared with the candidate's value."""
 
     victims: tuple[Victim, ...]
     nodes: tuple[int, ...]
@@ -128,11 +128,11 @@ def preemption(
     score: float = 1.0,
     limits: PreemptionLimits | None = None,
 ) -> Preemption:
-    """The set of victims to make room for `candidate.minimum` nodes, or why there is none.
+    """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none.
 
-    `nodes` has every node that a holder holds; `eligible` are the usable ones that the candidate may have, free or held;
-    `free` of them are free now. Burst users go first: a set of them alone is taken if one serves, whatever others would
-    cost; then borrowers of the candidate's vcluster, the lowest borrowing priority first; then all.
+    `nodes` has every node that a holder holds; `eligible` are the usable ones that the candidate may have, free or held; `free` of them
+    are free now. Burst users go first: if a set of them alone suffices, it is taken whatever others would cost; then borrowers of the
+    candidate's vcluster, the lowest borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
     domain = PreemptionDomain(candidate, nodes, eligible, free)
@@ -152,16 +152,17 @@ def preemption(
 
 
 def own_nodes(candidate: Candidate, policy: Policy, nodes: Mapping[int, NodeFacts]) -> set[int]:
-    """The nodes that the candidate may clear: usable, fit for it, at home in its vcluster (or nowhere, if that has no home nodes).
+    """Returns the nodes that a preemption may clear for the candidate: usable, fit for it, at home in its vcluster.
 
-    Nodes of others are borrowed while they are idle, never cleared; the caller adds idle ones, and leaves out reserved ones.
+    In a vcluster without home nodes, those at home nowhere. Nodes of others are borrowed while they are idle, never cleared; the caller
+    adds idle ones, and leaves out reserved ones.
     """
     home = policy.name if policy.home else ""
     return {index for index, facts in nodes.items() if facts.usable and facts.home == home and candidate.need.admits_node(facts)}
 
 
 def may_preempt(pending: int, running: int) -> bool:
-    """Whether work of one class may preempt work of another (book, "Preemption Classes": down only, and by bands)."""
+    """Tells whether work of class `pending` may preempt work of class `running` (book, "Preemption Classes": down only, and by bands)."""
     if running <= 0:
         return pending > running
     if running <= 3:
@@ -179,9 +180,9 @@ def protection(
     now: float,
     limits: PreemptionLimits,
 ) -> str | None:
-    """The word of `PROTECTED` why the holder may not be a victim of the candidate; None: it may.
+    """Returns the word of `PROTECTED` that keeps the holder from being a victim of the candidate; None: it may be one.
 
-    Who borrows nodes of the candidate's vcluster is not protected by its class, unless that is 10.
+    The class of a borrower of nodes of the candidate's vcluster does not protect it, unless it is 10.
     """
     if holder.releasing or holder.checkpointing:
         return "Releasing"
@@ -197,19 +198,19 @@ def protection(
 
 
 def on_loan(candidate: Candidate, holder: NodeHolder, nodes: Mapping[int, NodeFacts]) -> bool:
-    """Whether the holder borrows nodes that are at home in the candidate's vcluster."""
+    """Tells whether the holder borrows nodes that are at home in the candidate's vcluster."""
     return holder.vcluster != candidate.vcluster and any(
         index in nodes and nodes[index].home == candidate.vcluster for index in holder.borrowed
     )
 
 
 def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss:
-    """What preempting it costs (book, "Preemption Decision Algorithm", step 2), with w = the GPUs of its nodes:
+    """Returns the cost of preempting a holder (book, "Preemption Decision Algorithm", step 2), with w = the GPUs of its nodes:
 
     - checkpoint: w · time to write the GPU memory of its largest node (`cost.checkpoint_minutes`); 0 for work that takes none;
-    - recompute: w · time since its last checkpoint, for work that takes none; else 0: it writes one now;
+    - recompute: w · time since its last checkpoint, for work that takes none now; else 0: preemption makes it write one;
     - invested: w · time run · g(u), u = time run ÷ walltime: g = 0 up to 0.1, (u − 0.1) ÷ 0.8 up to 0.9, 10 above. Without
-      walltime 0: nothing comes nearer to its end.
+      walltime 0: unbounded work comes no nearer to its end.
     """
     facts = [nodes.get(index) for index in holder.nodes]
     gpus = sum(map(weight, facts))
@@ -226,7 +227,7 @@ def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss
 
 
 def worth(candidate: Candidate, used: Iterable[int], nodes: Mapping[int, NodeFacts], score: float, limits: PreemptionLimits) -> float:
-    """The candidate's value in GPU-hours: score · GPUs of the nodes it would use · walltime, held within the limits.
+    """Returns the candidate's value in GPU-hours: score · GPUs of the nodes it would use · walltime, held within the limits.
 
     Sensitive work is worth any cost: it is placed at once or refused.
     """
@@ -237,7 +238,7 @@ def worth(candidate: Candidate, used: Iterable[int], nodes: Mapping[int, NodeFac
 
 
 def weight(facts: NodeFacts | None) -> int:
-    """GPUs of a node; 1 without GPUs, and for a node that nothing is known of."""
+    """Returns the GPUs of a node; 1 for a node without GPUs or without known facts."""
     return 1 if facts is None else max(1, facts.gpus)
 
 
@@ -261,7 +262,10 @@ def _pool(
     now: float,
     limits: PreemptionLimits,
 ) -> tuple[list[Victim], Counter[str]]:
-    """Who may go, in order of uid, and how many of the others each rule protects; who could not help counts nowhere."""
+    """Returns the possible victims in order of uid, and how many other holders each rule protects.
+
+    Holders whose nodes the candidate cannot use count nowhere.
+    """
     pool: list[Victim] = []
     kept: Counter[str] = Counter()
     for holder in sorted(holders, key=lambda holder: holder.uid):
@@ -280,7 +284,7 @@ def _pool(
 def _in_order_of_going(
     candidate: Candidate, pool: list[Victim], nodes: Mapping[int, NodeFacts], policies: Mapping[str, Policy]
 ) -> list[list[Victim]]:
-    """Burst users; with them borrowers of the candidate's vcluster, by borrowing priority; with them everybody."""
+    """Returns growing sets of victims: burst users; with them borrowers by borrowing priority; with them everybody."""
 
     def rank(victim: Victim) -> tuple[int, int]:
         holder = victim.holder
@@ -302,7 +306,7 @@ def _cheapest(
     score: float,
     limits: PreemptionLimits,
 ) -> _Found | None:
-    """The cheapest set among these, with the place that it makes."""
+    """Returns the cheapest set among these victims, with the nodes that it clears; None without one."""
     slots = [VictimSlot(victim.holder.nodes, victim.loss.seconds, len(victim.holder.nodes)) for victim in pool]
     room = domain.cheapest(slots, limits.most_victims, limits.span_premium)
     if room is None:
@@ -313,7 +317,7 @@ def _cheapest(
 
 
 def _too_few(candidate: Candidate, domain: PreemptionDomain) -> NoVictims | None:
-    """What makes looking for victims pointless."""
+    """Returns the reason why a search for victims is pointless: it fits already, or never could; None: search."""
     wanted = _count(candidate.minimum, "node")
     if domain.fits():
         return NoVictims("FitsWithout", f"needs {wanted}, {domain.free} are free: it fits without preemption")
@@ -334,7 +338,7 @@ def _too_dear(found: _Found) -> NoVictims:
 
 
 def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], domain: PreemptionDomain, limits: PreemptionLimits) -> NoVictims:
-    """Why no set of victims makes room: how many there are, and what protects the others."""
+    """Returns the reason why no set of victims suffices: how many there are, and which rules protect the others."""
     protected = "; ".join(f"{kept[word]} {PROTECTED[word]}" for word in PROTECTED if kept[word])
     asked = f"needs {_count(candidate.minimum, 'node')}, {domain.free} free"
     if not pool:
@@ -349,7 +353,7 @@ def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], domain
 
 
 def _form(candidate: Candidate, domain: PreemptionDomain) -> str:
-    """What the nodes must be together, beside their number."""
+    """Returns the words for the requirements on the nodes as a whole, beside their number."""
     asked = [f"in at most {_count(domain.most_groups, 'group')}"] if domain.most_groups is not None else []
     if candidate.conformance == REQUIRED and candidate.minimum > 1:
         asked.append("with one fingerprint")

@@ -1,7 +1,7 @@
-"""What the machine holds for a need, by group and by fingerprint: the ground on which f4 and f9 are judged.
+"""The capacity of the machine for each need, by group and by fingerprint, from which the terms f4 and f9 are computed.
 
-`Capacities` follows the machine: it compares the counts of the buckets with those it saw last, and changes only what the
-buckets that differ belong to. `validate` counts everything again.
+`Capacities` follows the node cache: it compares the counts of the buckets with those of its last visit, and changes only the needs that
+the differing buckets serve. `validate` counts everything again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.priority import cost
 
 Homes = frozenset[str]
-"""Where work may run: nodes at home in these vclusters; the empty name: at home nowhere."""
+"""The vclusters at whose homes work may run; the empty name stands for nodes at home nowhere."""
 
 
 MOST_NEEDS: Final = 4096
-"""With more of them, which may be of work long gone, counting begins anew."""
+"""More needs than these are dropped and counted anew, since many may belong to work that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Nodes that the 1, 2, 3 … largest groups hold together, and the largest set of equal fingerprint; free, and usable."""
+    """The nodes that the 1, 2, 3 … largest groups hold together, and the largest set of one fingerprint; free ones, and usable ones."""
 
     free: list[int]
     usable: list[int]
@@ -33,8 +33,11 @@ class Capacity:
     usable_alike: int
 
     def terms(self, need: Need, nodes: int) -> tuple[float, float]:
-        """f4 and f9 in the order of the queue: of the free nodes, as parts of what the nodes there are could ever give; 1 where free
-        nodes do not suffice, for work is not behind for being wide (decision "f4")."""
+        """Returns f4 and f9 for the order of the queue, both in [0, 1].
+
+        Each is the value on the free nodes divided by the best value that all usable nodes could give; 1 where too few nodes are free,
+        so that wide work is not ranked behind for being wide (decision "f4").
+        """
         if nodes == 1 or not self.free or self.free[-1] < nodes:
             return 1.0, 1.0
         intra = cost.intra_node(need.gpus, unified=need.unified)
@@ -49,37 +52,37 @@ class Capacity:
 
 @dataclass(slots=True)
 class Stand:
-    """Nodes of one state: by group, and by fingerprint, of which an unknown one is unlike every other."""
+    """Counts of nodes by group and by fingerprint; nodes of unknown fingerprint equal no other."""
 
     groups: dict[str, int] = field(default_factory=dict)
     alike: dict[str, int] = field(default_factory=dict)
 
     def add(self, group: str, fingerprint: str, count: int) -> None:
-        """Count more nodes, or fewer."""
+        """Counts `count` nodes more, or fewer where negative."""
         self.groups[group] = self.groups.get(group, 0) + count
         self.alike[fingerprint] = self.alike.get(fingerprint, 0) + count
 
     def reach(self) -> list[int]:
-        """The running sum of the groups' nodes, the largest first."""
+        """Returns the running sum of the groups' nodes, the largest group first."""
         return cost.reach(filter(None, self.groups.values()))
 
     def largest(self) -> int:
-        """The largest set of equal nodes."""
+        """Returns the size of the largest set of nodes with equal fingerprint."""
         unknown = min(1, self.alike.get("", 0))
         return max((count for fingerprint, count in self.alike.items() if fingerprint), default=0) or unknown
 
 
 @dataclass(slots=True)
 class _Ground:
-    """The nodes of one need."""
+    """The counts of free and of usable nodes that serve one need."""
 
     free: Stand = field(default_factory=Stand)
     usable: Stand = field(default_factory=Stand)
     capacity: Capacity | None = None
-    """None: to be made again."""
+    """None: to be computed again."""
 
     def add(self, bucket: Bucket, free: int, usable: int) -> None:
-        """So many nodes more, or fewer, of a bucket."""
+        """Counts so many free and usable nodes of a bucket more, or fewer where negative."""
         if free:
             self.free.add(bucket.group, bucket.fingerprint, free)
         if usable:
@@ -87,7 +90,7 @@ class _Ground:
         self.capacity = None
 
     def make(self) -> Capacity:
-        """The capacity, made where something has changed."""
+        """Returns the capacity, computed again only where counts have changed."""
         if self.capacity is None:
             self.capacity = Capacity(self.free.reach(), self.usable.reach(), self.free.largest(), self.usable.largest())
         return self.capacity
@@ -95,7 +98,7 @@ class _Ground:
 
 @dataclass
 class Capacities:
-    """The capacity of each (need, homes) that was asked for since the buckets were last made anew."""
+    """Keeps the capacity of each (need, homes) that was asked for since the buckets last changed their layout."""
 
     _node_cache: NodeCache | None = None
     _shape: int = -1
@@ -106,7 +109,7 @@ class Capacities:
     _of: list[list[_Ground]] = field(default_factory=list)
 
     def follow(self, node_cache: NodeCache) -> None:
-        """Take over what has changed in the machine since the last time."""
+        """Brings the counts in step with the node cache; only buckets whose counts differ are touched."""
         if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._grounds) > MOST_NEEDS:
             self._begin(node_cache)
             return
@@ -120,7 +123,7 @@ class Capacities:
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
-        """What there is for a need on nodes of these homes; `follow` first."""
+        """Returns the capacity for a need on nodes of these homes; call `follow` first."""
         if not need.lists <= node_cache.masks:
             return _count(_nodes(node_cache, need, homes))
         ground = self._grounds.get((need, homes))
@@ -133,7 +136,7 @@ class Capacities:
         return ground.make()
 
     def validate(self, node_cache: NodeCache) -> None:
-        """Count every need again, node by node; raises Corrupt on a difference."""
+        """Counts every need again, node by node; raises Corrupt on a difference."""
         self.follow(node_cache)
         for (need, homes), ground in self._grounds.items():
             if ground.make() != _count(_nodes(node_cache, need, homes)):
@@ -148,7 +151,7 @@ class Capacities:
 
 
 def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[str, str, bool]]:
-    """Group and fingerprint of every usable node that a need admits, and whether it is free."""
+    """Yields group, fingerprint and "is free" of every usable node that a need admits on these homes."""
     for index in node_cache.eligible(need):
         facts = node_cache.nodes[index]
         if facts.usable and facts.home in homes:

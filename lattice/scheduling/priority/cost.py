@@ -1,7 +1,7 @@
 """The terms of the cost function, f1 to f9, and the budget multiplier (book, "Scheduling Algorithm").
 
-Every term is in [0, 1] and larger is sooner. Score = m(u) · Σ wᵢ · fᵢ, with the weights of the vcluster's `Policy`. Where the
-book leaves a formula open, the rows of `docs/decisions` hold; `docs/explanation/scoring.md` shows them with numbers.
+Every term is in [0, 1], and larger values start sooner. Score = m(u) · Σ wᵢ · fᵢ, with the weights of the vcluster's `Policy`. Where
+the book leaves a formula open, the rows of `docs/decisions` hold; `docs/explanation/scoring.md` shows them with numbers.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ from typing import Final
 TERMS: Final = (
     "priority", "wait time", "fair share", "topology", "data readiness", "backlog", "energy", "checkpoint", "conformance",
 )  # fmt: skip
-"""What f1 to f9 are called, in the order of `policy.Weights`."""
+"""The names of f1 to f9, in the order of `policy.Weights`."""
 
 REFERENCE_WAIT: Final = 3600.0
 SATURATION: Final = 7 * 86400.0
-"""Waiting after which f2 is 1, seconds."""
+"""Seconds of waiting after which f2 is 1."""
 UNKNOWN: Final = 0.5
-"""A term that nobody has data for: neither for nor against."""
+"""The value of a term without data: neither for nor against."""
 UNBOUNDED_HOURS: Final = 24.0
-"""What work without a walltime counts in GPU-hours."""
+"""Hours that work without a walltime counts in GPU-hours."""
 CHECKPOINT_MINUTES: Final = 5.0
-"""Of work whose memory nobody named; half of the checkpoint timeout."""
+"""Minutes for work of unknown memory: half of the checkpoint timeout."""
 MOST_CHECKPOINT_MINUTES: Final = 10.0
 """The checkpoint timeout (book, "Preemption Policy")."""
 CHECKPOINT_BYTES_PER_MINUTE: Final = 60 * 2.0**30
-"""How fast one node writes a checkpoint until one was measured: 1 GiB/s."""
+"""The rate at which one node writes a checkpoint until one was measured: 1 GiB/s."""
 PENALTY_FROM, PENALTY_TO, LEAST_MULTIPLIER = 0.8, 1.2, 0.05
 
 
 def clamp(value: float) -> float:
-    """The value within [0, 1]."""
+    """Returns the value within [0, 1]."""
     return 0.0 if value < 0.0 else min(value, 1.0)
 
 
 def priority(preemption_class: int) -> float:
-    """f1: class / 10 (book, "f₁: priority_class")."""
+    """Returns f1: class ÷ 10 (book, "f₁: priority_class")."""
     return clamp(preemption_class / 10)
 
 
 def wait_time(waited: float, reference: float = REFERENCE_WAIT) -> float:
-    """f2: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on; seconds (book, "f₂: wait_time_factor")."""
+    """Returns f2: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on; seconds (book, "f₂: wait_time_factor")."""
     return clamp(log1p(max(0.0, waited) / reference) / log1p(SATURATION / reference))
 
 
 def fair_share(target: float, usage: float) -> float:
-    """F: 2^(−usage ÷ target) of shares of all usage; 1 for who has used nothing, 0 for who has used anything at a target of 0."""
+    """Returns F = 2^(−usage ÷ target), both as shares of all usage; 1 without usage, 0 for any usage at a target of 0."""
     if usage <= 0:
         return 1.0
     return exp2(-usage / target) if target > 0 else 0.0
 
 
 def fair_share_of_both(of_tenant: float, of_user: float) -> float:
-    """f3: √(F of the tenant · F of the user) (decision "f3"; book, "f₃: fair_share_deficit")."""
+    """Returns f3: √(F of the tenant · F of the user) (decision "f3"; book, "f₃: fair_share_deficit")."""
     return sqrt(of_tenant * of_user)
 
 
 def relative(value: float, best: float) -> float:
-    """A term as a part of the best that it could ever be; 1 where that is nothing."""
+    """Returns a term divided by the best value that it could ever have; 1 where that best value is 0."""
     return min(1.0, value / best) if best > 0 else 1.0
 
 
 def topology(inter: float, intra: float, nodes: int) -> float:
-    """f4: α·inter + (1−α)·intra, α = 0.7, or 0 for a single node (book, "GPU Topology", "Integration with Cost Function")."""
+    """Returns f4: α·inter + (1−α)·intra, α = 0.7, or 0 for a single node (book, "GPU Topology", "Integration with Cost Function")."""
     alpha = 0.7 if nodes > 1 else 0.0
     return clamp(alpha * inter + (1 - alpha) * intra)
 
 
 def inter_node(groups_needed: int, groups_available: int) -> float:
-    """1 − groups needed ÷ groups available; 0 where there are none (book, "f₄: topology_fitness")."""
+    """Returns 1 − groups needed ÷ groups available; 0 where no group is available (book, "f₄: topology_fitness")."""
     return clamp(1 - groups_needed / groups_available) if groups_available > 0 else 0.0
 
 
 @cache
 def intra_node(gpus: int, *, unified: bool) -> float:
-    """β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Memory Topology", "Extending f₄").
+    """Returns β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Memory Topology", "Extending f₄").
 
-    `gpus`: asked for on each node; up to one has no links to lose. `unified`: CPU and GPU memory are one domain. Links and NUMA
-    domains that no agent reports count as `UNKNOWN`.
+    `gpus`: asked for on each node; up to one has no links to lose. `unified`: CPU and GPU memory are one domain. Links and NUMA domains
+    that no agent reports count as `UNKNOWN`.
     """
     beta = 0.7 if gpus else 0.3
     links = 1.0 if gpus <= 1 else UNKNOWN
@@ -91,45 +91,50 @@ def intra_node(gpus: int, *, unified: bool) -> float:
 
 
 def data_readiness(on_hot_tier: float | None = None) -> float:
-    """f5: the share of the input that is on the hot tier; None: unknown (book, "f₅: data_readiness")."""
+    """Returns f5: the share of the input that is on the hot tier; None: unknown (book, "f₅: data_readiness")."""
     return UNKNOWN if on_hot_tier is None else clamp(on_hot_tier)
 
 
 def backlog(queued_gpu_hours: float, running_gpu_hours: float) -> float:
-    """f6: queued ÷ running GPU-hours of the whole system, at most 1; 0 when nothing runs (book, "f₆: backlog_pressure")."""
+    """Returns f6: queued ÷ running GPU-hours of the whole system, at most 1; 0 when nothing runs (book, "f₆: backlog_pressure")."""
     return clamp(queued_gpu_hours / running_gpu_hours) if running_gpu_hours > 0 else 0.0
 
 
 def gpu_hours(nodes: int, gpus: int, walltime: float | None) -> float:
-    """GPU-hours of work; `gpus` of each node, of which one without counts 1; walltime in seconds, None: unbounded."""
+    """Returns the GPU-hours of work; `gpus` of each node, where 0 counts as 1; walltime in seconds, None: unbounded."""
     return nodes * max(1, gpus) * (UNBOUNDED_HOURS if walltime is None else walltime / 3600)
 
 
 def energy(price: float | None = None) -> float:
-    """f7: 1 − the price of electricity now, normalised to [0, 1]; None: unknown (book, "f₇: energy_cost")."""
+    """Returns f7: 1 − the price of electricity now, normalised to [0, 1]; None: unknown (book, "f₇: energy_cost")."""
     return UNKNOWN if price is None else clamp(1 - price)
 
 
 def checkpoint(minutes: float | None) -> float:
-    """f8: 1 ÷ (1 + minutes to a checkpoint); None: it has none to take (book, "f₈: checkpoint_efficiency")."""
+    """Returns f8: 1 ÷ (1 + minutes to a checkpoint); None: the work takes none (book, "f₈: checkpoint_efficiency")."""
     return 0.0 if minutes is None else clamp(1 / (1 + max(0.0, minutes)))
 
 
 def checkpoint_minutes(bytes_of_a_node: float) -> float:
-    """Estimated minutes to a checkpoint: memory ÷ `CHECKPOINT_BYTES_PER_MINUTE`, at most 10; 0 bytes: nobody said (book, "Checkpoint
-    Broker", "Cost Components")."""
+    """Returns the estimated minutes to a checkpoint: memory ÷ `CHECKPOINT_BYTES_PER_MINUTE`, at most 10.
+
+    0 bytes mean unknown memory and give `CHECKPOINT_MINUTES` (book, "Checkpoint Broker", "Cost Components").
+    """
     if bytes_of_a_node <= 0:
         return CHECKPOINT_MINUTES
     return min(MOST_CHECKPOINT_MINUTES, bytes_of_a_node / CHECKPOINT_BYTES_PER_MINUTE)
 
 
 def conformance(largest_equal_set: int, nodes: int) -> float:
-    """f9: the largest set of candidate nodes with one fingerprint ÷ nodes asked for (book, "f₉: conformance_fitness")."""
+    """Returns f9: the largest set of candidate nodes with one fingerprint ÷ nodes asked for (book, "f₉: conformance_fitness")."""
     return clamp(largest_equal_set / nodes) if nodes > 0 else 0.0
 
 
 def multiplier(utilisation: float) -> float:
-    """m(u): 1 up to 0.8 of the budget, falling along half a cosine to 0.05 at 1.2 (book, "Quota Enforcement", "GPU-Hours Budget")."""
+    """Returns m(u): 1 up to 0.8 of the budget, then half a cosine down to 0.05 at 1.2.
+
+    u is usage ÷ budget (book, "Quota Enforcement", "GPU-Hours Budget").
+    """
     if utilisation <= PENALTY_FROM:
         return 1.0
     if utilisation >= PENALTY_TO:
@@ -139,11 +144,11 @@ def multiplier(utilisation: float) -> float:
 
 
 def reach(capacities: Iterable[int]) -> list[int]:
-    """How many nodes the 1, 2, 3 … largest groups hold together."""
+    """Returns how many nodes the 1, 2, 3 … largest groups hold together."""
     return list(accumulate(sorted(capacities, reverse=True)))
 
 
 def groups_needed(reached: list[int], nodes: int) -> int | None:
-    """The fewest groups that hold so many nodes, exactly, by `reach`; None when all of them do not."""
+    """Returns the fewest groups that hold so many nodes, given `reach`; None when all groups together hold fewer."""
     at = bisect_left(reached, nodes)
     return at + 1 if at < len(reached) else None

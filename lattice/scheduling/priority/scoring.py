@@ -1,7 +1,7 @@
-"""Scores of all pending work of a vcluster at once: columns, of which only waiting, shares and capacities change.
+"""Scores all pending work of a vcluster at once, from columns of which only waiting times, shares and capacities change.
 
-What a candidate brings itself is computed once and kept; in a cycle each tenant, each user and each (need, nodes) is looked at
-once, and each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
+The static part of a candidate's score is computed once and kept; a cycle reads each tenant, each user and each (need, nodes) once, and
+each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lattice.scheduling.priority.capacities import Capacities, Capacity, Homes
 from lattice.scheduling.priority.shares import Shares, Standing
 
 Person = tuple[str, str, str]
-"""Tenant, user and project: whose budgets apply."""
+"""Tenant, user and project: the key of the budgets that apply."""
 
 EMPTIED: Final = 60.0
 """Seconds without a cycle after which a vcluster counts as empty in the backlog."""
@@ -31,7 +31,7 @@ _DATA: Final = cost.data_readiness()
 
 
 class _Entry(NamedTuple):
-    """What one candidate brings itself; `person` and `shape` are places in the columns' lists."""
+    """The static part of one candidate's score; `person` and `shape` are places in the columns' lists."""
 
     candidate: Candidate
     static: float
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Columns:
-    """The candidates of one vcluster and what they share: people (tenant, user, project), needs, shapes (place of the need, nodes)."""
+    """The candidates of one vcluster and the people (tenant, user, project), needs and shapes (place of the need, nodes) they share."""
 
     vcluster: str
     weights: Weights
@@ -55,7 +55,7 @@ class _Columns:
     waiting: frozenset[tuple[str, str]] = frozenset()
     """Tenants and users of the candidates."""
     seen: float = 0.0
-    """When they were last scored: a vcluster where nothing waits any more is not scored again."""
+    """When the candidates were last scored, seconds since the epoch; a vcluster without pending work is not scored again."""
     people: dict[Person, int] = field(default_factory=dict)
     needs: dict[Need, int] = field(default_factory=dict)
     shapes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Columns:
     _known: dict[str, _Entry] = field(default_factory=dict)
 
     def take(self, candidates: list[Candidate]) -> None:
-        """Make these the candidates; what is known of those that stay is kept."""
+        """Replaces the candidates, and keeps the entries of those that stay."""
         known = self._known
         self.candidates = candidates
         self.entries = [
@@ -77,11 +77,11 @@ class _Columns:
 
     @property
     def crowded(self) -> bool:
-        """Whether most of what is kept belongs to candidates that are gone."""
+        """Tells whether most of the kept entries belong to candidates that are gone."""
         return len(self._known) > 2 * len(self.candidates) + 8
 
     def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
-        """f4 and f9 of each shape, from the capacity of each need; those of the last cycle where none has changed."""
+        """Returns f4 and f9 of each shape, from the capacity of each need; reuses those of the last cycle where none has changed."""
         needs = list(self.needs)
         if capacities != self._capacities or len(self._fitness) != len(self.shapes):
             self._capacities = capacities
@@ -107,7 +107,7 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What one call has found out, to explain its totals with; `shapes`: f4 and f9 of each."""
+    """The intermediate values of one scoring call, from which `of` explains a total; `shapes`: f4 and f9 of each shape."""
 
     now: float
     reference: float
@@ -115,19 +115,19 @@ class _Terms:
     """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
     standings: Mapping[str, Standing]
     usages: Sequence[float]
-    """Of the user of each person: his share of all usage."""
+    """For each person: the user's share of all usage."""
     with_work: Mapping[str, Collection[str]]
     """By tenant: its users that hold nodes, or used some lately."""
     fair_shares: Sequence[float]
     """f3 of each person."""
     multipliers: Sequence[float]
-    """Of each person."""
+    """The budget multiplier of each person."""
     shapes: Sequence[tuple[float, float]]
     backlog: float
     energy: float
 
     def of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
-        """The terms and the budget multiplier of one candidate."""
+        """Returns the terms f1 to f9 and the budget multiplier of one candidate."""
         _, _, submitted, person, shape, _, priority, checkpoint = entry
         topology, conformance = self.shapes[shape]
         waited = self.now - submitted
@@ -139,17 +139,17 @@ class _Terms:
 
 
 class Backlog(NamedTuple):
-    """What waits in one vcluster, for f6 of all of them: GPU-hours, and when it was last scored (seconds since the epoch)."""
+    """The GPU-hours waiting in one vcluster when it was last scored (seconds since the epoch): its part of f6."""
 
     vcluster: str
     gpu_hours: float
     seen: float
     waiting: frozenset[tuple[str, str]] = frozenset()
-    """Tenants and users of it."""
+    """Tenants and users of the waiting work."""
 
 
 class Told(NamedTuple):
-    """What the shares answered in one call: by tenant, and for each person the user's share of all usage."""
+    """The answers of `Shares` in one scoring call: standings by tenant, and for each person the user's share of all usage."""
 
     standings: Mapping[str, Standing]
     people: Sequence[Person]
@@ -157,16 +157,17 @@ class Told(NamedTuple):
     with_work: Mapping[str, Collection[str]]
     """By tenant: its users that hold nodes, or used some lately."""
     multipliers: Mapping[Person, float]
-    """What the budgets multiply the score of a person's work with, where that is another factor than the tenant's."""
+    """The budget multiplier of a person, where it differs from the tenant's."""
 
 
 NOTHING_TOLD: Final = Told({}, (), (), {}, {})
 
 
 class Scores(Sequence[Score]):
-    """The score of each candidate, in their order; `totals` to sort by, `ordered` to read them in another order.
+    """The scores of the candidates, in their order, computed at the first question.
 
-    The first question finds out all that changes with time and use: it is to come before anything else happens.
+    `totals` gives the numbers to sort by, `ordered` the scores in another order. The first question reads shares, backlog and
+    capacities, so ask it before anything else happens.
     """
 
     def __init__(self, entries: Sequence[_Entry], find: Callable[[], tuple[list[float], _Terms]]) -> None:
@@ -176,7 +177,7 @@ class Scores(Sequence[Score]):
 
     @property
     def totals(self) -> list[float]:
-        """The total of each."""
+        """Returns the total of each candidate, in their order."""
         return self._all()[0]
 
     def _all(self) -> tuple[list[float], _Terms]:
@@ -191,7 +192,7 @@ class Scores(Sequence[Score]):
         return self.ordered(range(len(self._entries)))
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """The scores of the candidates at these places."""
+        """Yields the scores of the candidates at these places."""
         totals, terms = self._all()
         entries = map(self._entries.__getitem__, order)
         return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), entries)
@@ -209,25 +210,25 @@ class Scores(Sequence[Score]):
 
 @dataclass
 class Scoring:
-    """The cost function of every vcluster; owned by the loop, which sets what follows before a cycle."""
+    """The cost function of every vcluster; the scheduler's loop owns it and sets its fields before a cycle."""
 
     shares: Shares = field(default_factory=Shares)
     policies: Mapping[str, Policy] = field(default_factory=dict)
     reference_wait: float = cost.REFERENCE_WAIT
-    """Seconds."""
+    """The reference of f2, seconds."""
     energy_price: float | None = None
-    """In [0, 1]; None: unknown."""
+    """The price of electricity in [0, 1]; None: unknown."""
     running_gpu_hours: float = 0.0
-    """Of everything that holds nodes, by `running`."""
+    """GPU-hours of all holders of nodes, as `running` last counted them."""
     told: Told = NOTHING_TOLD
-    """In the last call."""
+    """The answers of `shares` in the last call."""
     timed: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Encloses the computation of the totals of a vcluster that has candidates: the shell's stopwatch, for pure code asks no clock."""
     _columns: dict[str, _Columns] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
-        """The score of each candidate of one vcluster, in the order given."""
+        """Returns the scores of the candidates of one vcluster, in the order given."""
         vcluster = candidates[0].vcluster if candidates else ""
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
@@ -237,7 +238,7 @@ class Scoring:
         return Scores(columns.entries, lambda: self._found(columns, node_cache, now))
 
     def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
-        """Take the GPU-hours of what holds nodes, for f6: walltime × nodes × their GPUs (a node without counts 1)."""
+        """Counts the GPU-hours of all holders for f6: walltime × nodes × GPUs of a node (0 counts as 1)."""
         hours = 0.0
         for holder in holders:
             first = node_cache.nodes.get(holder.nodes[0]) if holder.nodes else None
@@ -245,25 +246,25 @@ class Scoring:
         self.running_gpu_hours = hours
 
     def backlog(self) -> tuple[Backlog, ...]:
-        """What waits in each vcluster, by their last cycles."""
+        """Returns the GPU-hours that wait in each vcluster, as of its last cycle."""
         return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._columns.items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
-        """Go on from the backlog of another."""
+        """Continues from the backlog of an earlier scheduler."""
         for vcluster, gpu_hours, seen, waiting in backlog:
             self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
     def validate(self, node_cache: NodeCache) -> None:
-        """Count the capacities and the shares again; raises Corrupt on a difference."""
+        """Counts the capacities and the shares again; raises Corrupt on a difference."""
         self._capacities.validate(node_cache)
         self.shares.validate()
 
     def forget(self, vcluster: str) -> None:
-        """Nothing of this vcluster waits any more."""
+        """Drops the columns of a vcluster in which nothing waits any more."""
         self._columns.pop(vcluster, None)
 
     def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _Columns:
-        """The columns of these candidates: those of the last cycle where nothing came or went."""
+        """Returns the columns of these candidates: those of the last cycle where no candidate came or went."""
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
             columns = self._columns[vcluster] = _Columns(vcluster, weights)
@@ -297,7 +298,7 @@ class Scoring:
         )
 
     def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """How many users of each tenant have work: those who wait in any vcluster, too."""
+        """Returns how many users of each tenant have work, counting those whose work waits in any vcluster."""
         waiting = {pair for columns in self._columns.values() for pair in columns.waiting if pair[0] in with_work}
         counts = {tenant: len(users) for tenant, users in with_work.items()}
         for tenant, user in waiting:
@@ -311,14 +312,14 @@ class Scoring:
             return self._totals(columns, terms), terms
 
     def _forget_emptied(self, now: float) -> None:
-        """Leave out the vclusters that have had no cycle for two of their intervals, and a minute: nothing waits there."""
+        """Drops vclusters that had no cycle for two of their intervals and a minute: nothing waits there."""
         for name, columns in list(self._columns.items()):
             policy = self.policies.get(name)
             if now - columns.seen > max(EMPTIED, 2 * policy.interval if policy is not None else 0.0):
                 self.forget(name)
 
     def _homes(self, vcluster: str) -> Homes:
-        """Where its work may run: at home, and where it borrows at the homes of those that lend."""
+        """Returns the homes on whose nodes work of the vcluster may run: its own, and those that lend to it."""
         policy = self.policies.get(vcluster) or Policy(vcluster)
         lenders = [each.name for each in self.policies.values() if each.home and each.borrowing.lend] if policy.borrowing.borrow else []
         return frozenset([vcluster if policy.home else "", *lenders])
@@ -339,7 +340,7 @@ class Scoring:
         return totals
 
     def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
-        """For each person: what multiplies the sum, and what is added to it."""
+        """Returns for each person the factor and the summand of the score, and notes what the shares answered."""
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy
         people = tuple(columns.people)
@@ -350,7 +351,7 @@ class Scoring:
 
 
 def checkpoint_term(candidate: Candidate) -> float:
-    """f8 of a candidate; 0 for what nothing may preempt."""
+    """Returns f8 of a candidate; 0 for work that nothing may preempt."""
     if not candidate.checkpointable or candidate.non_preemptible:
         return cost.checkpoint(None)
     need = candidate.need
@@ -358,5 +359,5 @@ def checkpoint_term(candidate: Candidate) -> float:
 
 
 def shown(score: Score) -> dict[str, Any]:
-    """The score as `status.score` has it, and the projection writes it: texts with three decimals."""
+    """Returns the score as `status.score` has it: texts with three decimals."""
     return {"total": f"{score.total:.3f}", "terms": {f"f{number}": f"{value:.3f}" for number, value in enumerate(score.terms, start=1)}}

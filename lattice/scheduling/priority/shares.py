@@ -1,7 +1,7 @@
-"""Who used how much: decayed usage for the fair share, hours in a period for the budgets (book, "Quota Enforcement").
+"""Usage by tenant and user: decayed for the fair share, by period for the budgets (book, "Quota Enforcement").
 
-`Shares` has one owner and is changed by `agree`, `charge`, `see`, `end` and `forget` only. Sums are whole numbers, so that the same history
-gives the same shares in whatever order it is told. Times are seconds since the epoch.
+`Shares` has one owner and is changed by `agree`, `charge`, `see`, `end` and `forget` only. Sums are whole numbers, so that the same
+history gives the same shares whatever the order of its events. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lattice.errors import Corrupt
 from lattice.scheduling.priority.cost import fair_share, fair_share_of_both, multiplier
 
 HALF_LIFE: Final = 7 * 86400.0
-"""Usage so long ago counts half, seconds."""
+"""Seconds after which usage counts half."""
 _SCALE: Final = 40
 """Binary places of the decayed sums."""
 _EARLIEST: Final = 64
 """Half-lives before the first event seen that still count."""
 FORGOTTEN_HALF_LIVES: Final = 14
-"""Half-lives after which use counts for less than a ten-thousandth of itself: what ended before is not counted any more."""
+"""Half-lives after which usage counts less than a ten-thousandth of itself; attempts that ended earlier are not counted."""
 WITH_WORK: Final = 7 * 86400.0
-"""Who used nodes so long ago still counts among the users of his tenant, seconds."""
+"""Seconds after the last use of nodes for which a user still counts among the users of his tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt that had nodes: `gpus` of all of them together, `end` None while it runs."""
+    """One attempt that has nodes; `gpus` of all of them together; `end` None while it runs."""
 
     key: str
     tenant: str
@@ -45,17 +45,20 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was agreed with a tenant. `target` None: an equal part of what the others leave."""
+    """The agreement with a tenant; `target` None: an equal part of what the other tenants leave."""
 
     target: float | None = None
     burst_allowance: float = 1.0
-    """A factor: 1.5 is up to 150 % of the fair share."""
+    """A factor: 1.5 allows up to 150 % of the fair share."""
     budgets: Budgets = NO_BUDGETS
 
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each tenant
 class Standing:
-    """One tenant now: `usage` and `target` are shares of all usage, `utilisation` of the worse budget; `fair_share` is its F in f3."""
+    """The usage of one tenant now beside its target.
+
+    `usage` and `target` are shares of all usage, `utilisation` is that of the worse budget, `fair_share` its F in f3.
+    """
 
     target: float
     usage: float
@@ -64,7 +67,7 @@ class Standing:
     multiplier: float
 
     def fair_share_of(self, usage: float, users: int) -> float:
-        """f3 of work of a user with this share of all usage, one of so many users of the tenant with work."""
+        """Returns f3 for a user with this share of all usage, in a tenant with so many users that have work."""
         return fair_share_of_both(self.fair_share, fair_share(self.target / max(1, users), usage))
 
 
@@ -81,7 +84,7 @@ _NOBODY: Final[dict[str, float]] = {}
 
 
 class Shares:
-    """Usage by tenant and by user, kept by events in O(1) each."""
+    """Usage by tenant and by user; each event costs O(1)."""
 
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         self._half_life = half_life
@@ -92,20 +95,20 @@ class Shares:
         self._tenants: dict[str, _Decayed] = {}
         self._users: dict[tuple[str, str], _Decayed] = {}
         self._with_work: dict[str, dict[str, float]] = {}
-        """By tenant and user: until when he counts among those with work, and longer while he holds nodes."""
+        """By tenant and user: until when the user counts among those with work; longer while he holds nodes."""
         self._fewer_at: dict[str, float] = {}
-        """By tenant: not before then does one of them cease to count."""
+        """By tenant: the earliest time at which one of its users ceases to count."""
         self.meter: Final = Meter()
-        """Hours of those who have a budget."""
+        """Hours of tenants, users and projects that have a budget."""
         self._terms: dict[str, Terms] = {}
         self._targets: dict[str, float] = {}
 
     # Events
 
     def agree(self, terms: Mapping[str, Terms]) -> bool:
-        """The terms of every tenant; those without a target share what is left equally.
+        """Replaces the terms of every tenant; tenants without a target share equally what the others leave.
 
-        True where budgets count other hours than before: then everything is to be told again, to new `Shares`.
+        Returns True where budgets count other hours than before: then tell every charge again, to new `Shares`.
         """
         given = fsum(each.target for each in terms.values() if each.target is not None)
         others = sum(each.target is None for each in terms.values())
@@ -115,7 +118,7 @@ class Shares:
         return self.meter.agree({name: each.budgets for name, each in terms.items()})
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
+        """Adds the usage of an attempt (sign +1) or takes it out again (-1); an attempt without an end goes on counting."""
         for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
             self._add(charge.tenant, charge.user, charge.project, begin, end, sign * nodes, sign * gpus)
             if end is not None:
@@ -127,11 +130,11 @@ class Shares:
                 self._runs.pop(key, None)
 
     def begin(self, now: float) -> float:
-        """The beginning of what still counts: of the longest period of a budget, and of `FORGOTTEN_HALF_LIVES`."""
+        """Returns the earliest time that still counts: of the longest period of a budget, and of `FORGOTTEN_HALF_LIVES`."""
         return min(self.meter.begin(now), now - FORGOTTEN_HALF_LIVES * self._half_life)
 
     def see(self, run: Run) -> None:
-        """A run has started or ended, or is told again: what is known already changes nothing."""
+        """Counts a run that started or ended; a run that is told again unchanged changes nothing."""
         before = self._runs.get(run.key)
         if before == run:
             return
@@ -141,7 +144,7 @@ class Shares:
         self._count(run, 1)
 
     def end(self, key: str, at: float) -> None:
-        """A run that was seen has ended and its object is gone: what it used stays counted; seconds since the epoch."""
+        """Ends a run whose object is gone, and keeps its usage; `at` in seconds since the epoch."""
         run = self._runs.pop(key, None)
         if run is None or run.end is not None:
             return
@@ -154,24 +157,24 @@ class Shares:
         self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
 
     def forget(self, keys: Iterable[str], at: float) -> None:
-        """The objects of these runs are gone: what they used stays counted, those that still ran end now."""
+        """Ends the runs whose objects are gone; their usage stays counted."""
         for key in keys:
             self.end(key, at)
 
     # Answers
 
     def standing(self, tenant: str, now: float) -> Standing:
-        """How a tenant stands; one that nobody has agreed anything with has a target of 0."""
+        """Returns the standing of a tenant; one without terms has a target of 0."""
         target, usage = self._targets.get(tenant, 0.0), self._share(self._tenants.get(tenant), self._all, now)
         used = self.utilisation(tenant, now)
         return Standing(target, usage, fair_share(target, usage), used, multiplier(used) if used else 1.0)
 
     def usage(self, tenant: str, now: float) -> float:
-        """The tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
+        """Returns the tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
         return self._share(self._tenants.get(tenant), self._all, now)
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
-        """The users of a tenant who hold nodes, or used some within `WITH_WORK`."""
+        """Returns the users of a tenant who hold nodes, or used some within `WITH_WORK`."""
         known = self._with_work.get(tenant, _NOBODY)
         if now >= self._fewer_at.get(tenant, inf):
             holds = {user for user in known if self._users[tenant, user].rate > 0}
@@ -180,30 +183,30 @@ class Shares:
         return known.keys()
 
     def usage_of_user(self, tenant: str, user: str, now: float) -> float:
-        """The user's share of all decayed node-hours, in [0, 1]."""
+        """Returns the user's share of all decayed node-hours, in [0, 1]."""
         return self._share(self._users.get((tenant, user)), self._all, now)
 
     def node_hours(self, tenant: str, now: float) -> float:
-        """Decayed node-hours of a tenant: an hour of a node that ended a half-life ago counts half."""
+        """Returns the decayed node-hours of a tenant: an hour of a node that ended a half-life ago counts half."""
         decayed = self._tenants.get(tenant)
         if decayed is None:
             return 0.0
         return self._value(decayed, now) / self._weight(now) * self._half_life / log(2) / 3600
 
     def utilisation(self, tenant: str, now: float) -> float:
-        """Used ÷ budget, of the worse of the tenant's own two budgets; 0 without a budget."""
+        """Returns usage ÷ budget, of the worse of the tenant's own two budgets; 0 without a budget."""
         if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
             return 0.0
         return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """What multiplies the score of work of this user and project: by the worst of the budgets that apply to it."""
+        """Returns the factor of the score for work of this user and project: by the worst of the budgets that apply."""
         if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
             return 1.0
         return multiplier(self.meter.worst(tenant, user, project, now))
 
     def burst(self, tenant: str, now: float) -> int:
-        """0: within its fair share; 1: above it, within the burst allowance; 2: above that. Higher is preempted first."""
+        """Returns 0 within the fair share, 1 above it within the burst allowance, 2 above that; a higher one is preempted first."""
         target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
         if usage <= target:
             return 0
@@ -211,7 +214,7 @@ class Shares:
         return 1 if usage <= target * allowance else 2
 
     def validate(self) -> None:
-        """Count every run again that is still known; raises Corrupt where the sums of running work differ."""
+        """Counts again every run that is still known; raises Corrupt where the sums of running work differ."""
         again: dict[str, int] = {}
         for run in self._runs.values():
             if run.end is None:
@@ -227,7 +230,7 @@ class Shares:
         self._add(run.tenant, run.user, run.project, run.start, run.end, sign * run.nodes, sign * run.gpus)
 
     def _add(self, tenant: str, user: str, project: str, start: float, end: float | None, nodes: int, gpus: int) -> None:
-        """Nodes and GPUs from one time to another, or from it on (None); fewer where negative."""
+        """Adds nodes and GPUs from `start` to `end`, or from `start` on (None); takes them off where negative."""
         weight = self._weight(start)
         if end is None:
             rate, total = nodes, -nodes * weight
@@ -249,13 +252,13 @@ class Shares:
         return self._all, tenant, user
 
     def _note(self, tenant: str, user: str, until: float) -> None:
-        """He holds nodes, or used some until then."""
+        """Counts the user among those with work until `WITH_WORK` after `until`."""
         known = self._with_work.setdefault(tenant, {})
         known[user] = max(until + WITH_WORK, known.get(user, 0.0))
         self._fewer_at[tenant] = min(known[user], self._fewer_at.get(tenant, inf))
 
     def _weight(self, at: float) -> int:
-        """2^(half-lives since the origin), as a whole number of 2^-`_SCALE`; the last one is remembered: `now` is asked for often."""
+        """Returns 2^(half-lives since the origin) in units of 2^-`_SCALE`, whole; keeps the last answer, for `now` is asked often."""
         if self._weighed[0] == at:
             return self._weighed[1]
         lives = at / self._half_life
@@ -269,7 +272,7 @@ class Shares:
         return weight
 
     def _value(self, decayed: _Decayed, now: float) -> int:
-        """Decayed node-seconds now, by a common factor; whole, so that quotients of equal histories are equal."""
+        """Returns the decayed node-seconds now times a common factor; whole, so that quotients of equal histories are equal."""
         return max(0, decayed.total + decayed.rate * self._weight(now))
 
     def _share(self, part: _Decayed | None, whole: _Decayed | None, now: float) -> float:

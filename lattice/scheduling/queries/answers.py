@@ -1,7 +1,7 @@
-"""What is answered to `why`, `plan`, `queue` and `replay --cycle`: the documents, as types.
+"""The documents that answer `why`, `plan`, `queue` and `replay --cycle`, as types.
 
-The JSON Schemas in docs/reference/schemas are generated from here. Times are RFC 3339 texts, durations texts such as
-`1h30m`, watts and nodes whole numbers. A field that has nothing to say is left out. New fields may appear within a version.
+The JSON Schemas in docs/reference/schemas are generated from here. Times are RFC 3339 texts, durations texts such as `1h30m`, watts and
+nodes whole numbers. An empty field is left out. New fields may appear within a version.
 """
 
 from __future__ import annotations

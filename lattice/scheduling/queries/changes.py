@@ -1,11 +1,10 @@
-"""The smallest changes of a request that would start it now, each found true by the planner itself before it is named.
+"""Finds the smallest changes of a request that would start it now; the planner itself confirms each before it is named.
 
-Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
-outcome and undone: nothing remains in the cluster state between two questions. Fewer nodes and shorter walltimes, in whole minutes, are
-sought by bisection: whoever starts with some starts with less. (With topology Tight less may have to stand in fewer groups: it is
-sought among the sizes of so many groups first, then of fewer.) While seeking, only the pending work that was promised nodes is
-asked beside it, for what else waits did not fit; what is found is then asked among the whole queue. At most `MOST_QUESTIONS`
-are asked.
+Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its outcome
+and undone: nothing remains in the cluster state between two questions. Fewer nodes and shorter walltimes, in whole minutes, are sought
+by bisection: a request that starts with some starts with less. (With topology Tight, less may have to stand in fewer groups: the search
+tries the sizes of so many groups first, then of fewer.) While seeking, only pending work with a reservation is planned beside it, for
+other waiting work did not fit; a change that is found is then planned among the whole queue. At most `MOST_QUESTIONS` are asked.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from lattice.units import format_duration
 
 MOST_QUESTIONS: Final = 96
 MOST_TYPES = MOST_VCLUSTERS = 8
-"""So many other GPU types and vclusters are tried."""
+"""Most other GPU types and vclusters that are tried."""
 MOST_SPANS: Final = 16
-"""So many numbers of groups are tried for less of what is Tight."""
+"""Most numbers of groups that are tried for fewer nodes with topology Tight."""
 _MINUTE: Final = 60
 _LONGEST: Final = 30 * 86400
 """The longest walltime that is tried, seconds."""
@@ -46,7 +45,7 @@ def changes(
     vclusters: Collection[str] = (),
     queues: Queues | None = None,
 ) -> tuple[Change, ...]:
-    """All of `search` at once."""
+    """Returns all changes that `search` finds."""
     return tuple(change for change in search(state, candidate, now, gpu_types, vclusters, queues) if change is not None)
 
 
@@ -58,11 +57,11 @@ def search(
     vclusters: Collection[str] = (),
     queues: Queues | None = None,
 ) -> Iterator[Change | None]:
-    """The changes, one kind after another, and None after each question that found none: the caller may do something else then.
+    """Yields the changes, one kind after another, and None after each question that found none, so that the caller may do other work.
 
-    `gpu_types` and `vclusters` are those that could be asked for instead (the caller knows what its reader may use), `queues` the
-    pending work of each vcluster, among which it has to come forward. Nothing is found for work that starts as it
-    is, or that waits for something else than nodes and limits.
+    `gpu_types` and `vclusters` are those that could be asked for instead (the caller knows which ones its reader may use), `queues` the
+    pending work of each vcluster, among which it has to come forward. Nothing is found for work that starts as it is, or that waits for
+    something else than nodes and limits.
     """
     if candidate.held or candidate.blocked is not None or max(candidate.not_before, candidate.back_off_until) > now:
         return
@@ -81,7 +80,7 @@ def search(
 
 
 class _Questions:
-    """Asks the planner whether a candidate would start now, and counts how often."""
+    """Asks the planner whether a candidate would start now, and limits the number of questions."""
 
     def __init__(self, state: ClusterState, queues: Queues, now: float) -> None:
         self._state = state
@@ -90,18 +89,21 @@ class _Questions:
         self._left = MOST_QUESTIONS
 
     def surely(self, candidate: Candidate) -> bool:
-        """Whether it would be placed among the whole queue; no, too, when too many questions were asked."""
+        """Tells whether the candidate would be placed among the whole queue; False, too, once too many questions were asked."""
         return self.beside_promised(candidate) and self.among_all(candidate)
 
     def beside_promised(self, candidate: Candidate) -> bool:
-        """Whether it would be placed beside the work that was promised nodes: quick, and true of whatever is placed among all."""
+        """Tells whether the candidate would be placed beside the work that holds reservations.
+
+        This is quick, and True for every candidate that would be placed among the whole queue.
+        """
         if strategy_of(self._state.policy(candidate.vcluster)).strict:
             return self.among_all(candidate)
         promised = self._state.promises.get(candidate.vcluster, {})
         return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
 
     def among_all(self, candidate: Candidate) -> bool:
-        """Whether it would be placed among the whole queue, asked at once."""
+        """Tells whether the candidate would be placed among the whole queue, without the quick question first."""
         return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
 
     def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:
@@ -119,13 +121,13 @@ class _Questions:
         return False
 
     def _runs(self, candidate: Candidate) -> bool:
-        """Whether it was given nodes since the questions began."""
+        """Tells whether the candidate was given nodes since the questions began."""
         holder = self._state.holders.get(candidate.uid)
         return holder is not None and not holder.releasing
 
 
 def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> Iterator[Change | None]:
-    """The most nodes, fewer than it asks for: of the first of these ranges in which any number starts."""
+    """Yields the change to the most nodes, fewer than asked for, of the first of these ranges in which any number starts."""
     for counts in ranges:
         found = yield from _found(counts, lambda count: replace(candidate, minimum=count, maximum=count), ask)
         if found is not None:
@@ -135,7 +137,7 @@ def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> It
 
 
 def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
-    """Smaller numbers of nodes, the largest first, in ranges within which less starts wherever more does."""
+    """Returns ranges of smaller numbers of nodes, the largest first; within a range, a smaller number starts wherever a larger one does."""
     if candidate.topology != TIGHT:
         return [range(1, candidate.minimum)]
     policy = state.policy(candidate.vcluster)
@@ -151,7 +153,7 @@ def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
 
 
 def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
-    """The longest walltime in whole minutes, shorter than its own."""
+    """Yields the change to the longest walltime in whole minutes, shorter than its own."""
     longest = _LONGEST + 1 if candidate.walltime is None else min(_LONGEST + 1, ceil(candidate.walltime))
     shorter = range(_MINUTE, longest, _MINUTE)
     found = yield from _found(shorter, lambda seconds: replace(candidate, walltime=float(seconds)), ask)
@@ -162,7 +164,7 @@ def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
 
 
 def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Questions) -> Generator[None, None, int | None]:
-    """The largest of ascending values with which the changed candidate starts among the whole queue."""
+    """Returns the largest of ascending values with which the changed candidate starts among the whole queue."""
     most = yield from _most(values, lambda value: ask.beside_promised(changed(value)))
     if most is None:
         return None
@@ -173,7 +175,7 @@ def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Que
 
 
 def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None, None, int | None]:
-    """The largest of ascending values for which it holds, if it holds for all smaller ones; None where not even the first."""
+    """Returns the largest of ascending values for which `holds` is true, if it is true for all smaller ones; None without any."""
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2 if low else 0
@@ -186,7 +188,7 @@ def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None
 
 
 def _others(gpu_types: Collection[str], own: str) -> list[str]:
-    """The types but its own, whatever the case of the letters."""
+    """Returns the GPU types other than the candidate's own; case does not distinguish types."""
     return sorted(kind for kind in set(gpu_types) if kind.lower() != own.lower())
 
 

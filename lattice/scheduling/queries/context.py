@@ -1,4 +1,4 @@
-"""What answers are computed from: the loop's live state at one moment, and the pieces that all answers share."""
+"""The context from which answers are computed: the loop's live state at one moment, and the parts that all answers share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lattice.units import format_time
 ABOUT_NODES: Final = frozenset(
     {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
 )
-"""Reasons of work that would start if nodes were there."""
+"""Reasons of work that would start if nodes were free."""
 IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed", "NotAdmitted", "RecoveryUncertain"})
 """Reasons of work that could not start on any nodes now."""
 _TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
@@ -28,57 +28,57 @@ _WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER
 
 
 class Expected(Protocol):
-    """A forecast: seconds since the epoch, None where there is none, and why."""
+    """A forecast: seconds since the epoch, None without one, and the reason then."""
 
     @property
     def p50(self) -> float | None:
-        """As likely before as after."""
+        """Returns the time that the start is as likely to precede as to follow."""
         ...
 
     @property
     def p90(self) -> float | None:
-        """Nine times of ten before."""
+        """Returns the time that the start precedes in nine of ten cases."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why there is none."""
+        """Returns the reason why there is no forecast."""
         ...
 
 
 @dataclass(frozen=True)
 class QueryContext:
-    """One moment of the scheduler; what is read of it is not changed, and trials leave nothing behind."""
+    """The scheduler's state at one moment; answers only read it, and what-ifs undo themselves."""
 
     now: float
     state: ClusterState
     candidates: Mapping[str, Candidate]
     """Pending work by uid."""
     waiting: Mapping[str, Waiting]
-    """What the last cycle said of it."""
+    """The last cycle's outcome for pending work, by uid."""
     holders: Mapping[str, NodeHolder]
     """Work on nodes, by uid."""
     expected: Mapping[str, Expected] = field(default_factory=dict)
     """The last forecast."""
     moves: Mapping[str, Move] = field(default_factory=dict)
-    """How the reservation of pending work was moved later last, by uid."""
+    """The last move of a pending allocation's reservation to a later time, by uid."""
     number: Callable[[str], int | None] = lambda _uid: None
-    """The number of an allocation."""
+    """Returns the number of an allocation."""
 
     @property
     def nodes(self) -> Mapping[int, NodeFacts]:
-        """What is known of each node."""
+        """Returns the facts of each node by index."""
         return self.state.node_cache.nodes
 
     def policy(self, vcluster: str) -> Policy:
-        """How a vcluster schedules."""
+        """Returns the policy of a vcluster."""
         return self.state.policy(vcluster)
 
 
 def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
-    """The queue of a vcluster as a cycle plans it: who holds a reservation, then by score, submission, name; by submission where so.
+    """Returns the queue of a vcluster as a cycle orders it: holders of reservations first, then by score, submission, name.
 
-    `more` are outcomes of work that is not in the queue yet, with their scores.
+    Under a policy of first come, by submission. `more` are outcomes of work that is not in the queue yet, with their scores.
     """
     scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
     asked = (outcome.candidate for outcome in more)
@@ -93,7 +93,7 @@ def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ())
 
 
 def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
-    """A queue in order of score, with those first who hold a reservation."""
+    """Returns a queue that is in order of score with the holders of reservations moved to its front."""
     given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.promises.get(vcluster, {}).items()}}
     if not given:
         return queue
@@ -103,7 +103,10 @@ def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[
 
 
 def unable(context: QueryContext, one: Candidate) -> str:
-    """The reason for which it could not start now on any nodes, or nothing: who is held, too early or never fits stands before nobody."""
+    """Returns the reason why work could not start now on any nodes; empty for work that could.
+
+    Work that is held, too early or never fits stands in nobody's way.
+    """
     if one.held:
         return "Held"
     if one.not_before > context.now:
@@ -113,28 +116,28 @@ def unable(context: QueryContext, one: Candidate) -> str:
 
 
 def startable(context: QueryContext, queue: Sequence[Candidate]) -> list[Candidate]:
-    """Those of a queue that nodes or quota keep waiting."""
+    """Returns the part of a queue that only nodes or quota keep waiting."""
     return [one for one in queue if not unable(context, one)]
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
-    """Its place in a queue that `in_order` gave; None when it is not in it."""
+    """Returns the candidate's position in a queue from `in_order`; None where the queue lacks it."""
     place = next((at for at, one in enumerate(queue, 1) if one.uid == candidate.uid), None)
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
 def subject(context: QueryContext, candidate: Candidate | NodeHolder) -> Work:
-    """The allocation that is asked about, which its reader may read."""
+    """Returns the allocation that the question is about, which its reader may read."""
     return _work(context, candidate)
 
 
 def named(context: QueryContext, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
-    """The work by name, where the reader may know it."""
+    """Returns the work by name; None where the reader may not know its name."""
     return _work(context, work) if reader.may_name(work.user, work.key) else None
 
 
 def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
-    """Whose it is, seen from the reader."""
+    """Returns the relation of the work's owner to the reader."""
     return _WHOSE[reader.whose(work.user, work.key)]
 
 
@@ -144,7 +147,7 @@ def _work(context: QueryContext, work: Candidate | NodeHolder) -> Work:
 
 
 def ranking(context: QueryContext, score: Score | None, vcluster: str) -> Ranking | None:
-    """The score with its terms and the weights in force; None where nothing was scored."""
+    """Returns the score with its terms and the weights in force; None where nothing was scored."""
     if score is None:
         return None
     weights = context.policy(vcluster).weights.normalised()
@@ -161,7 +164,7 @@ def ranking(context: QueryContext, score: Score | None, vcluster: str) -> Rankin
 
 
 def expected_start(context: QueryContext, uid: str, latest: float | None = None) -> ExpectedStart | None:
-    """The forecast, else the start that a reservation promises at the latest."""
+    """Returns the forecast of a start, else the latest start that its reservation promises."""
     found = context.expected.get(uid)
     if found is not None:
         return ExpectedStart(p50=time_text(found.p50), p90=time_text(found.p90), reason=found.reason)
@@ -171,7 +174,7 @@ def expected_start(context: QueryContext, uid: str, latest: float | None = None)
 
 
 def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
-    """The reservation that it holds, and what moved it last; None where it has neither."""
+    """Returns the reservation that a candidate holds, and its last move; None without both."""
     uid, state = candidate.uid, context.state
     promise, given = state.promises.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
     move = context.moves.get(uid)
@@ -189,7 +192,7 @@ def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
 
 
 def census(context: QueryContext, candidate: Candidate) -> Census:
-    """The nodes that fit, in numbers."""
+    """Returns the counts of nodes that fit a candidate: all, usable, free."""
     node_cache, wanted = context.state.node_cache, candidate.minimum
     if candidate.need.lists <= node_cache.masks:
         homes = _homes(context, candidate)
@@ -203,13 +206,13 @@ def census(context: QueryContext, candidate: Candidate) -> Census:
 
 
 def eligible_nodes(context: QueryContext, candidate: Candidate) -> frozenset[int]:
-    """The nodes that fit, usable or not: at home in its vcluster, or lent to it."""
+    """Returns the nodes that fit a candidate, usable or not: at home in its vcluster, or lent to it."""
     homes, nodes = _homes(context, candidate), context.nodes
     return frozenset(index for index in context.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
 
 
 def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:
-    """Where nodes that it may use are at home."""
+    """Returns the homes of the nodes that a candidate may use."""
     home = candidate.vcluster if context.policy(candidate.vcluster).home else ""
     if candidate.non_preemptible:
         return frozenset((home,))
@@ -217,5 +220,5 @@ def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:
 
 
 def time_text(moment: float | None) -> str | None:
-    """RFC 3339, or None."""
+    """Returns the time as RFC 3339 text; None for None."""
     return format_time(moment) if moment is not None else None

@@ -1,4 +1,4 @@
-"""Why an allocation waits: its place in the queue, what stands before it in order, and when it is expected to start."""
+"""Explains why an allocation waits: its place in the queue, its blockers in order, and its expected start."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.state.cluster_state import ReservationWindow
 
 MOST_NAMED: Final = 12
-"""Blockers of one kind that are named one by one; the rest is summed up."""
+"""Most blockers of one kind that are named one by one; the rest is summed up."""
 NOT_YET: Final = ("NotYetEvaluated", "no scheduling cycle has looked at it yet")
 QUOTA: Final = "WaitingForQuotaHeadroom"
 
 
 def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
-    """The scheduler's part of the answer. Raises NotFound when it waits for nothing here."""
+    """Returns the scheduler's part of the answer to `why`; raises NotFound where the allocation is not pending."""
     candidate = context.candidates.get(uid)
     if candidate is None:
         raise not_pending()
@@ -68,12 +68,12 @@ def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Ch
 
 
 def not_pending() -> NotFound:
-    """It waits for nothing here."""
+    """Returns the error for an allocation that is not in any queue."""
     return NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
 
 
 def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
-    """What stands before it: work that comes first, work on nodes by when it ends, reservations, nodes that cannot be used."""
+    """Returns the blockers of a candidate: earlier work, holders of nodes by their end, reservations, unusable nodes."""
     if reason == QUOTA:
         counts = counted(context.state, candidate)
         return _holders(context, ((holder, len(holder.nodes)) for holder in context.holders.values() if counts(holder)), reader)
@@ -95,7 +95,7 @@ def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Se
 
 
 def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
-    """Work on nodes that shares what the quota tree does not leave: of the group that blocks, or of all that divide with it."""
+    """Yields the holders that use the share which the quota tree denies: of the group that blocks, or of all that divide with it."""
     quota_usage = context.state.quota_usage
     if quota_usage is None:
         return
@@ -116,7 +116,7 @@ def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[Node
 
 @dataclass
 class _Sum:
-    """Several of one kind and owner, in counts."""
+    """The counts of several blockers of one kind and owner."""
 
     kind: Literal["Holder", "Ahead"]
     whose: Whose
@@ -149,7 +149,7 @@ class _Sum:
 
 
 def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
-    """Work on nodes: what ends first stands first; those without a name are summed up by owner."""
+    """Returns blockers for holders of nodes, the earliest end first; holders that the reader may not name are summed up by owner."""
     ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
     shown: list[Blocker] = []
     sums: dict[Whose, _Sum] = {}
@@ -165,7 +165,7 @@ def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], read
 
 
 def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
-    """Work of its queue that comes first and waits for nodes as well, by owner; the names only where there are few."""
+    """Returns blockers for earlier work of the queue that waits for nodes as well; by name where they are few, else summed by owner."""
     before: list[Candidate] = []
     for one in queue:
         if one.uid == candidate.uid:
@@ -190,7 +190,7 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
 
 
 def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
-    """Windows on nodes that fit, which begin before it could end."""
+    """Yields the windows on nodes that fit which begin before the candidate could end."""
     end = context.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
     for window in context.state.windows:
         if window.end <= context.now or window.start >= end or window.name == candidate.reservation:
@@ -203,7 +203,7 @@ def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[in
 
 
 def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader) -> Preemption:
-    """What would be preempted, as the reader may know it, or why nothing is."""
+    """Returns the victims that would be preempted, as far as the reader may know them, or the reason why there are none."""
     if isinstance(found, NoVictims):
         return Preemption(reason=found.reason, message=found.message)
     victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(context, one.holder, reader)) for one in found.victims]
@@ -211,14 +211,14 @@ def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader)
 
 
 def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | None = None) -> bool:
-    """Whether the reader may know a window's name: maintenance and what is open to all, else what admits him or his work."""
+    """Tells whether the reader may know a window's name: maintenance, a window open to all, or one that admits him or his work."""
     if reader.everything or window.maintenance or not (window.users or window.tenants):
         return True
     return reader.user in window.users or (candidate is not None and window.admits(candidate))
 
 
 def _unavailable(context: QueryContext, fitting: frozenset[int]) -> list[Blocker]:
-    """Nodes that fit and cannot be used, by state."""
+    """Returns blockers for the nodes that fit and cannot be used, by state."""
     counts: dict[str, int] = {}
     for index in fitting:
         facts = context.nodes[index]

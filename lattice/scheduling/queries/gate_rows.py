@@ -1,7 +1,7 @@
-"""Every gate between an allocation and its nodes, in its order, with its numbers: `quota explain`.
+"""Lists every gate between an allocation and its nodes, in the cycle's order and with numbers, for `quota explain`.
 
-The verdict, the reason and the sentence of a gate are those of the function that the cycle itself asks; the limits beside
-them are what it compares. A gate behind one that blocks is asked all the same, so that a person sees everything at once.
+The verdict, the reason and the sentence of a gate are those of the function that the cycle itself calls; the limits beside them are the
+numbers that it compares. Gates behind one that blocks are evaluated all the same, so that a person sees everything at once.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ EARLIER_GATES: Final = frozenset(
         "NotAdmitted",
     }
 )
-"""Reasons that the gates before the search for nodes give."""
+"""Reasons of the gates before the search for nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The allocation that is asked about: pending, or on nodes; `asked` is what it still asks for."""
+    """The allocation that the question is about, pending or on nodes; `asked`: the nodes that it still asks for."""
 
     work: Candidate | NodeHolder
     asked: int
     starts: int
-    """1 while it is pending: it would be one more allocation; else 0."""
+    """1 while it is pending, as one more allocation would run; else 0."""
     place: Place | None
-    """Where it stands in the quota tree; None: nothing is declared."""
+    """Its place in the quota tree; None: no tree is declared."""
 
     @property
     def candidate(self) -> Candidate | None:
-        """While it is pending."""
+        """Returns the candidate while the allocation is pending; None otherwise."""
         return self.work if isinstance(self.work, Candidate) else None
 
 
 def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExplanation:
-    """Every gate for an allocation that waits or holds nodes. Raises NotFound where it does neither."""
+    """Returns every gate for an allocation that waits or holds nodes; raises NotFound for any other."""
     found = _subject(context, uid)
     gates = [build(context, found, reader) for build in _GATES]
     first = next((at for at, gate in enumerate(gates) if gate.verdict == BLOCKS), None)
@@ -115,14 +115,14 @@ def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
 
 
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
-    """A gate that one of the cycle's own functions has judged."""
+    """Returns the row of a gate that one of the cycle's own functions has judged."""
     if blocked is not None:
         return Gate(gate=name, verdict=BLOCKS, reason=blocked.reason, message=blocked.message, limits=limits)
     return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
 
 
 def _itself(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """Its own wishes, and whether its vcluster is open."""
+    """Returns the gate of the allocation's own wishes (hold, not before, back-off) and of a closed vcluster."""
     del reader
     candidate = found.candidate
     blocked = own_wishes(context.state, candidate, context.now) if candidate is not None else None
@@ -130,7 +130,7 @@ def _itself(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _hard_quota(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """The limits of its tenant and of its user, as the ledger checks them at commit."""
+    """Returns the gate of the hard limits of its tenant and of its user, as the ledger checks them at commit."""
     del reader
     state, work = context.state, found.work
     account = state.accounts.get(work.tenant)
@@ -150,7 +150,7 @@ def _hard_quota(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _budget(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """The budgets of its tenant, its project and its user, where work waits at their end."""
+    """Returns the gate of the budgets of its tenant, its project and its user that make work wait once they are used up."""
     del reader
     candidate = found.candidate
     if candidate is None:
@@ -160,7 +160,7 @@ def _budget(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _quota_tree(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """Every level of the quota tree, from its group to the first level."""
+    """Returns the gate of the quota tree: every level from its group up to the first level."""
     place = found.place
     if place is None:
         return Gate(gate="QuotaTree", verdict=UNLIMITED, message="no ElasticQuota is declared")
@@ -170,7 +170,7 @@ def _quota_tree(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _vcluster(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """The limits of its vcluster, and how much of others it may borrow."""
+    """Returns the gate of its vcluster's limits, including how many nodes of other vclusters it may borrow."""
     del reader
     state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
@@ -200,7 +200,7 @@ def _vcluster(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _reservation(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """Whether the reservation that it names admits it."""
+    """Returns the gate of the reservation that it names."""
     del reader
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
@@ -210,7 +210,7 @@ def _reservation(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 
 
 def _nodes(context: QueryContext, found: Subject, reader: Reader) -> Gate:
-    """What the last cycle said of nodes, by priority and room."""
+    """Returns the gate of nodes: the last cycle's outcome where the search for nodes was reached."""
     del reader
     candidate = found.candidate
     if candidate is None:
@@ -228,7 +228,7 @@ def _nodes(context: QueryContext, found: Subject, reader: Reader) -> Gate:
 def _pair(
     found: Subject, of: str, nodes_field: str, running_field: str, use: Use, nodes: int | None, running: int | None
 ) -> Iterator[Limit]:
-    """The limits that are set of somebody's nodes and allocations."""
+    """Yields the limits on the nodes and on the running allocations of one owner, as far as they are set."""
     if nodes is not None:
         yield Limit(of, nodes_field, NODES, use.nodes, found.asked, nodes, bool(found.starts) and use.nodes + found.asked > nodes)
     if running is not None:
@@ -245,4 +245,4 @@ _GATES: Final[tuple[Callable[[QueryContext, Subject, Reader], Gate], ...]] = (
     _reservation,
     _nodes,
 )
-"""In the order of the cycle."""
+"""The gates in the order of the cycle."""

@@ -1,7 +1,7 @@
-"""The long answers, `why`, `plan` and `queue`: asked of a cluster state of their own, so that no cycle waits for them.
+"""Computes the long answers, `why`, `plan` and `queue`, on a cluster state of their own, so that no cycle waits for them.
 
-`QuerySnapshot` is what the scheduler's loop reads of itself at one moment, and costs it a few milliseconds at most: nothing in it changes
-afterwards. `PlannerQueries` makes a cluster state of it and asks the planner there, for as long as it takes, wherever it runs.
+The scheduler's loop takes a `QuerySnapshot` of itself in a few milliseconds; nothing in it changes afterwards. `PlannerQueries` makes a
+cluster state of it and asks the planner there, in whatever process it runs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import Move
 
 MOST_CHANGED: Final = 4
-"""Allocations of one plan for which changes and victims are sought."""
+"""Most allocations of one plan for which changes and victims are sought."""
 
 
 @dataclass(frozen=True)
 class QuerySnapshot:
-    """One moment of the scheduler and what its answers need beside it; nothing in it changes with the scheduler."""
+    """The scheduler's state at one moment with the facts that answers need beside it; nothing in it changes with the scheduler."""
 
     moment: Snapshot
-    """By `lattice.scheduling.recording.record.take_query_snapshot`."""
+    """Taken by `lattice.scheduling.recording.record.take_query_snapshot`."""
     waiting: Mapping[str, Waiting]
-    """What the last cycle said of pending work, by uid."""
+    """The last cycle's outcome for pending work, by uid."""
     expected: Mapping[str, Expected]
     """The last forecast."""
     open_to: Mapping[str, Collection[str]]
@@ -45,12 +45,12 @@ class QuerySnapshot:
     """Tenants that use more than their fair share."""
     limits: PreemptionLimits
     number: Callable[[str], int | None] = lambda _uid: None
-    """The number of an allocation; may be asked from anywhere at any time."""
+    """Returns the number of an allocation; may be called anywhere at any time."""
     moves: Mapping[str, Move] = field(default_factory=dict)
-    """How the reservation of pending work was moved later last, by uid."""
+    """The last move of a pending allocation's reservation to a later time, by uid."""
 
     def context(self, state: ClusterState) -> QueryContext:
-        """What answers are made of, with a cluster state of this moment."""
+        """Returns the context of answers, with a cluster state of this snapshot."""
         moment = self.moment
         return QueryContext(
             now=moment.now,
@@ -65,7 +65,7 @@ class QuerySnapshot:
 
 
 def queues(glimpse: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
-    """The queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
+    """Returns the queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
     moment = glimpse.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
@@ -74,7 +74,7 @@ def queues(glimpse: QuerySnapshot, vclusters: Sequence[str], reader: Reader, lim
 
 
 class PlannerQueries:
-    """Questions of one reader to the planner at one moment; see the module's docstring."""
+    """Answers one reader's questions to the planner from one snapshot."""
 
     def __init__(self, glimpse: QuerySnapshot, reader: Reader) -> None:
         self._glimpse = glimpse
@@ -82,7 +82,7 @@ class PlannerQueries:
         self.context = glimpse.context(rebuild(glimpse.moment))
 
     def why(self, uid: str) -> Why:
-        """Why it waits; raises NotFound when it is not pending."""
+        """Returns the answer to `why`; raises NotFound where the allocation is not pending."""
         context = self.context
         candidate, waiting = context.candidates.get(uid), context.waiting.get(uid)
         if candidate is None or waiting is None:
@@ -91,11 +91,11 @@ class PlannerQueries:
         return explanation.why(context, uid, self._reader, changes=found, preemption=victims)
 
     def rehearsed(self, asked: Sequence[Candidate]) -> list[Outcome]:
-        """Every outcome of the cycles of their vclusters, were they submitted now."""
+        """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now."""
         return rehearsed(self.context, asked)
 
     def prospects(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
-        """One plan for each, from what `rehearsed` gave and when those that wait are expected to start."""
+        """Returns one plan for each candidate, from the outcomes of `rehearsed` and the forecasts for those that wait."""
         mine = {candidate.uid for candidate in asked}
         found = {one.candidate.uid: one for one in outcomes if one.candidate.uid in mine}
         waiting = [one for one in found.values() if isinstance(one, Waiting)]
@@ -107,7 +107,7 @@ class PlannerQueries:
         return prospects(context, asked, found, self._reader, changes=sought, preemptions=chosen)
 
     def _changes(self, candidate: Candidate) -> Sequence[Change]:
-        """The smallest changes that would start it now."""
+        """Returns the smallest changes of the request that would start it now."""
         context = self.context
         types = {facts.gpu_type for facts in context.nodes.values() if facts.gpu_type}
         queues: dict[str, list[Candidate]] = {}
@@ -116,7 +116,7 @@ class PlannerQueries:
         return changes(context.state, candidate, context.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
 
     def _victims(self, waiting: Waiting) -> Preemption | None:
-        """What would be preempted to start it; nothing is asked where it does not wait for nodes."""
+        """Returns the preemption that would start it; None where it does not wait for nodes."""
         if waiting.reason not in ABOUT_NODES:
             return None
         candidate, context, glimpse = waiting.candidate, self.context, self._glimpse

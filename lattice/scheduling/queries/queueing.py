@@ -1,4 +1,4 @@
-"""The queues as a reader may see them: his own and his tenant's work by name, runs of others in counts."""
+"""Shows the queues as a reader may see them: his own and his tenant's work by name, runs of other work in counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lattice.units import format_duration, format_time
 
 
 def queues(context: QueryContext, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
-    """The queue of every vcluster in `vclusters`, or of `only`; raises NotFound when there is no such vcluster."""
+    """Returns the queue of every vcluster in `vclusters`, or of `only`; raises NotFound for an unknown vcluster."""
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
     found = [_queue(context, name, in_order(context, name), reader, limit) for name in ([only] if only else sorted(vclusters))]
@@ -75,7 +75,7 @@ def _entry(context: QueryContext, position: int, candidate: Candidate, reader: R
 
 
 def _windows(context: QueryContext, reader: Reader) -> list[Window]:
-    """Windows that are not over; one whose name the reader may not know is shown without it."""
+    """Returns the windows that are not over, without their name where the reader may not know it."""
     return [
         Window(
             name=window.name if is_known(window, reader) else "",

@@ -1,4 +1,4 @@
-"""What is answered to `quota tree` and `quota explain`: the documents, as types; as `lattice.scheduling.queries.answers` has the others.
+"""The documents that answer `quota tree` and `quota explain`, as types; `lattice.scheduling.queries.answers` has the others.
 
 Amounts are whole numbers in the unit of their resource: nodes, GPUs, cpu in millicores, memory in bytes.
 """

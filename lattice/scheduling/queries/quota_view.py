@@ -1,4 +1,4 @@
-"""The quota trees as a reader may see them: his leaves and what is above them by name, the others in sums, or all by name."""
+"""Shows the quota trees as a reader may see them: his leaves and their ancestors by name, other groups in sums, or all by name."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from lattice.scheduling.queries.quota_answers import (
 from lattice.scheduling.queries.readers import Reader
 
 A_SLICE: Final = 100
-"""Groups that are looked at in one slice: about 3 ms."""
+"""Groups that one slice computes: about 3 ms."""
 NO_TREE: Final = "no quota tree divides this cluster: no ElasticQuota is declared"
 NONE_IN_FORCE: Final = "no quota tree divides this cluster: every object that declares a group is left out"
 
 
 @dataclass(frozen=True)
 class Remarks:
-    """What is wrong with the objects that declare groups."""
+    """The errors in the objects that declare groups."""
 
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Of groups that take part, by name: a reason and a sentence."""
+    """By name of a group that takes part: a reason and a sentence."""
     left_out: Sequence[LeftOut] = ()
 
 
@@ -49,7 +49,7 @@ def quotas(
     forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
     remarks: Remarks = NO_REMARKS,
 ) -> Quotas:  # fmt: skip
-    """All of `slices` at once."""
+    """Returns the answer of `slices` without pauses."""
     *_, answer = slices(forest, mine, reader, at, over_since, remarks)
     assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
     return answer
@@ -59,11 +59,11 @@ def slices(
     forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
     remarks: Remarks = NO_REMARKS,
 ) -> Iterator[Quotas | None]:  # fmt: skip
-    """Every tree that concerns the reader, whose leaves are `mine`, as the last value; None before that, wherever a slice ends.
+    """Yields None at the end of each slice of work, and the answer with every tree that concerns the reader last.
 
-    `over_since` says since when a group uses too much, `remarks` what is wrong. Between two slices the forest may change:
-    each group is as it was when it was looked at. Asks what could start, which changes the demand of the reader's leaves
-    and puts it back within the slice.
+    `mine` are the reader's leaves; `over_since` says since when a group uses too much, `remarks` the errors of objects. Between two
+    slices the forest may change: each group is as it stood in its slice. To compute what could start, the demand of the reader's leaves
+    is raised and restored within a slice.
     """
     trees = []
     for tree in forest.trees():
@@ -85,18 +85,18 @@ def slices(
 
 
 def own_leaves(context: QueryContext, reader: Reader) -> frozenset[str]:
-    """The groups of the reader's work that waits or holds nodes."""
+    """Returns the groups of the reader's own work that waits or holds nodes."""
     work: list[Candidate | NodeHolder] = [*context.candidates.values(), *context.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 
 def sees_all(reader: Reader) -> bool:
-    """Whether the reader may know every group by name."""
+    """Tells whether the reader may know every group by name."""
     return reader.groups or reader.everything
 
 
 def startable(forest: Forest, leaf: str) -> list[Startable]:
-    """What more could start at a leaf now if it were asked for, of each resource alone: least over the leaf and all above it."""
+    """Returns how much more could start at a leaf now, for each resource alone: the least over the leaf and all groups above it."""
     standing = forest.standing(leaf)
     wish = {key: max(most, 1) for key, most in standing.max.items()}
     forest.demand(leaf, wish)
@@ -120,7 +120,7 @@ def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable
 
 
 class _View:
-    """One tree, looked at group by group."""
+    """Computes one tree for one reader, group by group."""
 
     def __init__(
         self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str],
@@ -134,13 +134,13 @@ class _View:
         self._seen = 0
 
     def concerns(self) -> bool:
-        """Whether it is shown: it has groups, and is the default tree, or has one that the reader may name."""
+        """Tells whether the tree is shown: it has groups, and is the default tree or has a group that the reader may name."""
         if not self._forest.children("", self._tree):
             return False
         return self._everything or self._tree == DEFAULT_TREE or any(self._forest.tree_of(leaf) == self._tree for leaf in self._mine)
 
     def groups(self, parent: str, depth: int) -> Iterator[QuotaGroup | None]:
-        """Depth first: the groups with names, and below each parent that has one the sum of those without; None ends a slice."""
+        """Yields the groups depth first: named ones, and below each parent the sum of the others; None ends a slice."""
         hidden = _Sum(parent, depth)
         for name in self._forest.children(parent, self._tree) if self._is_there(parent) else ():
             if not self._is_there(name):
@@ -160,7 +160,7 @@ class _View:
             yield hidden.group()
 
     def totals(self) -> list[Total]:
-        """Each resource of the tree; asked after `groups`."""
+        """Returns the totals of each resource of the tree; call it after `groups`."""
         managed = dict.fromkeys(key for one in self._first for key in one.max)
         used, request = (
             {key: sum(amounts.get(key, 0) for amounts in each) for key in managed}
@@ -190,7 +190,7 @@ class _View:
 
 
 class _Sum:
-    """Several groups below one parent, in sums."""
+    """The sums of several groups below one parent."""
 
     def __init__(self, parent: str, depth: int) -> None:
         self._parent, self._depth = parent, depth
@@ -198,7 +198,7 @@ class _Sum:
         self._sums: dict[str, list[int]] = {}
 
     def add(self, one: GroupState) -> None:
-        """One more."""
+        """Adds one group to the sums."""
         self.count += 1
         for key in one.max:
             sums = self._sums.setdefault(key, [0] * 6)
@@ -206,7 +206,7 @@ class _Sum:
             self._sums[key] = [total + part.get(key, 0) for total, part in zip(sums, parts, strict=True)]
 
     def group(self) -> QuotaGroup:
-        """All of them."""
+        """Returns the sums as one group without a name."""
         shares = [
             Share(key, used, request, least, effective, runtime, None, borrowed)
             for key, (used, request, least, effective, runtime, borrowed) in self._sums.items()
@@ -228,7 +228,7 @@ def _share(one: GroupState, key: str) -> Share:
 
 
 def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
-    """The group of work without a group, where there is such work or it is the reader's."""
+    """Returns the group of work without a group, where such work exists or is the reader's."""
     one = forest.standing(DEFAULT)
     keys = dict.fromkeys([*one.max, *one.request])
     if not keys and not yours:

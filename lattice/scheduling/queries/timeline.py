@@ -1,4 +1,4 @@
-"""Node use to come, in counts: what runs until its walltime's end, what is expected to start, what is reserved."""
+"""Counts the future use of nodes: running work until its walltime's end, expected starts, reserved windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORTEST: Final = 600.0
 LONGEST: Final = 7 * 86400.0
 """Bounds of the time that is shown, in seconds."""
 SOON: Final = 86400.0
-"""Windows that begin later than this, and after all work is over, are not waited for."""
+"""Windows that begin later than this, and after all work is over, do not lengthen the timeline."""
 _NICE: Final = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
 
 Span = tuple[float, float, int]
@@ -24,7 +24,7 @@ Span = tuple[float, float, int]
 
 
 def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
-    """The use of all nodes, or of those at home in a vcluster that has home nodes."""
+    """Returns the use of all nodes, or of those at home in a vcluster that has home nodes."""
     home = vcluster if any(facts.home == vcluster for facts in context.nodes.values()) else ""
     shown = [facts for facts in context.nodes.values() if not home or facts.home == home]
     nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)
@@ -44,13 +44,16 @@ def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
 
 
 def _point(moment: float, usable: int, running: int, planned: int, reserved: int) -> Point:
-    """Work ends before its walltime as a rule, so what is planned may overlap what runs: together they never exceed the nodes."""
+    """Returns a point whose counts together never exceed the nodes.
+
+    Work ends before its walltime as a rule, so planned work may overlap running work.
+    """
     planned = min(planned, max(0, usable - running))
     return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
 
 
 def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Span]]:
-    """What is expected to start: what may now, and what begins before its time in no case (`notBefore`, a delay after a failure)."""
+    """Returns the expected runs of pending work: those that may start now, and those too early (`notBefore`, back-off)."""
     planned, too_early = list[Span](), list[Span]()
     for uid, candidate in context.candidates.items():
         expected = context.expected.get(uid)
@@ -64,7 +67,7 @@ def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Spa
 
 
 def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
-    """A round step by which the steps cover every start and end of work, and windows that begin before that, or within a day."""
+    """Returns a round step with which the timeline covers all work, and windows that begin before its end or within a day."""
     last = _last(now, work)
     windows = [window for window in kept if window[0] <= max(last, now + SOON)]
     wanted = min(LONGEST, max(SHORTEST, max(last, _last(now, windows)) - now)) / STEPS
@@ -72,12 +75,12 @@ def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
 
 
 def _last(now: float, spans: Iterable[Span]) -> float:
-    """The last start or end that is known."""
+    """Returns the last known start or end in these spans."""
     return max((moment for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")), default=now)
 
 
 def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:
-    """How many nodes at each moment: a prefix sum over the steps in which something begins or ends."""
+    """Returns the nodes in use at each time: a prefix sum over the steps in which a span begins or ends."""
     changes = [0] * (len(at) + 1)
     for begin, end, count in spans:
         first = max(0, ceil((begin - at[0]) / step))

@@ -1,4 +1,4 @@
-"""What would become of allocations that are not submitted: the production planner's outcome, and what follows from it."""
+"""Plans allocations that are not submitted: the production planner's outcome, and the answer that follows from it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import fold_nodes
 
 MOST_INFLUENTIAL: Final = 1000
-"""So much pending work is considered in a what-if, the first in order."""
+"""Most pending work, the first in order, that a what-if considers."""
 
 
 def prospects(
@@ -57,9 +57,9 @@ def prospects(
     changes: Mapping[str, Sequence[Change]] | None = None,
     preemptions: Mapping[str, Preemption] | None = None,
 ) -> list[Planned]:
-    """One plan for each, in this order: each is planned as if those before it were submitted too.
+    """Returns one plan for each candidate, in this order: each is planned as if those before it were submitted too.
 
-    `outcomes` are those of `rehearsed`, by uid; `changes` and `preemptions` what was found for those that wait, by uid.
+    `outcomes` are those of `rehearsed`, by uid; `changes` and `preemptions` the results for those that wait, by uid.
     """
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
@@ -86,7 +86,7 @@ def prospects(
 
 
 def rehearsed(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
-    """Every outcome of the cycles of their vclusters, were they submitted now; nothing of it remains.
+    """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now, and undoes the cycles.
 
     Ranges have the nodes that they would get, as after the turns of a cycle.
     """
@@ -102,7 +102,7 @@ def rehearsed(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome
 
 
 def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
-    """Give ranges among what was placed what they get beyond their least number."""
+    """Gives placed ranges the nodes that they get beyond their least number."""
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:
         return
@@ -116,11 +116,10 @@ def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outco
 
 
 def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
-    """The pending work of a vcluster that can change what a cycle says of other work at this moment.
+    """Returns the pending work of a vcluster that can change a cycle's outcome for other work at this moment.
 
-    That is what holds a reservation, what no cycle has looked at yet, and of each need the first that waits for nodes. All
-    else was left waiting by the last cycle, has no nodes to come, and stands in nobody's way: so what-ifs cost
-    little however long the queue is.
+    That is work that holds a reservation or that no cycle has evaluated yet, and of each need the first that waits for nodes. The last
+    cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little however long the queue is.
     """
     promised, first = context.state.promises.get(vcluster, {}), set[Need]()
     kept = []
@@ -135,7 +134,7 @@ def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
 
 @contextmanager
 def undone(state: ClusterState) -> Iterator[ClusterState]:
-    """The cluster state for a what-if: whatever cycles do to it inside is undone at the end."""
+    """Yields the cluster state for a what-if, and undoes at the end everything that cycles did to it."""
     holders, promises, lists = dict(state.holders), dict(state.promises), dict(state.lists)
     heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
     waiting = state.waiting
@@ -155,7 +154,7 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
 
 
 def may_ever(outcome: Outcome) -> bool:
-    """Whether waiting helps, or is not needed."""
+    """Tells whether the work is placed or may start later; False where waiting does not help."""
     return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
 
 
@@ -196,13 +195,13 @@ def _waits(
 
 
 def planned_work(context: QueryContext, candidate: Candidate) -> Work:
-    """The allocation that is planned: it has neither number nor uid yet."""
+    """Returns the allocation of a plan, which has neither number nor uid yet."""
     work = subject(context, candidate)
     return Work(namespace=work.namespace, name=work.name, user=work.user, job=work.job)
 
 
 def placement(context: QueryContext, outcome: Placed) -> Placement:
-    """The nodes with their groups, largest share first, and how many fingerprints and borrowed nodes are among them."""
+    """Returns the nodes with their groups, largest share first, and the counts of fingerprints and of borrowed nodes."""
     facts = [context.nodes[index] for index in outcome.nodes]
     groups: dict[str, int] = {}
     for node in facts:
@@ -221,7 +220,7 @@ def placement(context: QueryContext, outcome: Placed) -> Placement:
 
 
 def _quota(context: QueryContext, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
-    """The hard quota of the tenant, were this to hold its nodes too."""
+    """Returns the hard quota of the tenant before and after the candidate holds its nodes."""
     account = context.state.accounts.get(tenant)
     if account is None:
         return None

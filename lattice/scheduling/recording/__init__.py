@@ -1,5 +1,5 @@
-"""Cycles on record: what a cycle read, what it decided, and the same decision made again from the record.
+"""Recorded cycles: the input of a cycle, its decision, and the same decision made again from the record.
 
-What belongs here: snapshots of a cycle's input, their encoding, their comparison byte by byte. What does not: files and
-folders (`lattice.cycle_files`).
+Belongs here: snapshots of a cycle's input (`record`), their encoding (`codec`, `record_rows`, `cycle_log`), their comparison byte by
+byte (`reproduction`). Does not belong here: files and folders (`lattice.cycle_files`).
 """

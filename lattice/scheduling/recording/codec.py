@@ -1,7 +1,7 @@
-"""Moments and decisions as payloads of a cycle log, and back: a whole one now and then, between them only what has changed.
+"""Encodes snapshots and decisions as payloads of a cycle log, and decodes them: whole ones, and between them only changes.
 
-`CycleEncoder` writes what `CycleDecoder` reads: both keep the state that the last payload led to. Numbers survive exactly. Each payload
-carries a digest of its whole decision, so that what was put together wrongly is never taken for what was decided.
+`CycleEncoder` writes what `CycleDecoder` reads: both keep the state after the last payload. Numbers survive exactly. Each payload
+carries a digest of its whole decision, so that a wrongly decoded one is never taken for the recorded one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 
 RULES: Final = 2
-"""The rules by which cycles decide: raised by whatever has equal moments decided otherwise on purpose (docs/explanation/formats.md)."""
+"""The version of the rules of decision, raised when equal snapshots are decided otherwise on purpose (docs/explanation/formats.md)."""
 _DIGEST_BYTES: Final = 16
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _ABSENT: Final = object()
@@ -55,7 +55,7 @@ _OF_TREES: Final = ("trees", "capacity", "before")
 
 @dataclass
 class _Baseline:
-    """What the last payload led to; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
+    """The state after the last payload; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
     holders: dict[str, NodeHolder] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Baseline:
     multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
     exhausted: dict[Scope, Exhausted] = field(default_factory=dict)
     odd: dict[int, float] = field(default_factory=dict)
-    """Nodes that are held otherwise than the holders say."""
+    """Nodes whose end differs from that of their holder."""
     spared: frozenset[int] = frozenset()
     """Nodes that a holder names and that are free all the same."""
     queues: dict[str, dict[str, Candidate]] = field(default_factory=dict)
@@ -80,18 +80,18 @@ class _Baseline:
     orders: dict[str, list[int]] = field(default_factory=dict)
     """By vcluster: the places of the candidates in the order in which they were decided."""
     trees: dict[str, Any] | None = None
-    """The quota trees and their capacity; None where there is none."""
+    """The quota trees and their capacity; None without a tree."""
     demand: dict[str, list[dict[str, int]]] = field(default_factory=dict)
-    """By group of these: what its work asks for, holds, and holds without being preemptible."""
+    """By group of the trees: request, used, and used by non-preemptible work."""
 
     def held(self) -> dict[int, float]:
-        """When nodes come free by what the holders say, the later one counting."""
+        """Returns when each held node comes free by its holder; of several holders the later one counts."""
         return {node: NEVER if one.end is None else one.end for one in self.holders.values() for node in one.nodes}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One vcluster's part of a cycle, as it was recorded; `program`: the version that wrote it, `rules`: those that it decided by."""
+    """One vcluster's part of a recorded cycle; `program`: the version that wrote it, `rules`: the version of the rules that decided it."""
 
     moment: Snapshot
     outcomes: tuple[Outcome, ...]
@@ -100,13 +100,13 @@ class Turn:
 
 
 def encoded(outcomes: Sequence[Outcome]) -> bytes:
-    """A decision as bytes: equal decisions have equal bytes, to the last digit of every score."""
+    """Returns a decision as bytes: equal decisions have equal bytes, to the last digit of every score."""
     rows = [(one.candidate.uid, *outcome_row(one)) for one in outcomes]
     return _ENCODE([rows, _scores([one.score for one in outcomes])])
 
 
 class CycleEncoder:
-    """Writes turns one after the other."""
+    """Encodes turns one after the other."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -114,7 +114,7 @@ class CycleEncoder:
         self._held: dict[int, float] = {}
 
     def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
-        """A turn as a payload: in full, or as changes since the last one."""
+        """Returns a turn as a payload: in full, or as changes since the last one."""
         if whole:
             self._baseline, self._held = _Baseline(), {}
         said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
@@ -160,7 +160,7 @@ class CycleEncoder:
         _table(said, "demand", baseline.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
     def _taken(self, said: dict[str, Any], moment: Snapshot) -> None:
-        """Where the machine and the holders differ."""
+        """Writes the nodes whose end differs from that of their holder."""
         baseline = self._baseline
         if "holders" in said:
             self._held = baseline.held()
@@ -194,14 +194,14 @@ class CycleEncoder:
 
 
 class CycleDecoder:
-    """Reads payloads in the order in which they were written, from a whole one on."""
+    """Decodes payloads in the order in which they were written, from a whole one on."""
 
     def __init__(self) -> None:
         self._baseline: _Baseline | None = None
         self._program, self._rules = "", RULES
 
     def turn(self, payload: bytes, *, whole: bool) -> Turn:
-        """The turn of a payload; Corrupt where it does not give the decision that it was made of."""
+        """Returns the turn of a payload; raises Corrupt where its digest does not match."""
         try:
             said = msgspec.msgpack.decode(payload)
             if whole:
@@ -269,7 +269,7 @@ class CycleDecoder:
 
 
 def _table(said: dict[str, Any], name: str, before: dict[Any, Any], after: Mapping[Any, Any], row: Callable[[Any], Any]) -> None:
-    """Say what a table has lost and what is put into it, in this order, and do the same to `before`."""
+    """Writes the removed and the changed entries of a table, in this order, and brings `before` up to date."""
     if before == after:
         return
     gone = [key for key in before if key not in after]
@@ -285,7 +285,7 @@ def _apply(said: Mapping[str, Any], name: str, table: dict[Any, Any], value: Cal
 
 
 def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any, Any]]) -> None:
-    """What is put comes last, as it does where nodes are taken."""
+    """Removes `gone` and appends `put`, so that changed entries come last, as they do where nodes are taken."""
     for key in gone:
         del table[key]
     for key, value in put:
@@ -294,7 +294,7 @@ def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any,
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
-    """What waits in a vcluster; logs of earlier releases do not say who."""
+    """Returns the backlog of a row; logs of earlier releases have no users in it."""
     waiting = frozenset((tenant, user) for tenant, user in (row[3] if len(row) > 3 else ()))
     return Backlog(row[0], row[1], row[2], waiting)
 
@@ -308,7 +308,10 @@ def _digest(text: bytes) -> bytes:
 
 
 def _scores(scores: Sequence[Score | None]) -> list[Any]:
-    """[terms of each, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles; or a list where they differ."""
+    """Returns [number of terms, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles.
+
+    A list of scores stands instead of the bytes where they differ in the number of terms.
+    """
     if not scores:
         return [0, b""]
     made_of = [None if one is None else (one.total, *one.made_of()) for one in scores]

@@ -1,7 +1,7 @@
 """A cycle log as bytes: an opening with the format number, then frames, each with its length and checksum.
 
-A frame is a whole moment with its decision, or what has changed since the frame before. What a killed process left of its last
-frame is known by its length or its checksum; damage anywhere else is said, and nothing after it in that file is read.
+A frame is a whole snapshot with its decision, or the changes since the frame before. An unfinished last frame, left by a killed
+process, is recognised by its length or its checksum; damage anywhere else is reported, and nothing after it in that file is read.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from lattice.errors import Corrupt, NotFound, Rejected
 FORMAT: Final = 1
 OPENING: Final = b"%d lattice cycle log\n" % FORMAT
 LATEST: Final = 0
-"""Asked for as a cycle: the last one there is."""
+"""The number that stands for the last recorded cycle in a request."""
 WHOLE, CHANGES = b"W", b"C"
 _HEAD: Final = struct.Struct("<IIcHQd")
 """Length of the payload; CRC-32 of what follows in the head and of the payload; kind; frames of this cycle that follow; cycle; time in
 seconds since the epoch."""
 _CHECKED: Final = 8
-"""Where in the head the checksum begins."""
+"""The offset in the head at which the checksum begins."""
 _LEVEL: Final = 1
-"""Of zlib."""
+"""The level of zlib."""
 LARGEST: Final = 1 << 30
-"""Bytes of one frame, unpacked: more is damage."""
+"""Most bytes of one frame, unpacked; more is damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame stands: [start, end) in bytes; `at` in seconds since the epoch; `more`: frames of its cycle that follow."""
+    """The place of a frame: [start, end) in bytes; `at` in seconds since the epoch; `more`: frames of its cycle that follow."""
 
     kind: bytes
     more: int
@@ -53,7 +53,7 @@ class Scan:
 
 
 def cycle_of(text: str) -> int:
-    """The number of a cycle as people name it: a whole number from 1 on, or `last`; Rejected otherwise."""
+    """Returns the number of a cycle that a person named: a whole number from 1 on, or `last`; raises Rejected otherwise."""
     if text == "last":
         return LATEST
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= 1):
@@ -62,7 +62,7 @@ def cycle_of(text: str) -> int:
 
 
 def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> bytes:
-    """One frame."""
+    """Returns the bytes of one frame: head with checksum, and packed payload."""
     packed = zlib.compress(payload, _LEVEL)
     head = _HEAD.pack(len(packed), 0, kind, more, cycle, at)
     checksum = zlib.crc32(packed, zlib.crc32(head[_CHECKED:]))
@@ -70,7 +70,7 @@ def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> 
 
 
 def payload(data: bytes, one: Frame) -> bytes:
-    """What a frame holds; Corrupt where it cannot be unpacked."""
+    """Returns the unpacked payload of a frame; raises Corrupt where it cannot be unpacked."""
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(data[one.start + _HEAD.size : one.end], LARGEST)
@@ -82,7 +82,7 @@ def payload(data: bytes, one: Frame) -> bytes:
 
 
 def check_format(data: bytes) -> int:
-    """Where the frames begin; Rejected where the format is another, naming both numbers."""
+    """Returns the offset of the first frame; raises Rejected with both numbers where the format is another."""
     line, newline, _ = bytes(data[:64]).partition(b"\n")
     number, _, what = line.partition(b" ")
     if not newline or what != OPENING[:-1].partition(b" ")[2] or not number.isdigit():
@@ -94,7 +94,7 @@ def check_format(data: bytes) -> int:
 
 
 def scan(data: bytes, *, check: bool = True) -> Scan:
-    """The frames of a file; without `check` their contents are not looked at, and only lengths tell of damage."""
+    """Returns the frames of a file; without `check` their contents are not read, and only lengths show damage."""
     if len(data) < len(OPENING) and OPENING.startswith(bytes(data[:])):
         return Scan((), torn=len(data))  # whoever made the file was killed before it was begun
     at = check_format(data)
@@ -119,9 +119,10 @@ def scan(data: bytes, *, check: bool = True) -> Scan:
 
 
 def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
-    """A log of what it takes to read one cycle: from the whole moment before it to its last frame; `LATEST` is the last whole cycle.
+    """Returns a log with the frames that reading one cycle needs; `LATEST` is the last whole cycle.
 
-    NotFound where it is not in this file, naming what is; Corrupt where damage stands before it.
+    They run from the whole snapshot before the cycle to its last frame. Raises NotFound where the cycle is not in this file, naming
+    those that are; Corrupt where damage stands before it.
     """
     found = scan(data)
     if not found.frames:
@@ -137,7 +138,7 @@ def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
 
 
 def gaps(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
-    """The cycles that are missing in between: (first, last)."""
+    """Yields the gaps between recorded cycles as (first, last) missing number."""
     for before, after in pairwise(frames):
         if after.cycle > before.cycle + 1:
             yield before.cycle + 1, after.cycle - 1

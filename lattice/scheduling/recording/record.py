@@ -1,8 +1,8 @@
-"""What one vcluster's cycle read, taken down before it decides, and the decision made again from that.
+"""Takes a snapshot of the input of one vcluster's cycle before it decides, and makes the same decision again from it.
 
-`take_snapshot` copies what changes from cycle to cycle and keeps what does not change in itself, so that it costs little and what it
-returns stays as it was; `completed` adds what the cost function was told meanwhile. `reproduce` makes a cluster state of it and asks
-`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `take_query_snapshot` takes down what a question may need, of all vclusters.
+`take_snapshot` copies what changes from cycle to cycle and shares what does not, so that it costs little and stays as it was;
+`completed` adds the shares that the cost function has read meanwhile. `reproduce` makes a cluster state of a snapshot and calls
+`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `take_query_snapshot` takes the input of all vclusters, for questions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lattice.views.ledger import TenantAccount
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the cost function read beside the candidates; hours in GPU-hours, waits in seconds."""
+    """The input of the cost function beside the candidates; hours in GPU-hours, waits in seconds."""
 
     vclusters: tuple[str, ...] = ()
-    """Those that are scored by it; the others go by class, then by waiting."""
+    """The vclusters with a cost function; the others order by class, then by waiting."""
     reference_wait: float = 3600.0
     energy_price: float | None = None
     running: float = 0.0
@@ -45,12 +45,12 @@ class Scored:
     with_work: Mapping[str, Collection[str]] = field(default_factory=dict)
     """By tenant: its users that hold nodes, or used some lately."""
     multipliers: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
-    """By tenant, user and project: what multiplies the score by the budgets, where that is another factor than the tenant's."""
+    """By tenant, user and project: the budget multiplier of the score, where it differs from the tenant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that `decide` reads, as one vcluster's turn in a cycle found it; see `ClusterState` for what each of it is."""
+    """Everything that `decide` reads in one vcluster's turn of a cycle; `ClusterState` describes each field."""
 
     cycle: int
     vcluster: str
@@ -74,11 +74,11 @@ class Snapshot:
     allowance: float = START_ALLOWANCE
     scored: Scored = Scored()
     quota: Mapping[str, Any] | None = None
-    """The quota trees and all that they are charged with, as `Forest.snapshot` gives them; None where there is none."""
+    """The quota trees and all their charges, as `Forest.snapshot` gives them; None without a tree."""
 
 
 class SnapshotTaker:
-    """Looks again and again, and copies the nodes only where they have changed."""
+    """Takes snapshots of one cluster state, and copies the nodes only where they have changed."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -86,7 +86,7 @@ class SnapshotTaker:
         self._news = -1
 
     def take_snapshot(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Snapshot:
-        """What a cycle that begins now will read."""
+        """Returns the input of a cycle that begins now."""
         node_cache = self._state.node_cache
         if node_cache.news != self._news:
             self._nodes, self._news = dict(node_cache.nodes), node_cache.news
@@ -101,7 +101,7 @@ def take_snapshot(
     cycle: int,
     nodes: Mapping[int, NodeFacts] | None = None,
 ) -> Snapshot:
-    """What a cycle that begins now will read; `nodes`: a copy of those of the machine, where there is one."""
+    """Returns the input of a cycle that begins now; `nodes`: a copy of the node cache's nodes, where the caller has one."""
     state.profile(now)  # promises are of buckets as they are now
     return Snapshot(
         cycle=cycle,
@@ -129,10 +129,10 @@ def take_snapshot(
 
 
 def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Snapshot:
-    """Everything that cycles of any vcluster would read now; `rebuild` makes a cluster state of it, which may be asked beside the cycles.
+    """Returns the input of cycles of all vclusters now, from which `rebuild` makes a cluster state for questions.
 
-    `pending` is all that waits, `more` what may be asked about beside it. The quota tree hears of what waits, as at the
-    beginning of a cycle.
+    `pending` is all waiting work, `more` further work that may be asked about. The quota tree is charged with the waiting work, as at
+    the beginning of a cycle.
     """
     if state.quota_usage is not None:
         state.quota_usage.ask(pending, now)
@@ -153,7 +153,7 @@ def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: 
 
 
 def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
-    """The moment with the shares that the cost function was told in the cycle, which is over; nothing else happened since."""
+    """Returns the snapshot with the shares that the cost function has read in the cycle, which is over; nothing else happened since."""
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -164,14 +164,14 @@ def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
 
 
 def reproduce(moment: Snapshot) -> list[Outcome]:
-    """What this program decides at that moment: a cycle of a vcluster, or which ranges get more nodes."""
+    """Returns the decision of this program on a snapshot: a cycle of a vcluster, or which ranges get more nodes."""
     if moment.vcluster == RANGES:
         return list(extended(rebuild(moment), moment.candidates, moment.now))
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
 def rebuild(moment: Snapshot) -> ClusterState:
-    """A cluster state that stands as the one that was looked at."""
+    """Returns a cluster state that equals the one of the snapshot."""
     scored = moment.scored
     node_cache = NodeCache()
     for facts in moment.nodes.values():
@@ -207,7 +207,7 @@ def rebuild(moment: Snapshot) -> ClusterState:
 
 
 class RememberedShares(Shares):
-    """Shares as they stood at one moment, whoever asks at what time."""
+    """Shares as they stood at the time of a snapshot, whatever time the caller names."""
 
     def __init__(
         self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float],
@@ -220,24 +220,24 @@ class RememberedShares(Shares):
         self._multipliers = multipliers
 
     def standing(self, tenant: str, now: float) -> Standing:
-        """How a tenant stood."""
+        """Returns the recorded standing of a tenant."""
         return self._standings[tenant]
 
     def usage_of_user(self, tenant: str, user: str, now: float) -> float:
-        """The user's share of all usage."""
+        """Returns the recorded share of a user in all usage."""
         return self._of_users[tenant, user]
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
-        """The users of a tenant who held nodes, or had used some lately."""
+        """Returns the recorded users of a tenant who held nodes, or had used some lately."""
         return self._remembered.get(tenant, ())
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """What multiplied the score of work of this user and project."""
+        """Returns the recorded budget multiplier for work of this user and project."""
         return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
 
 
 def _scored(state: ClusterState) -> Scored:
-    """What the cost function stands on; all vclusters that have one share it."""
+    """Returns the input of the cost function, which all vclusters with a cost function share."""
     scoring = next(iter(state.scorings.values()), None)
     if not isinstance(scoring, Scoring):
         return Scored()

@@ -1,6 +1,6 @@
-"""The words of the cycle as rows of a cycle log, and back: one list of values each, in the order written here.
+"""Candidates, holders, nodes, policies and outcomes as rows of a cycle log, and back: one list of values each.
 
-The order is part of format 1 (docs/explanation/formats.md): columns are only ever added at the end. A reader ignores columns
+The order of columns is part of format 1 (docs/explanation/formats.md): columns are only ever added at the end. A reader ignores columns
 that it does not know, and takes the default of those that are missing.
 """
 
@@ -22,11 +22,11 @@ from lattice.views.ledger import TenantAccount
 T = TypeVar("T")
 Row = list[Any]
 Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-"""How one column is written and read, where it is no plain value."""
+"""The writer and the reader of one column whose value is not plain."""
 
 
 class Columns(Generic[T]):
-    """Values of one class as rows; the `later` columns were added to the format, and are left out at the end where they are None."""
+    """Converts values of one class to rows and back; `later` columns were added to the format: they are left out at the end where None."""
 
     def __init__(self, kind: Callable[..., T], names: str, later: str = "", **ways: Way) -> None:
         self.kind = kind
@@ -37,7 +37,7 @@ class Columns(Generic[T]):
         self._unpack = [(name, way[1]) for name, way in ways.items()]
 
     def row(self, value: T) -> Row:
-        """The value as a row."""
+        """Returns the value as a row."""
         row = list(self._get(value))
         for at, pack in self._pack:
             row[at] = pack(row[at])
@@ -46,7 +46,7 @@ class Columns(Generic[T]):
         return row
 
     def value(self, row: Sequence[Any]) -> T:
-        """The value of a row."""
+        """Returns the value that a row stands for."""
         given: dict[str, Any] = dict(zip(self.names, row, strict=False))
         for name, unpack in self._unpack:
             if name in given:
@@ -55,17 +55,17 @@ class Columns(Generic[T]):
 
     @property
     def way(self) -> Way:
-        """Such a value as a column of another row."""
+        """Returns the writer and reader for such values as a column of another row."""
         return self.row, self.value
 
 
 def bits(mask: int | None) -> bytes | None:
-    """A set of node indices as bytes, the lowest first: bit i of byte j is node 8·j + i."""
+    """Returns a set of node indices as bytes, the lowest first: bit i of byte j is node 8·j + i."""
     return None if mask is None else mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
 def mask(text: bytes | None) -> int | None:
-    """The set that `bits` wrote."""
+    """Returns the set of node indices that `bits` wrote."""
     return None if text is None else int.from_bytes(text, "little")
 
 
@@ -85,7 +85,7 @@ _NAMES: Final[Way] = (_names, _name_set)
 _BITS: Final[Way] = (bits, mask)
 _INDICES: Final[Way] = (list, tuple)
 _BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
-"""A text that was added to the format: an empty one is not written."""
+"""A text that was added to the format: an empty one is written as None."""
 
 NODE: Final = Columns(
     NodeFacts,
@@ -162,7 +162,7 @@ PLACED, WAITING = 0, 1
 
 
 def outcome_row(outcome: Outcome) -> Row:
-    """What was decided of a candidate, without its score."""
+    """Returns an outcome as a row, without its score."""
     match outcome:
         case Placed():
             return [PLACED, list(outcome.nodes), outcome.backfilled]
@@ -172,7 +172,7 @@ def outcome_row(outcome: Outcome) -> Row:
 
 
 def outcome_of(row: Sequence[Any], candidate: Candidate, score: Score | None) -> Outcome:
-    """The outcome of a row."""
+    """Returns the outcome of a row."""
     if row[0] == PLACED:
         return Placed(candidate, tuple(row[1]), score, row[2])
     reclaims = tuple(RECLAIM.value(one) for one in row[5])
@@ -180,7 +180,7 @@ def outcome_of(row: Sequence[Any], candidate: Candidate, score: Score | None) ->
 
 
 def fields_of(outcome: Outcome) -> Mapping[str, object]:
-    """An outcome by field, as differences name them."""
+    """Returns an outcome by field, with the names that `Difference` uses."""
     score = outcome.score
     terms = {} if score is None else {f"score.f{number}": value for number, value in enumerate(score.terms, 1)}
     scored = {} if score is None else {"score.total": score.total, "score.multiplier": score.multiplier, **terms}

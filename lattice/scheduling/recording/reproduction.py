@@ -1,4 +1,4 @@
-"""Recorded cycles decided again: byte for byte the same, or what differs, by allocation and field."""
+"""Decides recorded cycles again and compares them byte by byte; differences are listed by allocation and field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lattice.scheduling.recording.record_rows import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field of one allocation's outcome: as it was recorded, and as it is decided now."""
+    """One field of one allocation's outcome: its recorded value, and its value when decided now."""
 
     uid: str
     key: str
@@ -26,7 +26,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """One turn and what became of it when it was decided again; `same`: byte for byte."""
+    """One turn after it was decided again; `same`: byte for byte."""
 
     turn: Turn
     same: bool
@@ -34,7 +34,7 @@ class Reproduced:
 
 
 def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
-    """The turns of one cycle, one for each vcluster in the order in which they were decided."""
+    """Returns the turns of one cycle, one for each vcluster in the order in which they were decided."""
     part = excerpt(log, cycle)
     frames = scan(part).frames
     reader, wanted = CycleDecoder(), frames[-1].cycle
@@ -49,7 +49,7 @@ def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
 
 
 def again(turn: Turn) -> Reproduced:
-    """Decide a recorded turn again and compare."""
+    """Decides a recorded turn again and compares the outcomes."""
     outcomes = reproduce(turn.moment)
     if encoded(outcomes) == encoded(turn.outcomes):
         return Reproduced(turn, same=True)
@@ -57,7 +57,7 @@ def again(turn: Turn) -> Reproduced:
 
 
 def differences(recorded: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Difference]:
-    """What differs between two decisions on the same candidates, in the recorded order."""
+    """Yields the differences between two decisions on the same candidates, in the recorded order."""
     others = {outcome.candidate.uid: (place, outcome) for place, outcome in enumerate(now, start=1)}
     for place, outcome in enumerate(recorded, start=1):
         candidate = outcome.candidate

@@ -1,5 +1,5 @@
-"""Everything that a cycle reads and that outlives it: queue, nodes in use, limits, quota trees, reservations.
+"""The state that outlives a cycle and that every cycle reads: queue, holders, limits, quota trees, reservations.
 
-What belongs here: objects that events keep up to date between cycles, and checks of them. What does not: the decision that
-reads them (`cycle`), the nodes alone (`cluster`).
+Belongs here: objects that events keep up to date between cycles, and their checks. Does not belong here: the decision that reads them
+(`cycle`), the nodes alone (`cluster`).
 """

@@ -1,6 +1,6 @@
-"""Waiting work in the order of its submission: of each user, tenant and vcluster only as many may start as may wait.
+"""Counts waiting work by user, tenant and vcluster: beyond a limit on waiting work, only the work submitted first may start.
 
-The webhook refuses what is more; this holds it when the webhook was away, or when a limit was lowered since.
+The webhook refuses submissions beyond the limit; this holds the limit when the webhook was away, or when a limit was lowered since.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where one stands: since when it exists (RFC 3339, whole seconds), NAMESPACE/NAME, uid."""
+    """The place of waiting work in the order of submission: creation time (RFC 3339, whole seconds), NAMESPACE/NAME, uid."""
 
     created: str
     key: str
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Whose waiting work is counted together: of a tenant or a vcluster ("": any), all or one user's or tenant's."""
+    """A set of waiting work that one limit counts together: of a tenant or a vcluster ("": any), all of it or one user's or tenant's."""
 
     vcluster: str = ""
     tenant: str = ""
@@ -27,7 +27,7 @@ class Scope(NamedTuple):
 
     @property
     def limit_name(self) -> str:
-        """The field that limits it, as people know it."""
+        """Returns the name of the field that limits the scope, as people write it."""
         if not self.vcluster:
             return "quota.perUser.maxPending" if self.user else "quota.maxPending"
         whose = "PerUser" if self.user else "PerTenant" if self.tenant else ""
@@ -35,20 +35,23 @@ class Scope(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Whose it is, for a sentence."""
+        """Returns the words for the owner of the work, for a sentence."""
         if self.user:
             return f'user "{self.user}"' + ("" if self.vcluster else f' of tenant "{self.tenant}"')
         return f'tenant "{self.tenant}"' if self.tenant else "all its work"
 
 
 def scopes_of(tenant: str, user: str, vcluster: str) -> tuple[Scope, ...]:
-    """Every scope that an allocation counts in."""
+    """Returns every scope that counts an allocation of this tenant, user and vcluster."""
     mine = Scope(tenant=tenant, user=user), Scope(tenant=tenant)
     return *mine, Scope(vcluster, user=user), Scope(vcluster, tenant=tenant), Scope(vcluster)
 
 
 class Backlog:
-    """What waits, by scope; `limit` says how many of a scope may be candidates (None: all). An operation costs log n and a shift."""
+    """The waiting work by scope; `limit` gives how many of a scope may be candidates (None: all).
+
+    Each operation costs log n and a shift.
+    """
 
     def __init__(self, limit: Callable[[Scope], int | None]) -> None:
         self._limit = limit
@@ -56,7 +59,7 @@ class Backlog:
         self._waiting: dict[Scope, list[Place]] = {}
 
     def enter(self, place: Place, scopes: tuple[Scope, ...]) -> list[str]:
-        """It waits; answers whom it pushed beyond a limit."""
+        """Adds work that waits; returns the uids that fall beyond a limit by it."""
         uid = place.uid
         if uid in self._entered:
             return []
@@ -70,7 +73,7 @@ class Backlog:
         return pushed
 
     def leave(self, uid: str) -> list[str]:
-        """It waits no more; answers whom that brings within a limit."""
+        """Removes work that waits no more; returns the uids that come within a limit by it."""
         known = self._entered.pop(uid, None)
         if known is None:
             return []
@@ -87,7 +90,7 @@ class Backlog:
         return brought
 
     def beyond(self, uid: str) -> tuple[Scope, int] | None:
-        """The first scope whose limit leaves it out, with that limit; None while it may start."""
+        """Returns the first scope whose limit keeps this work from starting, with the limit; None while it may start."""
         known = self._entered.get(uid)
         if known is None:
             return None
@@ -99,7 +102,7 @@ class Backlog:
         return None
 
     def validate(self) -> None:
-        """Raise AssertionError where the scopes are not what the entries make them."""
+        """Raises AssertionError where the sums by scope differ from the entries."""
         sums: dict[Scope, list[Place]] = {}
         for place, scopes in self._entered.values():
             for scope in scopes:
@@ -108,7 +111,7 @@ class Backlog:
 
 
 def sentence(scope: Scope, limit: int) -> str:
-    """Why what is beyond a limit waits."""
+    """Returns the sentence for work that waits beyond a limit."""
     over = f"waiting for quota headroom: {scope.owner} has more allocations waiting than {scope.limit_name} allows (limit: {limit})"
     if limit == 0:
         return f"{over}; it is paused: nothing that waits starts until the limit is raised"

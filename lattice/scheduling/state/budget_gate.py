@@ -1,4 +1,4 @@
-"""Budgets at whose end work waits: which of them are used up, and when they are so no longer (book, "Exhausted Budget Behavior")."""
+"""The gate of budgets: work waits while a budget of its tenant, project or user is used up (book, "Exhausted Budget Behavior")."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BUDGET_EXHAUSTED: Final = "BudgetExhausted"
 
 
 class Exhausted(NamedTuple):
-    """A budget that is used up; `until`: when it is so no longer if nothing more is used, seconds since the epoch."""
+    """A budget that is used up; `until`: when it is free again if nothing more is used, seconds since the epoch; None: unknown."""
 
     message: str
     until: float | None = None
 
 
 def exhausted(meter: Meter, now: float) -> dict[Scope, Exhausted]:
-    """Every budget that is used up and at whose end work waits."""
+    """Returns every budget that is used up and makes work wait, by scope."""
     found = {}
     for tenant in meter.queueing():
         for balance in meter.balances(tenant, now):
@@ -33,14 +33,14 @@ def exhausted(meter: Meter, now: float) -> dict[Scope, Exhausted]:
 
 
 def sentence(balance: Balance, period: str, until: float | None) -> str:
-    """What is used up, by how much, and what lets go."""
+    """Returns the sentence for a budget that is used up: by how much, until when, and whom to ask."""
     by = f" (told by {balance.told_by})" if balance.source == EXTERNAL else ""
     let_go = f"; that ends at {format_time(until)} if nothing more is used" if until is not None else ""
     return f"{balance.scope.words} has used {balance.numbers} {period}{by}{let_go}; ask an admin of the tenant for more"
 
 
 def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | None:
-    """The gate: the budgets of its tenant, its project and its user, where work waits at their end."""
+    """Returns Waiting while a budget of the candidate's tenant, project or user is in `spent`; None otherwise."""
     tenant = candidate.tenant
     for scope in (
         Scope(OF_TENANT, tenant), Scope(OF_PROJECT, tenant, candidate.project), Scope(OF_USER, tenant, candidate.user),

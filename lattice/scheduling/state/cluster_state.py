@@ -1,7 +1,7 @@
-"""What a cycle reads: the machine, who holds it, limits, windows, policies and promises.
+"""The state that a cycle reads: nodes, their holders, limits, windows, policies and backfill reservations.
 
-`ClusterState` is changed by its own methods only: the scheduler's cache updater calls those that tell of the world, cycles those that claim
-nodes and give promises. `validate` rebuilds what they keep.
+`ClusterState` is changed by its own methods only: the scheduler's cache updater calls those for events of the world, cycles call those
+that claim nodes and keep reservations. `validate` rebuilds its counters.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lattice.scheduling.state.reservation_order import Move, ReservationEpoch
 from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
-"""Seconds from a placement to the first process that are counted on where nothing has started yet."""
+"""Seconds from a placement to the first process that the end of work includes while nothing has started yet."""
 _K = TypeVar("_K")
 
 OVERRUN: Final = 60.0
-"""How far past its end a holder is assumed to need its nodes still, seconds."""
+"""Seconds past its end for which a holder is assumed to need its nodes still."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationWindow:
     """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
 
-    Work may use them in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or
-    vcluster, anybody where all three are empty, nobody where it is a maintenance.
+    Work may use the nodes in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or vcluster,
+    anybody where all three are empty, nobody where the window is a maintenance.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ReservationWindow:
     ignore_running: bool = False
 
     def admits(self, candidate: Candidate) -> bool:
-        """Whether this work may run in it."""
+        """Tells whether this work may run in the window."""
         if self.maintenance:
             return False
         anybody = not (self.users or self.tenants or self.vclusters)
@@ -72,22 +72,25 @@ class Scoring(Protocol):
     """The cost function of one vcluster."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
-        """A score for each candidate, in their order; where the sequence has `totals`, scores are made only when they are asked for."""
+        """Returns the scores of the candidates, in their order.
+
+        Where the sequence has `totals`, a score is made only when it is asked for.
+        """
         ...
 
 
 class ClassThenWaiting:
-    """The order without a cost function: the higher class, and among equals who waits longer."""
+    """The order without a cost function: the higher preemption class first, then the longer wait."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
-        """A tenth of the class; who submitted earlier wins a tie."""
+        """Returns a tenth of the preemption class as the score; the earlier submission wins a tie."""
         by_class = [Score(rank / 10) for rank in range(11)]
         return [by_class[candidate.preemption_class] for candidate in candidates]
 
 
 @dataclass(slots=True)
 class Use:
-    """What somebody holds: nodes and allocations."""
+    """Counts of nodes and allocations in use."""
 
     nodes: int = 0
     running: int = 0
@@ -98,22 +101,22 @@ NOTHING: Final = Use()
 
 @dataclass
 class Uses:
-    """What is held: by vcluster, by (vcluster, user), by (vcluster, tenant), by (tenant, user); and borrowed nodes by vcluster."""
+    """Counts of use by vcluster, (vcluster, user), (vcluster, tenant) and (tenant, user); borrowed nodes by vcluster."""
 
     vclusters: dict[str, Use] = field(default_factory=dict)
     users: dict[tuple[str, str], Use] = field(default_factory=dict)
     tenants: dict[tuple[str, str], Use] = field(default_factory=dict)
     borrowed: dict[str, int] = field(default_factory=dict)
     claimed: dict[str, Use] = field(default_factory=dict)
-    """By tenant: what was placed and is not in the ledger's accounts yet."""
+    """By tenant: placed work that the ledger's accounts do not count yet."""
     people: dict[tuple[str, str], Use] = field(default_factory=dict)
     """By (tenant, user), in all vclusters, claims included."""
 
     _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
-    """By (vcluster, tenant, user): where such a holder is counted."""
+    """By (vcluster, tenant, user): the counters of such a holder."""
 
     def count(self, holder: NodeHolder, sign: int, *, claimed: bool) -> None:
-        """Count a holder in (+1) or out (−1)."""
+        """Counts a holder in (+1) or out (−1)."""
         nodes = sign * len(holder.nodes)
         vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
         uses = self._of.get(who)
@@ -131,15 +134,15 @@ class Uses:
 
 @dataclass
 class ClusterState:
-    """Everything that `lattice.scheduling.cycle.cycle.decide` reads; see the module's docstring."""
+    """Holds everything that `lattice.scheduling.cycle.cycle.decide` reads."""
 
     node_cache: NodeCache = field(default_factory=NodeCache)
     accounts: Mapping[str, TenantAccount] = field(default_factory=dict)
     """The ledger's hard limits and use, by tenant."""
     policies: dict[str, Policy] = field(default_factory=dict)
-    """By vcluster; one that is not named here schedules by `Policy(name)`."""
+    """By vcluster; a vcluster without an entry schedules by `Policy(name)`."""
     scorings: dict[str, Scoring] = field(default_factory=dict)
-    """By vcluster; one that is not named here goes by class, then by waiting."""
+    """By vcluster; a vcluster without an entry orders by class, then by waiting."""
     power: PowerBudget = PowerBudget()
     overrun_seconds: float = OVERRUN
     start_allowance: float = START_ALLOWANCE
@@ -149,26 +152,28 @@ class ClusterState:
     windows: tuple[ReservationWindow, ...] = ()
     """Changed by `set_windows`."""
     promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
-    """By vcluster and uid: what blocked allocations were promised in their vcluster's last cycle; changed by `decide`."""
+    """By vcluster and uid: the backfill reservations of the vcluster's last cycle; changed by `decide`."""
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By vcluster and uid: when work that holds no promise at the moment was given one, by an earlier scheduler or before nodes were
-    lost: it is planned first; changed by `decide`."""
+    """By vcluster and uid: when work without a reservation was given one, by an earlier scheduler or before nodes were lost.
+
+    Such work is planned first; changed by `decide`.
+    """
     moves: dict[str, list[Move]] = field(default_factory=dict)
-    """By vcluster: the promises that its last cycle moved later or took back; changed by `decide`."""
+    """By vcluster: the reservations that its last cycle moved later or withdrew; changed by `decide`."""
     waiting: frozenset[str] = frozenset()
-    """The vclusters where work is left that waits for nodes, once all have had their turn: `ranges` reads it."""
+    """The vclusters in which work still waits for nodes after all have had their turn; read by `ranges`."""
     last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
-    """By vcluster: the promises as its last cycle left them, and `reservation_epoch` then; changed by `decide`."""
+    """By vcluster: the reservations at the end of its last cycle, and `reservation_epoch` then; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists that its last cycle met; changed by `decide`."""
     quota_usage: QuotaUsage | None = None
-    """The quota trees and what they are charged with; None where there is none. Changed by `plant`, and by what changes holders."""
+    """The quota trees and their charges; None without a tree. Changed by `plant`, and by every change of holders."""
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
-    """Budgets that are used up, at whose end work waits."""
+    """Budgets that are used up and make work wait."""
     free_counts: FreeCountsByNeed = field(init=False)
     _profile: AvailabilityProfile = field(init=False)
     pending_queues: dict[str, PendingQueue] = field(default_factory=dict)
-    """By vcluster: what its last cycle found waiting; changed by `decide`."""
+    """By vcluster: the pending work of its last cycle; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
     """By uid: nodes of a holder that another holder has taken since."""
@@ -178,27 +183,27 @@ class ClusterState:
         self._profile = AvailabilityProfile(self.node_cache)
 
     def policy(self, vcluster: str) -> Policy:
-        """How a vcluster schedules."""
+        """Returns the policy of a vcluster."""
         return self.policies.get(vcluster) or Policy(vcluster)
 
     def scoring(self, vcluster: str) -> Scoring:
-        """The cost function of a vcluster."""
+        """Returns the cost function of a vcluster."""
         return self.scorings.get(vcluster) or _PLAIN
 
     def plant(self, forest: Forest | None) -> None:
-        """These quota trees, which nothing has charged yet, admit work from now on; None: none does."""
+        """Puts these quota trees, which nothing has charged yet, in force, and charges them with all holders; None: no tree."""
         self.quota_usage = None if forest is None else QuotaUsage(forest, self.node_cache)
         if self.quota_usage is not None:
             for holder in self.holders.values():
                 self.quota_usage.hold(holder)
 
     def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
-        """Plants quota trees that are charged already with what these candidates ask for and what the holders hold."""
+        """Puts quota trees in force that count these candidates and the holders already."""
         self.quota_usage = QuotaUsage(forest, self.node_cache)
         self.quota_usage.adopt(asked, self.holders.values(), now)
 
     def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
-        """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; `power`: and this budget."""
+        """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; with `power`, this budget too."""
         self.policies = policies
         self.scorings = scorings
         if power is not None:
@@ -209,33 +214,33 @@ class ClusterState:
         self.exhausted = budgets
 
     def set_waiting(self, vclusters: Iterable[str]) -> None:
-        """Replaces the vclusters where work is left that waits for nodes, once all have had their turn."""
+        """Replaces the vclusters in which work still waits for nodes after all have had their turn."""
         self.waiting = frozenset(vclusters)
 
     def pending_queue(self, vcluster: str) -> PendingQueue:
-        """The columns of what waits in a vcluster."""
+        """Returns the pending queue of a vcluster; makes an empty one at first."""
         pending_queue = self.pending_queues.get(vcluster)
         if pending_queue is None:
             pending_queue = self.pending_queues[vcluster] = PendingQueue()
         return pending_queue
 
     def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        """This is what the ledger says of an allocation that holds nodes: new, changed, or a claim that it accepted.
+        """Records a holder as the ledger has it: new, changed, or the confirmation of a claim.
 
-        `claimed`: what `claim` made of it, and the ledger has not confirmed yet.
+        `claimed`: made by `claim`, and not confirmed by the ledger yet.
         """
         self._put(holder, claimed=claimed)
 
     def claims(self) -> frozenset[str]:
-        """The uids of what was claimed and is not confirmed."""
+        """Returns the uids of the claims that the ledger has not confirmed yet."""
         return frozenset(self._claims)
 
     def claim(
         self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
     ) -> None:
-        """Nodes go to a candidate; until `put_holder` confirms it, or `drop_holder` takes it back, it counts on top of the accounts.
+        """Gives nodes to a candidate, on top of the accounts until `put_holder` confirms them or `drop_holder` takes them back.
 
-        `counts`: they are the lowest free ones of these buckets.
+        `counts`: the nodes are the lowest free ones of these buckets.
         """
         holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
         if counts is None or holder.uid in self.holders:
@@ -245,7 +250,7 @@ class ClusterState:
             self._add(holder, claimed=True)
 
     def drop_holder(self, uid: str) -> None:
-        """It holds nothing any more (it ended, or the ledger refused it): its nodes are free unless another took them."""
+        """Removes a holder that ended or that the ledger refused; frees its nodes unless another holder took them."""
         holder = self.holders.pop(uid, None)
         if holder is None:
             return
@@ -257,25 +262,25 @@ class ClusterState:
         self.node_cache.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
     def drop_claims(self, uids: Iterable[str]) -> None:
-        """Of these, what was claimed and neither confirmed nor refused is given back: their cycle came to no end."""
+        """Removes the claims among these uids that the ledger neither confirmed nor refused: their cycle did not end."""
         for uid in uids:
             if uid in self._claims:
                 self.drop_holder(uid)
 
     def set_windows(self, windows: Iterable[ReservationWindow]) -> None:
-        """These nodes are reserved in these times, sorted by start and name."""
+        """Replaces the windows of reservations, sorted by start and name, and splits the buckets along their nodes."""
         self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
         self._split()
 
     def set_lists(self, vcluster: str, lists: frozenset[int]) -> None:
-        """These node lists stand in the pending work of a vcluster: buckets are split along them."""
+        """Replaces the node lists in the pending work of a vcluster, and splits the buckets along them."""
         if lists == self.lists.get(vcluster, _NO_LISTS):
             return
         self.lists[vcluster] = lists
         self._split()
 
     def profile(self, now: float) -> AvailabilityProfile:
-        """The nodes to come: what is held, promised and reserved in advance."""
+        """Returns the availability profile from `now` on: nodes held, kept for backfill reservations, and in windows."""
         bucket_windows = [BucketWindow(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
         self._profile.begin(now, bucket_windows, kept, self.overrun_seconds)
@@ -285,19 +290,19 @@ class ClusterState:
         return self._profile
 
     def resume(self, promises: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
-        """Go on from what another cluster state has promised, whose nodes stood as they stand here."""
+        """Continues with the reservations of another cluster state whose nodes stood as they stand here."""
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.stand()
 
     def restore_promises(self, vcluster: str, promises: Mapping[str, BackfillReservation]) -> None:
-        """Replaces the promises of a vcluster, by uid, with some that stood before."""
+        """Replaces the backfill reservations of a vcluster, by uid, with earlier ones."""
         self.promises[vcluster] = dict(promises)
 
     def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
-        """Begins a cycle of a vcluster: its promises are those that the cycle puts into the dict that is returned.
+        """Begins a cycle of a vcluster; its reservations are those that the cycle puts into the returned dict.
 
-        Of `heirs`, those stay whose uid is in `waiting`.
+        Of `heirs`, the entries with a uid in `waiting` stay.
         """
         self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
         made: dict[str, BackfillReservation] = {}
@@ -305,7 +310,7 @@ class ClusterState:
         return made
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
-        """Ends a cycle of a vcluster: what it promised holds for as long as nothing happens that no cycle knows of."""
+        """Ends a cycle of a vcluster: its reservations hold until an event that no cycle caused changes nodes or windows."""
         self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
 
@@ -313,36 +318,36 @@ class ClusterState:
         self, promises: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
         waiting: frozenset[str],
     ) -> None:  # fmt: skip
-        """Takes back what cycles of a what-if have promised: these stood before, by vcluster."""
+        """Restores the reservations, heirs, moves and waiting vclusters of before a what-if."""
         self.promises.clear()
         self.promises.update(promises)
         self.heirs, self.moves, self.waiting = heirs, moves, waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
-        """When work that waits in a vcluster was given the reservation that it holds, or will be given anew; None: it has none."""
+        """Returns when waiting work was given the reservation that it holds, or is to be given again; None: it has none."""
         promise = self.promises.get(vcluster, {}).get(uid)
         return promise.given if promise is not None else self.heirs.get(vcluster, {}).get(uid)
 
     def inherit(self, vcluster: str, uid: str, given: float) -> None:
-        """An earlier scheduler gave this work a reservation then."""
+        """Records that an earlier scheduler gave this work a reservation at `given`."""
         if self.reserved_since(vcluster, uid) is None:
             self.heirs.setdefault(vcluster, {})[uid] = given
 
     def given_away(self) -> tuple[int, int]:
-        """Changes with every node that is held or free, and with every promise."""
+        """Returns a stamp that changes with every node taken or freed, and with every reservation."""
         return self.node_cache.changes, self._profile.version
 
     def reservation_epoch(self, policy: Policy) -> ReservationEpoch:
-        """What the promises of a vcluster stand on."""
+        """Returns the stamp of a vcluster's reservations; while it is equal, only cycles have taken nodes, so they still hold."""
         node_cache = self.node_cache
         return ReservationEpoch((node_cache.tally, node_cache.shape), self.windows, node_cache.losses, policy)
 
     def occupancy(self, candidate: Candidate) -> float:
-        """How long a candidate may hold its nodes: until it starts, its walltime, its grace; seconds."""
+        """Returns the seconds for which a candidate may hold its nodes: start allowance, walltime and grace."""
         return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
 
     def validate(self) -> None:
-        """Rebuild the counters and the machine from the holders and compare; raises Corrupt on a difference."""
+        """Rebuilds the counters and the node cache from the holders; raises Corrupt on a difference."""
         again = Uses()
         for uid, holder in self.holders.items():
             again.count(holder, 1, claimed=uid in self._claims)
@@ -372,7 +377,7 @@ class ClusterState:
         self._add(holder, claimed=claimed)
 
     def _add(self, holder: NodeHolder, *, claimed: bool) -> None:
-        """Count one whose nodes are taken."""
+        """Counts a holder whose nodes are taken already."""
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)
@@ -381,7 +386,7 @@ class ClusterState:
             self.quota_usage.hold(holder)
 
     def _confirm(self, holder: NodeHolder) -> None:
-        """What is held is known already, by whom and until when; only what is said of it is new, and it is in the accounts now."""
+        """Confirms a claim: same nodes, same end; moves its usage from claimed to accounted."""
         uid = holder.uid
         self.holders[uid] = holder
         if uid in self._claims:
@@ -391,7 +396,7 @@ class ClusterState:
             use.running -= 1
 
     def _lose(self, taker: NodeHolder) -> None:
-        """Whoever holds nodes of this one has them no more."""
+        """Notes the nodes of earlier holders that this holder has taken from them."""
         nodes = set(taker.nodes)
         for uid, holder in self.holders.items():
             shared = nodes.intersection(holder.nodes)
@@ -406,7 +411,7 @@ class ClusterState:
 def claim_of(
     candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
 ) -> NodeHolder:
-    """What a candidate is once it holds nodes, before the ledger knows."""
+    """Returns the holder that a candidate becomes once it has nodes, before the ledger confirms it."""
     end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
     return NodeHolder(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
@@ -417,7 +422,7 @@ def claim_of(
 
 
 def _until(holder: NodeHolder) -> float:
-    """When its nodes are free at the latest."""
+    """Returns the end of a holder, NEVER where it has none."""
     return NEVER if holder.end is None else holder.end
 
 
@@ -429,7 +434,7 @@ def _use(uses: dict[_K, Use], key: _K) -> Use:
 
 
 def mask_of(nodes: Iterable[int]) -> int:
-    """Node indices as a bit set."""
+    """Returns node indices as a bit set."""
     mask = 0
     for node in nodes:
         mask |= 1 << node
@@ -437,7 +442,7 @@ def mask_of(nodes: Iterable[int]) -> int:
 
 
 def nodes_of(window: ReservationWindow) -> tuple[int, ...]:
-    """The indices of a window's nodes, ascending."""
+    """Returns the indices of a window's nodes, ascending."""
     return tuple(indices_of(window.nodes))
 
 

@@ -1,6 +1,7 @@
-"""Which nodes count for which quota tree, and what they have in sum; kept from one look to the next (decision "quota tree, capacity").
+"""The capacity of each quota tree: the nodes that count for it and their sums, kept from one call to the next.
 
-A node counts while it is Ready, Degraded or Draining, and as long as it holds work; one that is Down counts for ten minutes more.
+A node counts while it is Ready, Degraded or Draining, and as long as it holds work; a node that is Down counts for ten minutes more
+(decision "quota tree, capacity").
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ DOWN_SECONDS: Final = 600.0
 
 
 class News(NamedTuple):
-    """What a look found."""
+    """The changes that a call of `look` found."""
 
     capacity: bool
-    """Whether a sum is another one."""
+    """Whether a sum has changed."""
     hardware: frozenset[int]
     """Nodes that came, went, or have other hardware."""
     due: float | None
-    """When time alone changes a sum next."""
+    """When time alone changes a sum next; None: never."""
 
 
 class CountedNodes:
-    """The counted nodes of a machine; times are those that the caller gives, in seconds."""
+    """The counted nodes of a node cache; times are those that the caller gives, in seconds."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.sums: dict[str, dict[str, int]] = {}
-        """By tree: what its counted nodes have."""
+        """By tree: the amounts of its counted nodes."""
         self._node_cache = node_cache
         self._news = -1
         self._trees: Mapping[str, str] = {}
@@ -47,7 +48,7 @@ class CountedNodes:
         """Since when each of them was seen Down."""
 
     def look(self, trees: Mapping[str, str], now: float) -> News:
-        """Take in what has changed; `trees` gives the tree of each node by name (absent: the default tree)."""
+        """Takes over the changes of the node cache; `trees` gives the tree of each node by name (absent: the default tree)."""
         node_cache, moved = self._node_cache, trees is not self._trees
         changed: set[int] = set()
         touched: set[int] = set()
@@ -84,7 +85,7 @@ class CountedNodes:
         return _of(self._seen.get(index))
 
     def _count(self, index: int, now: float) -> bool:
-        """Count a node where it counts now; whether that changes a sum."""
+        """Counts a node in or out as it stands now; tells whether that changes a sum."""
         facts = self._seen.get(index)
         counts = facts is not None and (
             facts.state in COUNTED or index in self._node_cache.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS

@@ -1,8 +1,8 @@
-"""The elastic quota tree as cycles use it: the forest, charged with what waits and with what holds nodes.
+"""The elastic quota tree as cycles use it: the forest, charged with pending work and with holders of nodes.
 
-Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing
-but nodes and quota keeps it waiting; work that holds nodes is charged for just these. `QuotaUsage` has one owner, the cluster state,
-and is changed by named events; `validate` counts everything again.
+Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing but nodes
+and quota keeps it waiting; a holder is charged for its nodes. `QuotaUsage` has one owner, the cluster state, and is changed by named
+events; `validate` counts everything again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOTHING: Final[Resources] = {}
 
 @lru_cache(maxsize=4096)
 def node_amounts(cpus: int, memory: int, gpus: int, gpu_type: str) -> Resources:
-    """What one whole node counts in a tree: cpu in millicores, local memory in bytes; one object for equal nodes."""
+    """Returns the amounts of one whole node in a tree: cpu in millicores, local memory in bytes; one object for equal nodes."""
     amounts = {NODES: 1, CPU: cpus * 1000, MEMORY: memory, GPU: gpus}
     if gpu_type:
         amounts[gpu_of(gpu_type)] = gpus
@@ -36,40 +36,40 @@ def node_amounts(cpus: int, memory: int, gpus: int, gpu_type: str) -> Resources:
 
 
 def amounts_of(node: NodeFacts | Hardware) -> Resources:
-    """What one node, or one of a class, counts."""
+    """Returns the amounts of one node, or of any node of a class."""
     return node_amounts(node.cpus, node.memory, node.gpus, node.gpu_type)
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:
-    """So much that many times."""
+    """Returns the amounts times `count`."""
     return {resource: amount * count for resource, amount in amounts.items()}
 
 
 class Share(NamedTuple):
-    """What the tree leaves to a candidate: at most so many nodes, of these classes (None: of every class that it may use)."""
+    """The part of the tree left to a candidate: at most so many nodes, of these classes (None: of every class that it may use)."""
 
     nodes: int = NO_LIMIT
     classes: frozenset[Hardware] | None = None
 
 
 class _Asked(NamedTuple):
-    """What a pending candidate counts, and until when that holds."""
+    """The amounts that a pending candidate asks for."""
 
     candidate: Candidate
     amounts: Resources
     until: float
-    """When time alone changes it, seconds since the epoch."""
+    """When time alone changes the amounts, seconds since the epoch."""
     stamp: tuple[int, int, int]
-    """Of the machine and the groups that it was counted with."""
+    """The state of node cache and groups at the time of counting."""
 
 
 class _Held(NamedTuple):
-    """What a holder counts."""
+    """The amounts that a holder is charged for."""
 
     leaf: str
     amounts: Resources
     fixed: bool
-    """Whether nothing may preempt it."""
+    """Whether no other work may preempt it."""
     nodes: tuple[int, ...]
 
 
@@ -81,12 +81,12 @@ class _Classes(NamedTuple):
 
 
 class QuotaUsage:
-    """See the module's docstring."""
+    """Charges the quota trees with pending work and holders, and answers how much they leave to a candidate."""
 
     def __init__(self, forest: Forest, node_cache: NodeCache) -> None:
         self.forest = forest
         self.version = 0
-        """Grows with every change of what is asked for or held."""
+        """Grows with every change of requests or holdings."""
         self._node_cache = node_cache
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, _Held] = {}
@@ -103,7 +103,7 @@ class QuotaUsage:
     # -- events ---------------------------------------------------------------------------------------------------------
 
     def ask(self, candidates: Iterable[Candidate], now: float) -> None:
-        """These wait; each counts as it is now."""
+        """Charges the requests of these candidates as they are now."""
         stamp, asked = self._sync(), self._asked
         for candidate in candidates:
             known = asked.get(candidate.uid)
@@ -111,17 +111,17 @@ class QuotaUsage:
                 self._ask(candidate, now, stamp)
 
     def drop(self, uid: str) -> None:
-        """It waits no more."""
+        """Takes back the request of a candidate that waits no more."""
         known = self._asked.pop(uid, None)
         if known is not None and uid not in self._held:
             self._book(known.candidate.quota, request=_negative(known.amounts))
 
     def hold(self, holder: NodeHolder) -> None:
-        """It holds these nodes: what it asked for as long as it waited counts no more."""
+        """Charges a holder for its nodes; its request as a waiting candidate counts no more."""
         self._hold(holder.uid, _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
 
     def release(self, uid: str) -> None:
-        """It holds nothing any more; if it waits still, it counts as waiting again."""
+        """Takes back the charge of a holder; if it still waits, its request counts again."""
         held, asked = self._held.pop(uid, None), self._asked.get(uid)
         if held is None:
             return
@@ -131,7 +131,7 @@ class QuotaUsage:
             self._book(asked.candidate.quota, request=asked.amounts)
 
     def nodes_changed(self, indices: Iterable[int]) -> None:
-        """These nodes have come, gone, or have other hardware: who holds them is charged anew."""
+        """Charges the holders of these nodes again: the nodes have come, gone, or have other hardware."""
         changed = frozenset(indices)
         for uid, held in list(self._held.items()):
             if not changed.isdisjoint(held.nodes):
@@ -140,22 +140,22 @@ class QuotaUsage:
                     self._hold(uid, held._replace(amounts=amounts))
 
     def capacity_changed(self) -> None:
-        """The forest has other capacity to divide."""
+        """Notes that the forest has other capacity to divide."""
         self.version += 1
 
     def changed(self) -> None:
-        """The forest has other groups."""
+        """Notes that the forest has other groups."""
         self.version += 1
         self._declared += 1
         self._ceilings.clear()
         self._alike.clear()
 
     def asking(self) -> Mapping[str, object]:
-        """What waits, to be given to `restore`."""
+        """Returns the requests that count now, as an argument for `restore`."""
         return dict(self._asked)
 
     def restore(self, asking: Mapping[str, object]) -> None:
-        """Have just this wait again: what a what-if asked for is undone."""
+        """Restores exactly these requests: those of a what-if are undone."""
         for uid in [uid for uid, asked in self._asked.items() if asking.get(uid) is not asked]:
             self.drop(uid)
         for uid, asked in asking.items():
@@ -165,7 +165,7 @@ class QuotaUsage:
                     self._book(asked.candidate.quota, request=asked.amounts)
 
     def adopt(self, candidates: Iterable[Candidate], holders: Iterable[NodeHolder], now: float) -> None:
-        """These wait and hold nodes, and the forest counts them already: it was restored from a snapshot."""
+        """Records candidates and holders that a forest restored from a snapshot counts already."""
         stamp = self._sync()
         for holder in holders:
             self._held[holder.uid] = _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes)
@@ -175,9 +175,9 @@ class QuotaUsage:
     # -- questions ------------------------------------------------------------------------------------------------------
 
     def share(self, candidate: Candidate) -> Share | Blocked:
-        """What the leaf of a candidate and all above it leave to it now; the first level that leaves it too little.
+        """Returns the nodes that a candidate's leaf and all groups above leave to it now, or the first level that blocks it.
 
-        A class of nodes is left out where so few of its nodes are left that the least number would not do.
+        A class of nodes is left out where too few of its nodes are left for the least number.
         """
         kinds = self._classes_of(candidate.need).kinds
         if not kinds:
@@ -194,7 +194,7 @@ class QuotaUsage:
         return self._blocked(candidate, kinds[0]) or _WIDE
 
     def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
-        """Whether just these nodes are more than the tree leaves, and what blocks."""
+        """Returns the block where these nodes are more than the tree leaves to the candidate; None otherwise."""
         if candidate.maximum == candidate.minimum and len(self._classes_of(candidate.need).kinds) == 1:
             found = self.share(candidate)
             return found if isinstance(found, Blocked) else None
@@ -204,22 +204,22 @@ class QuotaUsage:
         return self._admits(candidate, amounts)
 
     def asked(self, candidate: Candidate) -> Resources:
-        """What a candidate asks for at least: its smallest class times its least number of nodes; nothing where no node fits."""
+        """Returns the least request of a candidate: its smallest class times its least number of nodes; empty where no node fits."""
         kinds = self._classes_of(candidate.need).kinds
         return times(amounts_of(kinds[0]), candidate.minimum) if kinds else _NOTHING
 
     def holding(self, uid: str) -> Resources:
-        """What a holder is charged for."""
+        """Returns the amounts that a holder is charged for."""
         held = self._held.get(uid)
         return held.amounts if held is not None else _NOTHING
 
     def pending(self) -> Iterator[tuple[Candidate, Resources]]:
-        """What waits and asks for something, and what for."""
+        """Yields the waiting candidates that ask for something, with their amounts."""
         return ((asked.candidate, asked.amounts) for uid, asked in self._asked.items() if asked.amounts and uid not in self._held)
 
     @contextmanager
     def without(self, demand: Mapping[str, Resources]) -> Iterator[None]:
-        """Have this much less of what waits asked for, by leaf, while the block runs; nothing else may change meanwhile."""
+        """Leaves out so much of the pending requests, by leaf, while the block runs; nothing else may change meanwhile."""
         for leaf, amounts in demand.items():
             self.forest.demand(leaf, _negative(amounts))
         try:
@@ -229,7 +229,7 @@ class QuotaUsage:
                 self.forest.demand(leaf, amounts)
 
     def demands(self) -> dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
-        """By leaf: request, used, and used by non-preemptible work, counted again from what waits and what holds nodes."""
+        """Returns by leaf: request, used, and used by non-preemptible work, counted again from candidates and holders."""
         sums: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {}
         for held in self._held.values():
             request, used, fixed = sums.setdefault(held.leaf, ({}, {}, {}))
@@ -241,7 +241,7 @@ class QuotaUsage:
         return {leaf: each for leaf, each in sums.items() if any(each)}
 
     def validate(self) -> None:
-        """Count all demand again and compare with the forest's; raises Corrupt on a difference."""
+        """Counts all demand again; raises Corrupt where it differs from the forest's."""
         counted: dict[str, tuple[object, ...]] = {leaf: tuple(each) for leaf, each in self.demands().items()}
         for leaf in {*counted, *self.forest.snapshot()["demand"]}:
             booked = self.forest.booked(leaf)
@@ -253,7 +253,7 @@ class QuotaUsage:
     # -- the rest -------------------------------------------------------------------------------------------------------
 
     def _sync(self) -> tuple[int, int, int]:
-        """The stamp of machine and groups; what was made of others is forgotten."""
+        """Returns the stamp of node cache and groups; drops classes that were found for another stamp."""
         stamp = (self._node_cache.shape, self._node_cache.tally, self._declared)
         if stamp != self._stamp:
             self._stamp = stamp
@@ -273,7 +273,7 @@ class QuotaUsage:
         self._book(candidate.quota, request=amounts)
 
     def _counted(self, candidate: Candidate, now: float) -> tuple[Resources, float]:
-        """What a pending candidate counts now, and until when."""
+        """Returns the amounts that a pending candidate asks for now, and until when they hold."""
         later = max(candidate.not_before, candidate.back_off_until)
         if candidate.held or candidate.blocked is not None or not candidate.vcluster_known or not candidate.vcluster_open:
             return _NOTHING, NEVER
@@ -288,7 +288,7 @@ class QuotaUsage:
         return asked, later if later > now else NEVER
 
     def _ceiling(self, leaf: str) -> Resources:
-        """The least max on the way up from a leaf, by resource."""
+        """Returns the least max on the way up from a leaf, by resource."""
         found = self._ceilings.get(leaf)
         if found is None:
             found = dict[str, int]()
@@ -317,7 +317,7 @@ class QuotaUsage:
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
     def _blocked(self, candidate: Candidate, plainest: Hardware) -> Blocked | None:
-        """What the tree says to the least that a candidate asks for: found once for all that are booked alike."""
+        """Returns the block of the least request of a candidate; found once for all candidates that are booked alike."""
         self._fresh()
         least = candidate.minimum
         if self._booked(candidate) is _NOTHING:
@@ -329,7 +329,7 @@ class QuotaUsage:
         return self._verdicts[key]
 
     def _gates(self, candidate: Candidate, kind: Hardware) -> Sequence[Gate]:
-        """Every gate before one node of a class for work that asks for what it is booked with; each more node asks for as much more."""
+        """Returns the quota checks for one node of this class; n nodes ask for n times as much."""
         key = (candidate.quota, kind, candidate.non_preemptible)
         gates = self._gates_of.get(key)
         if gates is None:
@@ -337,7 +337,7 @@ class QuotaUsage:
         return gates
 
     def _fresh(self) -> None:
-        """Forget what was found out before the last change."""
+        """Drops answers from before the last change."""
         if self._rooms_version != self.version:
             self._rooms.clear()
             self._verdicts.clear()
@@ -345,7 +345,7 @@ class QuotaUsage:
             self._rooms_version = self.version
 
     def _counts_as(self, leaf: str, kind: Hardware, plainest: Hardware) -> Hardware:
-        """The plainest class, where a node of this class is no other than one of that for a leaf and all above it."""
+        """Returns the plainest class where a node of this class counts the same for a leaf and all above it, else this class."""
         key = (leaf, kind, plainest)
         found = self._alike.get(key)
         if found is None:
@@ -355,7 +355,7 @@ class QuotaUsage:
         return found
 
     def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
-        """How many nodes of a class the tree leaves, were that class and its largest number asked for."""
+        """Returns how many nodes of a class the tree leaves if the candidate asks for that class and its largest number."""
         self._fresh()
         as_booked = kind is plainest and candidate.maximum == candidate.minimum
         sizes = None if as_booked else (candidate.minimum, candidate.maximum, self._booked(candidate) is _NOTHING)
@@ -373,13 +373,13 @@ class QuotaUsage:
         return room
 
     def _admits(self, candidate: Candidate, amounts: Resources) -> Blocked | None:
-        """What the tree says to just so much for a candidate, were that what it asks for."""
+        """Returns the block of these amounts for a candidate, as if it asked for just these; None: admitted."""
         with self._wishing(candidate, amounts):
             return self.forest.admits(candidate.quota, amounts, non_preemptible=candidate.non_preemptible)
 
     @contextmanager
     def _wishing(self, candidate: Candidate, wish: Resources | None) -> Iterator[None]:
-        """Have a candidate ask for another amount than it is booked with; None: for the same."""
+        """Lets a candidate ask for other amounts than it is booked with while the block runs; None: for the same."""
         booked = self._booked(candidate)
         if wish is None or wish == booked:
             yield
@@ -390,7 +390,7 @@ class QuotaUsage:
             yield
 
     def _booked(self, candidate: Candidate) -> Resources:
-        """What a candidate is booked with as one that waits."""
+        """Returns the amounts that a candidate is booked with while it waits."""
         asked = self._asked.get(candidate.uid)
         return asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
 
@@ -407,7 +407,7 @@ class QuotaUsage:
         self._book(new.leaf, request=new.amounts, used=new.amounts, fixed=new.amounts if new.fixed else _NOTHING)
 
     def _sum(self, nodes: Sequence[int]) -> dict[str, int]:
-        """What these nodes count; one that is not known counts as a node."""
+        """Returns the amounts of these nodes; an unknown node counts as one node without resources."""
         known, counts = self._node_cache.nodes, dict[int, tuple[Resources, int]]()
         for node in nodes:
             facts = known.get(node)
