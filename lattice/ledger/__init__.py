@@ -1,6 +1,7 @@
 """The ledger, pure: who holds which node, in numbered texts and in memory.
 
-What belongs here: reading and writing the numbered formats (`format`, `plans`, `reports`), applying
-proposals to the state in memory (`commit`), checking a stored ledger with a parser of its own (`verify`).
-What does not: requests, clocks, randomness; the scheduler's committer brings those.
+Belongs here: the numbered formats (`format`, `plans`, `reports`, `history`), proposals and their application in memory (`proposals`,
+`commit`, `stored`), the next step of an allocation (`steps`, `starting`, `ends`), the status that follows (`projection`), a recovery
+from the nodes' histories (`attempts`, `membership`, `restoration`), the check of a stored ledger with a parser of its own (`verify`).
+Does not belong here: requests, clocks, randomness; the scheduler's committer brings those.
 """

@@ -1,4 +1,4 @@
-"""An allocation's status from what nodes say of its attempts: ends as nodes keep them, and the number of the attempt that runs."""
+"""Computes an allocation's status from the nodes' histories: the ends of attempts, and the number of the attempt that runs."""
 
 from __future__ import annotations
 
@@ -26,51 +26,57 @@ Patch = dict[str, Any]
 
 @dataclass(frozen=True)
 class Told:
-    """One attempt, by the nodes that know it."""
+    """One attempt, by the histories of the nodes that know it."""
 
     attempt: int
     members: Mapping[str, HistoryRow]
     nodes: tuple[str, ...]
-    """Every node that it was given, in rank order."""
+    """Every node that the attempt was given, in rank order."""
     contested: bool = False
-    """Whether nodes contradict each other about where it ran, and nothing tells who is right."""
+    """Whether nodes contradict each other about where it ran, and no evidence decides between them."""
 
     @cached_property
     def alive(self) -> frozenset[str]:
-        """Nodes where it runs, or may still begin."""
+        """Returns the nodes on which the attempt runs, or may still begin."""
         return frozenset(node for node, row in self.members.items() if row.state in ALIVE)
 
     def is_open(self, away: Iterable[str]) -> bool:
-        """Whether its end is not known yet: it runs, or a node that cannot be asked may have another end than those that were told."""
+        """Tells whether the end is still unknown.
+
+        The attempt runs, or a node that cannot be asked may have another end than the known ones.
+        """
         return bool(self.alive) or (not self.failed and not {*away}.isdisjoint(self.nodes))
 
     @property
     def failed(self) -> bool:
-        """Whether a node has told of an end that is none with 0."""
+        """Tells whether a node has recorded an end other than exit code 0."""
         return any(row.code or row.state in (START_FAILED, LOST, UNKNOWN_EXIT) for row in self.members.values())
 
     @property
     def number(self) -> int:
-        """The allocation's number as the journals have it."""
+        """Returns the allocation's number in the journals."""
         return max(row.number for row in self.members.values())
 
     @property
     def prepared(self) -> float:
-        """When the first node laid it down."""
+        """Returns when the first node prepared the attempt, in seconds since the epoch; 0: unknown."""
         return min((row.prepared for row in self.members.values() if row.prepared), default=0.0)
 
     @property
     def start(self) -> float:
-        """When its first process began; 0: none did."""
+        """Returns when its first process began, in seconds since the epoch; 0: none did."""
         return min((row.start for row in self.members.values() if row.start), default=0.0)
 
     @property
     def end(self) -> float:
-        """When its last process ended."""
+        """Returns when its last process ended, in seconds since the epoch."""
         return max((row.end for row in self.members.values()), default=0.0)
 
     def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
-        """Reason, sentence and exit of an attempt that runs nowhere: the first failure, else a node that lost it or is away, else 0."""
+        """Returns reason, sentence and exit of an attempt that runs nowhere.
+
+        The first failure counts, else a node that lost it or is away, else exit code 0.
+        """
         if self.contested:
             return "ExitUnknown", f"{fold_nodes(sorted(self.members))} contradict each other about where it ran", None
         failed = sorted((row.end, node) for node, row in self.members.items() if row.code)
@@ -98,10 +104,11 @@ class Told:
 def entered(
     allocation: Allocation, history: Sequence[Told], *, away: Iterable[str], seq: int, now: float, gpus: int = 0
 ) -> Patch | None:  # fmt: skip
-    """The status with these attempts, oldest first, none older than the one that it shows; None where it shows them already.
+    """Returns the patch that enters these attempts into the status; None where the status shows them already.
 
-    All but the last were followed by another one. Where the last one's end is open its number is written, and the ledger's row tells
-    the rest. Else its end is written: for good, or with the next attempt, as the policy of requeue decides.
+    The attempts come oldest first, none older than the one that the status shows; each but the last was followed by another one. Where
+    the end of the last one is open, its number is written, and the ledger's row gives the rest. Else its end is written: for good, or
+    with the next attempt, as the policy of requeue decides.
     """
     newest = history[-1]
     shown = allocation
@@ -124,7 +131,7 @@ def entered(
 
 
 def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int) -> Patch:
-    """The status of an attempt that runs and that the status does not show yet."""
+    """Returns the patch for an attempt that runs and that the status does not show yet."""
     status = allocation.status
     conditions = with_condition(
         without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, *kinds.DERIVED)), kinds.SCHEDULED, FALSE, "NotYetEvaluated",
@@ -140,14 +147,14 @@ def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int
 
 
 def forsaken(allocation: Allocation, attempt: int, nodes: str, *, seq: int, now: float) -> Patch:
-    """The next attempt of work whose row no node knows: it waits."""
+    """Returns the patch that puts work back into the queue whose row no node knows, as its next attempt."""
     message = f"no node knows of attempt {attempt} on {nodes}: etcd was restored, and what they knew is gone"
     shown = _with(allocation, attempt=attempt)
     return projection.retried(shown, Retry("Lost", message, None, counted=False), number=allocation.status.number or 0, seq=seq, now=now)
 
 
 def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float) -> Allocation:
-    """With an attempt among `attempts` that another one followed."""
+    """Returns the allocation with an ended attempt added to `attempts`, because another one followed it."""
     reason, _, ended = one.outcome(away)
     status = allocation.status
     same = status.attempt == one.attempt
@@ -161,7 +168,7 @@ def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float
 
 
 def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> Allocation:
-    """As the status would show the attempt at its end."""
+    """Returns the allocation with the status that shows this attempt at its end."""
     status, generation = allocation.status, allocation.metadata.generation
     same = status.attempt == one.attempt and status.scheduled_time is not None
     at = _time(one.prepared or one.start or one.end) or ""
@@ -181,7 +188,7 @@ def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> 
 
 
 def _fields(allocation: Allocation) -> Patch:
-    """What stands in the status of an attempt, as a patch."""
+    """Returns the fields of an attempt in the status, as a patch."""
     status = allocation.status
     return {
         "attempt": status.attempt, "nodes": status.nodes, "nodeCount": status.node_count, "gpus": status.gpus, "head": status.head,

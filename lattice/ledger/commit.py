@@ -1,8 +1,7 @@
-"""The ledger in memory: proposals in; a new state and a verdict each out.
+"""The ledger in memory: takes proposals, and returns a new state and a verdict for each.
 
-`Book` has one owner, the committer. It is changed by `apply` only, and each change gives the function that
-takes it back, so that a batch which the API server refuses leaves no trace. `validate` rebuilds everything
-from the stored text and compares.
+`Book` has one owner, the committer. It is changed by `apply` only, and each change returns the function that undoes it, so that a batch
+which the API server refuses leaves no trace. `validate` rebuilds everything from the stored text and compares.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ Undo = Callable[[], None]
 NO_CLAIMS_FROM_BYTES = 1258291  # 1.2 MiB: above 1.5 MiB every write to etcd fails for ever
 
 MOST_TENANTS = 1024
-"""Accounts that the object keeps; its schema has the same number."""
+"""Most accounts that the object keeps; its schema has the same number."""
 
 TERMS_KEPT = 16
-"""Takeovers that the object keeps; its schema has the same number."""
+"""Most takeovers that the object keeps; its schema has the same number."""
 
 SAME = Accepted(changed=False)
 
 
 def _nothing() -> None:
-    """Take back a change that was none."""
+    """Undoes a proposal that changed nothing."""
 
 
 @dataclass
@@ -66,12 +65,12 @@ class Head:
 
 
 class Book:
-    """Rows, accounts and counters of the ledger; see the module's docstring."""
+    """Rows, accounts and counters of the ledger, changed by proposals."""
 
     def __init__(self) -> None:
         self.head = Head()
         self.format = FIRST_FORMAT
-        """The number in which shards are written."""
+        """The format number in which shards are written."""
         self.terms: tuple[LedgerTerm, ...] = ()
         """The last takeovers, the newest last."""
         self.written = 0
@@ -82,16 +81,16 @@ class Book:
         self.attempts: dict[str, set[int]] = {}
         self.holders: dict[int, Key] = {}
         self.users: dict[tuple[str, str], tuple[int, int]] = {}
-        """By (tenant, user): nodes and rows, releasing ones too; who has none is not there."""
+        """By (tenant, user): nodes and rows, releasing ones too; users without any have no entry."""
         self._shard: dict[Key, int] = {}
         self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
         self._texts: list[str | None] = [None] * SHARDS
         self.changes: list[tuple[Row | None, Row | None]] = []
-        """Rows before and after, since the committer last took them; what is taken back is not among them."""
+        """Rows before and after each change since the committer last took them; undone changes are not among them."""
 
     @classmethod
     def empty(cls, term: str, commit: str) -> Book:
-        """The first ledger of a new cluster."""
+        """Returns the first ledger of a new cluster."""
         book = cls()
         book.head = Head(epoch=1, term=term, seq=1, commit=commit)
         book.terms = (LedgerTerm(epoch=1, term=term, since=1),)
@@ -99,7 +98,7 @@ class Book:
 
     @classmethod
     def load(cls, status: LedgerStatus) -> Book:
-        """The book of a stored ledger. Raises Corrupt when it cannot be ours."""
+        """Returns the book of a stored ledger; raises Corrupt where the stored ledger cannot be ours."""
         book = cls()
         book.head = Head(status.epoch, status.term, status.seq, status.commit, status.next_number, status.recoveries, status.total_nodes)
         book.sensitive = status.sensitive
@@ -116,24 +115,24 @@ class Book:
         return book
 
     def apply(self, proposal: Proposal) -> tuple[Verdict, Undo]:
-        """Carry out one proposal in memory, or refuse it and change nothing."""
+        """Applies one proposal in memory, or refuses it and changes nothing."""
         return _APPLY[type(proposal)](self, proposal)
 
     def take(self, term: str, commit: str) -> None:
-        """Begin a new term: an epoch of its own, from the next seq on."""
+        """Begins a new term: an epoch of its own, from the next seq on."""
         head = self.head
         self.head = replace(head, epoch=head.epoch + 1, term=term, seq=head.seq + 1, commit=commit)
         begun = LedgerTerm(epoch=self.head.epoch, term=term, since=self.head.seq, left=self.written)
         self.terms = (*self.terms, begun)[-TERMS_KEPT:]
 
     def write_format(self, number: int) -> None:
-        """Write every shard in the format of this number from the next commit on."""
+        """Switches to a format number, in which every shard is written from the next commit on."""
         if number != self.format:
             self.format = number
             self._texts = [encode_shard(members.values(), number) for members in self._members]
 
     def render(self) -> LedgerStatus:
-        """The status to store; only changed shards are written anew."""
+        """Returns the status to store; only changed shards are encoded again."""
         for position, text in enumerate(self._texts):
             if text is None:
                 self._texts[position] = encode_shard(self._members[position].values(), self.format)
@@ -145,24 +144,24 @@ class Book:
         )  # fmt: skip
 
     def bytes(self) -> int:
-        """The size of all shards as last written, in bytes."""
+        """Returns the size of all shards as last written, in bytes."""
         return sum(len(text) for text in self._texts if text is not None)
 
     def of(self, uid: str) -> Iterator[Row]:
-        """Every row of an allocation, oldest attempt first."""
+        """Yields every row of an allocation, the oldest attempt first."""
         for attempt in sorted(self.attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]
 
     def held(self, uid: str) -> Row | None:
-        """The row that may run, if any."""
+        """Returns the row of an allocation that may run, if any."""
         return next((row for row in self.of(uid) if row.held), None)
 
     def used_by(self, tenant: str, user: str) -> tuple[int, int]:
-        """Nodes and rows of one user of a tenant, releasing ones too."""
+        """Returns the nodes and rows of one user of a tenant, releasing ones too."""
         return self.users.get((tenant, user), (0, 0))
 
     def validate(self) -> None:
-        """Rebuild everything from the text and compare; raises Corrupt on the first difference."""
+        """Rebuilds everything from the text; raises Corrupt on the first difference."""
         again = Book.load(self.render())
         for name in ("head", "accounts", "sensitive", "rows", "attempts", "holders", "users"):
             if getattr(self, name) != getattr(again, name):
@@ -210,7 +209,7 @@ class Book:
             del self.users[row.tenant, row.user]
 
     def _swap(self, old: Row | None, new: Row | None) -> Undo:
-        """Put `new` in the place of `old`, with the tenant's account; gives the way back."""
+        """Replaces `old` by `new` and updates the tenant's account; returns the function that undoes both."""
         position = self._shard[old.key] if old else shard_of(new.key if new else ("", 0))
         accounts, sensitive = {row.tenant: self.accounts.get(row.tenant) for row in (old, new) if row}, self.sensitive
         if old:
@@ -308,7 +307,7 @@ def _within_limits(book: Book, claim: Claim) -> Refused | None:
 
 
 class Excess(NamedTuple):
-    """A hard limit that a claim would exceed; `who` as the sentence begins, for example 'tenant "physics"'."""
+    """A hard limit that a claim would exceed; `who` begins the sentence, for example 'tenant "physics"'."""
 
     who: str
     quota: str
@@ -318,12 +317,12 @@ class Excess(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The book's sentence (chapter "Quota Enforcement")."""
+        """Returns the sentence of the book (chapter "Quota Enforcement")."""
         return f"{self.who} would exceed {self.quota} quota (current: {self.current}, requested: {self.requested}, limit: {self.limit})"
 
 
 def beyond(account: TenantAccount, own: tuple[int, int], tenant: str, user: str, wanted: int) -> Excess | None:
-    """The first hard limit that one more allocation of so many nodes would exceed, or None.
+    """Returns the first hard limit that one more allocation of so many nodes would exceed, or None.
 
     `account` has the tenant's limits and use, `own` the nodes and allocations that the user holds in it.
     """
@@ -503,7 +502,7 @@ _APPLY: dict[type, Callable[[Book, Any], tuple[Verdict, Undo]]] = {
 
 
 def apply_all(book: Book, proposals: Iterable[Proposal]) -> tuple[list[Verdict], Undo]:
-    """Carry out a batch in order; gives a verdict each and the way back for all of them."""
+    """Applies a batch in order; returns a verdict for each proposal, and the function that undoes all of them."""
     verdicts: list[Verdict] = []
     undos: list[Undo] = []
     for proposal in proposals:

@@ -1,4 +1,4 @@
-"""How an attempt ended, and whether it is over, as the Lease reports of its nodes tell it: for when its reporter cannot."""
+"""Decides from the nodes' Lease reports how an attempt ended and whether it is over, for attempts whose reporter is silent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from lattice.views.allocation import Allocation, Exit
 
 REPORTER_SILENCE_SECONDS: Final = 20.0
 CUT_SECONDS: Final = 2.0
-"""The same for a reporter that cannot talk to another node of the attempt: it will not hear of that node's end."""
+"""Seconds of patience with a reporter that cannot reach another node of the attempt: it will not learn that node's end."""
 FAILED_STATES: Final = frozenset((UNKNOWN_EXIT, START_FAILED, LOST))
 ENDED_BY_SIGNAL: Final = frozenset((137, 143))
 
 
 def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
-    """Whether what has ended somewhere ends the others, too: a failure, or all the work but nodes without a task."""
+    """Tells whether the end on some nodes ends the others, too.
+
+    A failure does, and so does the end of all nodes that have a task.
+    """
     if all(standing.empty for standing in standings):
         return False
     if any(standing.state in FAILED_STATES or (standing.state == ENDED and standing.detail != "0") for standing in standings):
@@ -27,12 +30,15 @@ def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
 
 
 def patience_with(standings: Sequence[AttemptNodeState]) -> float:
-    """How long the reporter is waited for once every node has said that nothing is left."""
+    """Returns the seconds to wait for the reporter once every node has reported that nothing is left."""
     return CUT_SECONDS if cut_pairs(standings) else REPORTER_SILENCE_SECONDS
 
 
 def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """The end as reports tell it. The node whose end it is says that it was the walltime's; of an older agent time tells it."""
+    """Returns reason, sentence and exit from the reports, with WalltimeExceeded where the walltime ended the attempt.
+
+    The node that ended it reports the walltime as the cause; for agents too old to report it, the time of the end decides.
+    """
     reason, message, ended = end_of(standings)
     if reason not in ("TaskFailed", "Completed") or ended is None:
         return reason, message, ended
@@ -43,9 +49,9 @@ def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNode
 
 
 def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> bool:
-    """Whether the walltime had passed when the last node said that nothing was left.
+    """Tells whether the walltime had passed when the last node reported that nothing was left.
 
-    Where nobody could write when the work began, it is counted from when it was given its nodes.
+    Without a recorded start the walltime counts from the time at which the attempt got its nodes.
     """
     start, walltime = allocation.status.start_time or allocation.status.scheduled_time, allocation.spec.lifecycle.walltime
     if start is None or not walltime:
@@ -54,7 +60,10 @@ def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNod
 
 
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Reason, sentence and exit as the nodes' reports tell it: the first failure, else 0; no exit where one of them is unknown."""
+    """Returns reason, sentence and exit from the nodes' reports: the first failure, else exit code 0.
+
+    There is no exit where one of the nodes' exits is unknown.
+    """
     for standing in standings:
         if standing.state == UNKNOWN_EXIT:
             return "ExitUnknown", f"the process that keeps the exit code was killed on {standing.name}", None

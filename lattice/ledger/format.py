@@ -25,7 +25,7 @@ DISABLED = "o"
 UNNAMED = "n"
 WITHDRAWN = "w"
 RECLAIMED = "q"
-"""The quota tree takes its share back: it ends, and waits again."""
+"""The quota tree takes its share back: the attempt ends, and the work waits again."""
 CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN + RECLAIMED
 KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
@@ -38,7 +38,7 @@ Key = tuple[str, int]
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds.
 
-    `sensitive`: they count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: there is no limit.
+    `sensitive`: they count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: no limit.
     """
 
     uid: str
@@ -56,22 +56,22 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """What stands once in the ledger."""
+        """Returns uid and attempt, which no other row of the ledger shares."""
         return (self.uid, self.attempt)
 
     @property
     def held(self) -> bool:
-        """Whether it may run; else it is releasing."""
+        """Tells whether the attempt may run; else it is releasing its nodes."""
         return self.state == HELD
 
 
 def shard_of(key: Key) -> int:
-    """The shard that new rows of this key go to; a reader finds them in any."""
+    """Returns the shard into which a new row of this key goes; a reader finds rows in any shard."""
     return crc32(f"{key[0]}-{key[1]}".encode()) % SHARDS
 
 
 def encode_shard(rows: Iterable[Row], number: int = FORMAT) -> str:
-    """The text of a shard with these rows, in their order, in the format of this number."""
+    """Returns the text of a shard with these rows, in their order, in the format of this number."""
     names: dict[str, int] = {}
     lines: list[str] = []
     for row in rows:
@@ -88,7 +88,10 @@ def _reporter(row: Row, number: int) -> str:
 
 
 def _trailing(row: Row, number: int) -> str:
-    """The columns after the tenth: walltime and mark; in format 1 mark and walltime, which older readers ignore, where there is one."""
+    """Returns the columns after the tenth: walltime, then the mark of sensitive work.
+
+    In format 1 the mark stands first, and both only where needed, since older readers ignore them.
+    """
     walltime = _NOTHING if row.walltime is None else str(row.walltime)
     if number > FIRST_FORMAT:
         return f" {walltime} {SENSITIVE}" if row.sensitive else f" {walltime}"
@@ -98,12 +101,12 @@ def _trailing(row: Row, number: int) -> str:
 
 
 def format_of(texts: Iterable[str]) -> int:
-    """The highest format number among these shards."""
+    """Returns the highest format number among these shards."""
     return max((int(number) for text in texts if (number := text.partition("|")[0]).isdigit()), default=FIRST_FORMAT)
 
 
 def decode_shard(text: str) -> list[Row]:
-    """The rows of a shard; of the columns after the tenth only the mark of sensitive work and the walltime are read.
+    """Returns the rows of a shard; of the columns after the tenth it reads the walltime and the mark of sensitive work.
 
     Raises Corrupt for another format number (naming both) or text that is no shard.
     """
@@ -136,6 +139,6 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
 
 
 def rows_of(status: LedgerStatus) -> Iterator[Row]:
-    """Every row of a stored ledger."""
+    """Yields every row of a stored ledger."""
     for shard in status.shards:
         yield from decode_shard(shard)

@@ -1,4 +1,4 @@
-"""Format 1 of a node's history: what a node has journaled, as it tells a scheduler that recovers the ledger."""
+"""Format 1 of a node's history: the journal of a node, as text for a scheduler that recovers the ledger."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lattice.units import LAST_SECOND, decode_uid, encode_uid, expand_nodes, fol
 
 FORMAT = 1
 LARGEST = 64 * 1024
-"""Bytes of the rows of one page."""
+"""Most bytes of the rows of one page."""
 _NOTHING = "-"
 
 
 class HistoryRow(msgspec.Struct, frozen=True, gc=False):
-    """One attempt as one node keeps it; `state` is a letter of the Lease report. Times are seconds since the epoch, 0: there is none.
+    """One attempt in the journal of one node; `state` is a letter of the Lease report. Times: seconds since the epoch, 0: none.
 
-    `nodes` are those of the whole attempt in rank order, empty where the journal is unreadable; `reason` is a word of END_REASONS
-    where the code alone does not tell; `code` None: nobody knows it, or it has not ended.
+    `nodes` are those of the whole attempt in rank order, empty where the journal is unreadable; `reason` is a word of END_REASONS where
+    the code alone does not say it; `code` None: unknown, or not ended yet.
     """
 
     uid: str
@@ -41,12 +41,12 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> tuple[str, int]:
-        """The attempt."""
+        """Returns uid and attempt."""
         return (self.uid, self.attempt)
 
 
 def encode_row(row: HistoryRow) -> str:
-    """One line of a page."""
+    """Returns the line of a row."""
     ended = _NOTHING if row.code is None else f"{row.code}:{row.signal}:{row.rank}"
     nodes = fold_nodes(row.nodes) if row.nodes else _NOTHING
     return (
@@ -56,7 +56,7 @@ def encode_row(row: HistoryRow) -> str:
 
 
 def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
-    """The texts of the pages that hold these rows, one at least."""
+    """Returns the texts of the pages that hold these rows, at least one page."""
     head = f"{FORMAT}\n"
     pages, size = [[head]], len(head)
     for row in rows:
@@ -70,7 +70,10 @@ def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
 
 
 def parse_page(text: str) -> list[HistoryRow]:
-    """The rows of a page; trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable rows."""
+    """Returns the rows of a page; ignores trailing columns.
+
+    Raises Corrupt for another format, naming both, or unreadable rows.
+    """
     number, _, body = text.partition("\n")
     check_format("node history", number, FORMAT)
     try:

@@ -1,9 +1,9 @@
-"""Which rows of the nodes' histories count: a node's key can be stolen, and tell of attempts that it never had.
+"""Decides which rows of the nodes' histories count, since a stolen node key could report attempts that the node never had.
 
-A row counts where the restored state names its node, in the ledger's row or in the status. Of an attempt that this state does not know
-the nodes themselves are the only witnesses: each tells the nodes of the whole attempt, and the list counts that most of them tell. Where
-two lists have as many witnesses, work that runs is believed; of work that has ended nobody knows the end then. What one node alone tells
-of an attempt that nobody else can know of is believed.
+A row counts where the restored state names its node, in the ledger's row or in the status. For an attempt that this state does not
+know, the nodes themselves are the only witnesses: each names the nodes of the whole attempt, and the list named by most of its own
+nodes counts. Where two lists have as many witnesses, running work is believed; the end of ended work is then unknown. A node is
+believed about an attempt that no other node can know of.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Nodes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of an attempt without the nodes' word."""
+    """The facts about an attempt that do not depend on the nodes' word."""
 
     nodes: frozenset[str] = frozenset()
-    """Every node that the restored state gives it; empty: that state does not know it."""
+    """Every node that the restored state gives to the attempt; empty: that state does not know it."""
     path: str = ""
-    """NAMESPACE/NAME of its allocation; empty: there is none any more."""
+    """NAMESPACE/NAME of its allocation; empty: the allocation is gone."""
     remembering: Set[str] = frozenset()
-    """Nodes that have answered, and would know of it if it had been theirs."""
+    """Nodes that have answered, and would know of the attempt if it had been theirs."""
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A row that does not count, and why."""
+    """A row that does not count, with the reason."""
 
     node: str
     uid: str
@@ -41,7 +41,7 @@ class Foreign:
 
 
 def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Evidence) -> tuple[Told | None, list[Foreign]]:
-    """What counts of what nodes say of one attempt; None: nothing does."""
+    """Returns the attempt by the rows that count, and the rows that do not; None for the attempt where no row counts."""
     reasons = {node: _own_fault(node, row, evidence) for node, row in members.items()}
     rows = {node: row for node, row in members.items() if not reasons[node]}
     lists = {row.nodes for row in rows.values() if row.nodes}
@@ -64,7 +64,7 @@ def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Ev
 
 
 def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
-    """Why a row cannot be true, whatever other nodes say; empty: it can."""
+    """Returns the reason why a row cannot be true, whatever other nodes say; empty: it can."""
     if row.name and evidence.path and f"{row.namespace}/{row.name}" != evidence.path:
         return f"it calls it {row.namespace}/{row.name}, and it is {evidence.path}"
     if row.nodes and node not in row.nodes:
@@ -75,7 +75,7 @@ def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
 
 
 def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Collection[str], remembering: Set[str]) -> list[Nodes]:
-    """The lists that most of their own nodes tell; of those, the ones that fewest of their own nodes contradict."""
+    """Returns the node lists with most witnesses among their own nodes; of equals those that fewest of their own nodes contradict."""
 
     def worth(nodes: Nodes) -> tuple[int, int]:
         witnesses = _witnesses(nodes, rows)

@@ -1,7 +1,7 @@
-"""Ledger to status: the merge patches that the scheduler writes on an Allocation.
+"""Computes the merge patches of an Allocation's status that the scheduler writes after changes of the ledger.
 
-Every patch carries `ledgerSeq` and the derived fields of `settle`, and the resourceVersion that it was decided
-on: on a conflict the shell reads again and decides again.
+Every patch carries `ledgerSeq`, the derived fields of `settle`, and the resourceVersion that it was decided on: on a conflict the shell
+reads again and decides again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def pending(
     allocation: Allocation, reason: str, message: str, *, number: int, seq: int, now: float, score: Patch | None = None,
     expected: Patch | None = None, alone: bool = False, reserved: float | None = None,
 ) -> Patch | None:  # fmt: skip
-    """Show why it waits, its score, its expected start and when it was given its reservation (`reserved`; None: it holds none).
+    """Returns the patch that shows why work waits, with its score, its expected start and the time of its reservation.
 
-    None when the status says all that already: a score is never written alone, an expected start only with `alone`.
+    `reserved`: when the reservation was given; None: it holds none. Returns None when the status shows all that already: a score is
+    never written alone, an expected start only with `alone`.
     """
     status, generation = allocation.status, allocation.metadata.generation
     conditions = with_condition(status.conditions, kinds.SCHEDULED, FALSE, reason, message, generation=generation, now=format_time(now))
@@ -51,18 +52,18 @@ def pending(
 
 
 def _alone(allocation: Allocation, fields: Patch, seq: int) -> Patch:
-    """These fields alone: nothing else is written again."""
+    """Returns a patch with these fields only."""
     return {"metadata": {"resourceVersion": allocation.metadata.resource_version}, "status": {"ledgerSeq": seq, **fields}}
 
 
 def _reserved_at(allocation: Allocation, given: float | None = None) -> Patch:
-    """Shows when it was given its reservation, where the status says otherwise."""
+    """Returns the field that shows when a reservation was given; empty where the status shows it already."""
     moment = None if given is None else format_time(given)
     return {} if moment == allocation.status.reserved_at else {"reservedAt": moment}
 
 
 def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
-    """An expected start as it is stored; what there is none of is removed."""
+    """Returns an expected start as the status stores it; absent values as None, which removes them."""
     return {
         "p50": format_time(p50) if p50 is not None else None,
         "p90": format_time(p90) if p90 is not None else None,
@@ -71,10 +72,10 @@ def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
 
 
 def moved(shown: ExpectedStart | None, p50: float | None, p90: float | None, reason: str, now: float) -> bool:
-    """Whether an expected start differs so much from what is shown that it is worth a write of its own.
+    """Tells whether an expected start differs enough from the shown one to be worth a write of its own.
 
-    It does when there is one where there was none or the other way round, when its reason is another one, and when one of
-    the two times lies further off than a minute and a tenth of the time to it.
+    It does where one of the two is absent, where the reasons differ, or where one of the two times has moved by more than a minute and
+    a tenth of the time to it.
     """
     if shown is None:
         return True
@@ -93,9 +94,9 @@ def placed(
     allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False,
     score: Patch | None = None, gpus: int = 0,
 ) -> Patch:  # fmt: skip
-    """Show where this attempt runs, and the total of the score that it was placed with; `gpus`: of its nodes together.
+    """Returns the patch that shows where this attempt runs, with the total of its score; `gpus`: of its nodes together.
 
-    The terms of the score go: they inform while it waits, and every later write would carry them.
+    The terms of the score go: they inform while the work waits, and every later write would carry them.
     """
     status = allocation.status
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
@@ -131,7 +132,7 @@ def placed(
 
 
 def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -> Patch:
-    """Show that TERM was sent, why, and when KILL follows."""
+    """Returns the patch that shows that TERM was sent, why, and when KILL follows."""
     grace = grace_seconds(allocation.spec.lifecycle.grace_period)
     kill = format_time(shown.since + grace)
     message = f"{shown.message}; TERM was sent at {format_time(shown.since)}, KILL follows at {kill}"
@@ -144,7 +145,7 @@ def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -
 
 
 def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: float) -> Patch:
-    """Show why the placed attempt has not started."""
+    """Returns the patch that shows why the placed attempt has not started."""
     generation = allocation.metadata.generation
     conditions = with_condition(
         allocation.status.conditions, kinds.STAGED, FALSE, reason, message, generation=generation, now=format_time(now)
@@ -154,7 +155,7 @@ def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: 
 
 
 def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
-    """Write the end as decided: final."""
+    """Returns the patch with the end that was decided, which is final."""
     status = allocation.status
     going = without_conditions(status.conditions, (kinds.ENDING,))
     conditions = with_condition(
@@ -174,12 +175,12 @@ def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float
 
 
 def _no_kill_time(allocation: Allocation) -> Patch:
-    """Takes the time of KILL away where there is one: nothing is left to kill."""
+    """Returns the field that removes the time of KILL; empty where the status has none."""
     return {} if allocation.status.kill_time is None else {"killTime": None}
 
 
 def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now: float) -> Patch:
-    """Write the next attempt: Pending, its predecessor among `attempts`, the submission time kept."""
+    """Returns the patch for the next attempt: Pending, its predecessor among `attempts`, the submission time kept."""
     status = allocation.status
     attempt = max(1, status.attempt)
     done: Patch = {
@@ -214,7 +215,7 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
 
 
 def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | None:
-    """`status.usage` with the entries of `attempts` added that make room for the next one; None where there are none."""
+    """Returns `status.usage` plus the entries of `attempts` that make room for the next one; None without such entries."""
     if not leaving:
         return None
     before = usage or AttemptsUse()
@@ -228,13 +229,13 @@ def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | 
 
 
 def written(allocation: Allocation, *, seq: int, now: float, **fields: Any) -> Patch:
-    """The conditions as `allocation` has them, with what follows from them, and these fields."""
+    """Returns the patch with the allocation's present conditions, those derived from them, and these fields."""
     settled = _settle(allocation, allocation.status.conditions, now)
     return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
 
 
 def observed(allocation: Allocation, *, seq: int) -> Patch:
-    """Show that the newest spec was seen, and no ending of what has ended by its reporter's word; nothing else changes."""
+    """Returns the patch that shows that the newest spec was seen; also removes the condition Ending from work that has ended."""
     shown: Patch = {"observedGeneration": allocation.metadata.generation, "ledgerSeq": seq, **_no_kill_time(allocation)}
     left = without_conditions(allocation.status.conditions, (kinds.ENDING,))
     if len(left) < len(allocation.status.conditions):
@@ -255,7 +256,7 @@ def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: floa
 
 
 def exit_fields(ended_with: Exit) -> Patch:
-    """An exit as a status has it."""
+    """Returns an exit as the status stores it."""
     return {"code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank}
 
 

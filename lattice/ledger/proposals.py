@@ -1,4 +1,4 @@
-"""What may be asked of the ledger, and how it answers."""
+"""The proposals that the ledger accepts or refuses, and its verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lattice.ledger.format import Key
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """Give these free nodes (indices, ascending) to an attempt that holds none."""
+    """Gives these free nodes (indices, ascending) to an attempt that holds none."""
 
     uid: str
     attempt: int
@@ -20,32 +20,32 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     reporter: int
     nodes: tuple[int, ...]
     sensitive: bool = False
-    """Counts against the sensitive pool too."""
+    """Whether the nodes count against the sensitive pool, too."""
     walltime: int | None = None
-    """The admitted seconds, which agents obey; None: there is no limit."""
+    """The admitted seconds, which agents obey; None: no limit."""
 
     @property
     def key(self) -> Key:
-        """The row's key."""
+        """Returns the key of the row: uid and attempt."""
         return (self.uid, self.attempt)
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """Turn a held row into a releasing one, with its cause's letter; its nodes stay taken."""
+    """Turns a held row into a releasing one, with the letter of its cause; its nodes stay taken."""
 
     key: Key
     cause: str
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Free nodes of a row; None frees all, and the row goes with its last node."""
+    """Frees nodes of a row; None frees all, and the row goes with its last node."""
 
     key: Key
     nodes: tuple[int, ...] | None = None
 
 
 class Renew(msgspec.Struct, frozen=True, gc=False):
-    """Raise the generation of a held row, so that agents read the changed spec; `walltime` is admitted anew (None: it stays)."""
+    """Raises the generation of a held row, so that agents read the changed spec; `walltime` replaces the admitted one (None: it stays)."""
 
     key: Key
     generation: int
@@ -53,14 +53,14 @@ class Renew(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appoint(msgspec.Struct, frozen=True, gc=False):
-    """Name another reporter, one of the row's nodes."""
+    """Names another reporter, one of the row's nodes."""
 
     key: Key
     reporter: int
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Copy a tenant's limits in, and those of each of its users; None is unlimited."""
+    """Copies a tenant's limits, and those of each of its users, into the ledger; None is unlimited."""
 
     tenant: str
     max_nodes: int | None
@@ -70,32 +70,32 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
 
 
 class SensitivePool(msgspec.Struct, frozen=True, gc=False):
-    """How many nodes sensitive work may hold together."""
+    """Sets how many nodes sensitive work may hold together."""
 
     max_nodes: int
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """Drop a tenant that holds nothing."""
+    """Drops the account of a tenant that holds nothing."""
 
     tenant: str
 
 
 class Pool(msgspec.Struct, frozen=True, gc=False):
-    """How many nodes have an index; `without` are indices that leave."""
+    """Sets how many nodes have an index; `without` are indices that leave."""
 
     total_nodes: int
     without: tuple[int, ...] = ()
 
 
 class Numbers(msgspec.Struct, frozen=True, gc=False):
-    """Reserve numbers of allocations up to `next_number`, exclusively."""
+    """Reserves the numbers of allocations below `next_number`."""
 
     next_number: int
 
 
 class Recover(msgspec.Struct, frozen=True, gc=False):
-    """Raise seq, epoch and the next number above all that nodes have seen; counts one recovery, and forgets the terms before it."""
+    """Raises seq, epoch and the next number above all that nodes have seen; counts one recovery, and drops the terms before it."""
 
     seq: int
     next_number: int
@@ -103,7 +103,7 @@ class Recover(msgspec.Struct, frozen=True, gc=False):
 
 
 class Adopt(msgspec.Struct, frozen=True, gc=False):
-    """In a recovery: enter what really runs, limits or not; its nodes must be free."""
+    """Enters in a recovery an attempt that really runs, whatever the limits; its nodes must be free."""
 
     claim: Claim
     state: str
@@ -113,13 +113,13 @@ Proposal = Claim | Stop | Release | Renew | Appoint | Limits | SensitivePool | F
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """It holds, or held already (`changed` False)."""
+    """The proposal holds, or held already (`changed` False)."""
 
     changed: bool = True
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """It cannot hold: a reason and the numbers."""
+    """The proposal cannot hold; carries the reason and a sentence with the numbers."""
 
     reason: str
     message: str

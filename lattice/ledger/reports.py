@@ -13,12 +13,12 @@ from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
 FORMAT = 1
 ANNOTATION = "lattice.dev/report"
 UNHEARD = "lattice.dev/unheard-nodes"
-"""On the operator's own Lease: how many of the nodes that it calls Ready it has not heard itself; absent or "-": it does not know yet."""
+"""On the operator's own Lease: how many Ready nodes the operator has not heard itself; absent or "-": not known yet."""
 LIMIT = 1000
 LARGEST = 4 * LIMIT
-"""A longer text is no report of an agent: each of its rows could become one of a plan."""
+"""Most characters of a report: each row of a longer text could become one of a plan."""
 MOST = (1 << 63) - 1
-"""Of every number: what the objects that they are copied into can hold."""
+"""The largest number in a report: the most that the objects hold into which it is copied."""
 MOST_ATTEMPT = (1 << 31) - 1
 
 PREPARING = "p"
@@ -32,13 +32,13 @@ UNNAMED = "u"
 GONE = "g"
 STATES = frozenset("prtexflug")
 READY = "r"
-"""The detail of `p`: everything is prepared here, and the node waits for the others."""
+"""The detail of `p`: everything is prepared on the node, which waits for the others."""
 UNSERVED = "g"
 """The detail of `p`: no gateway gives the node its work."""
 IDLE = "i"
 """The detail of `r`: the node has no task of the attempt, and ends with the others."""
 AWAY_LIMIT = 200
-"""Characters of the names of peers that a node cannot reach; what does not fit is left out."""
+"""Most characters of the names of unreachable peers; further names are left out."""
 NO_PROCESS_LEFT = frozenset((ENDED, UNKNOWN_EXIT, START_FAILED, LOST, GONE))
 """States in which the node vouches that nothing of the attempt runs."""
 
@@ -49,8 +49,8 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
     """One attempt as its node sees it.
 
-    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`. `at_walltime`: of an `e`, the node
-    has ended it because its walltime was over.
+    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`. `at_walltime`: the node ended
+    an `e` because its walltime was over.
     """
 
     uid: str
@@ -61,10 +61,10 @@ class ReportRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
-    """What a node says with each heartbeat.
+    """The report of a node in each heartbeat.
 
-    `epoch` and `term` are those of the plan in which it saw `seq`; 0 and empty: it does not know.
-    `away`: nodes of its attempts that it cannot talk to.
+    `epoch` and `term` are those of the plan in which the node saw `seq`; 0 and empty: unknown to it. `away`: nodes of its attempts that
+    it cannot reach.
     """
 
     hb: int
@@ -79,7 +79,7 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
 
 
 def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
-    """The annotation's text, at most `limit` characters; what does not fit is left out and said with `more=1`."""
+    """Returns the text of the annotation, at most `limit` characters; `more=1` says that rows were left out."""
     head = f"{FORMAT} hb={report.hb} seq={report.seq} boot={report.boot or '-'} inst={report.inst or '-'} rows="
     tail = (f" epoch={report.epoch} term={report.term}" if report.epoch else "") + _away(report.away)
     room = limit - len(head) - len(tail) - len(" more=1 walltime=")
@@ -101,7 +101,7 @@ def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
 
 
 def _away(names: tuple[str, ...]) -> str:
-    """The column of the peers that cannot be reached, as many of them as there is room for; a reader may ignore it."""
+    """Returns the column of unreachable peers, shortened to the limit; a reader may ignore it."""
     kept = list(dict.fromkeys(names))
     while kept and len(fold_nodes(kept)) > AWAY_LIMIT:
         kept = kept[: len(kept) // 2]
@@ -109,9 +109,10 @@ def _away(names: tuple[str, ...]) -> str:
 
 
 def parse_report(text: str) -> NodeReport:
-    """The report; unknown trailing columns are ignored. Raises Corrupt for another format, naming both, or unreadable text.
+    """Returns the report; ignores unknown trailing columns.
 
-    It is what a node says, whoever has its key: nothing is in it that no object could hold.
+    Raises Corrupt for another format, naming both, or unreadable text. Whoever holds the node's key may have written the text, so every
+    number is held to the bounds of the objects that store it.
     """
     if len(text) > LARGEST:
         raise Corrupt(f"a node report of {len(text)} characters (limit: {LARGEST})", reason="ReportUnreadable")
@@ -132,7 +133,7 @@ def parse_report(text: str) -> NodeReport:
 
 
 def bounded(text: str, least: int = 0, most: int = MOST) -> int:
-    """The number that a node has written. Raises ValueError for any other than it may write."""
+    """Returns the number that a node has written; raises ValueError for any text but a number from `least` to `most`."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
         raise ValueError(f"{text[:40]!r} is no number from {least} to {most}")
     return int(text)

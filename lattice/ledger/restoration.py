@@ -1,8 +1,8 @@
-"""What a recovery makes of the nodes' histories: ends, attempts and rows that the restored ledger does not know.
+"""Restores, from the nodes' histories, ends, attempts and rows that the restored ledger does not know.
 
-Two questions come before: whether a node has seen another ledger than this one (`seen_elsewhere`), and up to which seq the two
-are the same (`restored_at`). `restore` then judges every attempt that a node has journaled. What runs is entered as it runs; what
-has ended gets its end; neither is placed again. What no node knows is left as it stands, and `doubts` says why it may have run.
+Two questions come before: whether a node has seen another ledger than this one (`seen_elsewhere`), and up to which seq the two are the
+same (`restored_at`). `restore` then judges every attempt in a node's journal. Running attempts are entered as they run, ended ones get
+their end; neither is placed again. Work that no node knows is left as it stands, and `doubts` says why it may have run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lattice.views.allocation import Allocation
 from lattice.views.ledger import LedgerTerm, Plan
 
 KEEP_SECONDS = 7 * 86400.0
-"""For so long nodes keep exit records."""
+"""Seconds for which nodes keep exit records."""
 
 Patch = dict[str, Any]
 
 
 def seen_elsewhere(report: NodeReport, terms: Sequence[LedgerTerm], sent: int) -> bool:
-    """Whether a node has seen a plan that this ledger has never had.
+    """Tells whether a node has seen a plan that this ledger never had.
 
     `terms` are the ledger's takeovers, the newest last; `sent` is the highest seq that this term has put into the node's plan. Order is
-    by seq; epoch and term tell of a ledger that went back and has come as far again.
+    by seq; epoch and term reveal a ledger that went back and has come as far again.
     """
     if not report.epoch:
         return report.seq > max(terms[-1].since - 1, sent)
@@ -44,9 +44,9 @@ def seen_elsewhere(report: NodeReport, terms: Sequence[LedgerTerm], sent: int) -
 
 
 def restored_at(terms: Sequence[LedgerTerm], reports: Iterable[NodeReport]) -> tuple[int, int]:
-    """The seq up to which this ledger and that of these reports are the same, and when it was written (0: unknown).
+    """Returns the seq up to which this ledger and that of these reports are the same, and when it was written (0: unknown).
 
-    A report of a term that this ledger knows says it exactly; of another one the answer is a term too early, never too late.
+    A report of a term that this ledger knows gives it exactly; for another term the answer is a term too early, never too late.
     """
     seqs, times = [terms[-1].since - 1], []
     for report in reports:
@@ -60,14 +60,14 @@ def restored_at(terms: Sequence[LedgerTerm], reports: Iterable[NodeReport]) -> t
 
 
 def _around(report: NodeReport, terms: Sequence[LedgerTerm]) -> tuple[LedgerTerm | None, LedgerTerm | None]:
-    """This ledger's term of the report's epoch, and the one after it."""
+    """Returns this ledger's term of the report's epoch, and the term after it."""
     own = next((term for term in terms if term.epoch == report.epoch), None)
     return own, next((term for term in terms if term.epoch > report.epoch), None)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What nodes have answered: rows by node, when each one's state was made, which nodes are away; `written` as in `restored_at`."""
+    """The nodes' answers: rows by node, when each node's state directory was made, unreachable nodes; `written` as in `restored_at`."""
 
     rows: Mapping[str, Sequence[HistoryRow]]
     made: Mapping[str, float] = field(default_factory=dict)
@@ -79,21 +79,21 @@ class Answers:
 
     @property
     def reinstalled(self) -> frozenset[str]:
-        """Nodes that had a part in the restored state, and whose memory is younger than it."""
+        """Returns the nodes that had a part in the restored state, and whose memory is younger than it."""
         return frozenset(node for node, made in self.made.items() if node in self.known and made > self.written > 0)
 
     @property
     def stale(self) -> bool:
-        """Whether the snapshot is older than nodes keep what has ended."""
+        """Tells whether the snapshot is older than the time for which nodes keep exit records."""
         return self.now - self.written > KEEP_SECONDS
 
     def doubts(self) -> str:
-        """Why work that no node knows may have run all the same, as a clause; empty: it has not."""
+        """Returns the reasons why work that no node knows may have run all the same, as a clause; empty: it has not run."""
         away = f"{_count(self.away)} cannot be asked ({fold_nodes(sorted(self.away)[:8])})" if self.away else ""
         return "; ".join(filter(None, (away, self.forgotten())))
 
     def forgotten(self) -> str:
-        """What nobody can tell any more, as a clause."""
+        """Returns which memories are lost for good, as a clause; empty: none."""
         reasons = []
         if self.reinstalled:
             reasons.append(f"{_count(self.reinstalled)} lost the memory of it ({fold_nodes(sorted(self.reinstalled)[:8])})")
@@ -108,16 +108,16 @@ def _count(nodes: frozenset[str]) -> str:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a recovery writes: patches of allocations first, then proposals in one commit."""
+    """The result of a recovery: patches of allocations first, then proposals in one commit."""
 
     patches: Sequence[tuple[Allocation, Patch]] = ()
     proposals: Sequence[Proposal] = ()
     number: int = 0
-    """The highest number in any journal."""
+    """The highest number of an allocation in any journal."""
     foreign: Sequence[Foreign] = ()
-    """What nodes have told of attempts that were never theirs: it does not count."""
+    """Rows that nodes reported of attempts that were never theirs; they do not count."""
     contested: Sequence[Told] = ()
-    """Attempts about whose nodes the histories contradict each other: nobody knows their ends."""
+    """Attempts about whose nodes the histories contradict each other: their ends are unknown."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class Present:
     seq: int
     gpus: Callable[[Iterable[int]], int] = lambda _nodes: 0
     orders: Sequence[PlanRow] = ()
-    """What plans still say, where the ledger itself is gone."""
+    """The rows that plans still hold, where the ledger itself is gone."""
 
 
 def restore(answers: Answers, present: Present) -> Restored:
-    """Judge every attempt that a node knows, and every row that no node knows. The same answers give the same again."""
+    """Judges every attempt that a node knows, and every row that no node knows; the same answers give the same result."""
     told, foreign = _told(answers, present)
     judge = _Judge(answers, present, told)
     for uid in sorted({*told, *judge.rows, *(order.uid for order in present.orders)}):
@@ -145,7 +145,7 @@ def restore(answers: Answers, present: Present) -> Restored:
 
 
 def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]], list[Foreign]]:
-    """What the nodes say, by allocation and attempt, and what does not count of it."""
+    """Returns the attempts by allocation and number as the nodes report them, and the rows that do not count."""
     members: dict[Key, dict[str, HistoryRow]] = {}
     for node, rows in answers.rows.items():
         for row in rows:
@@ -165,7 +165,7 @@ def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]
 
 
 def _evidence(allocation: Allocation | None, attempt: int, given: Sequence[str], remembering: Set[str]) -> Evidence:
-    """What the restored state says of an attempt; `given` are the nodes of its row, if that is held (else it names what is left)."""
+    """Returns the restored state's facts about an attempt; `given`: the nodes of its held row (a releasing row names only the rest)."""
     if allocation is None:
         return Evidence(frozenset(given))
     status, meta = allocation.status, allocation.metadata
@@ -174,7 +174,7 @@ def _evidence(allocation: Allocation | None, attempt: int, given: Sequence[str],
 
 
 class _Judge:
-    """Collects what follows from each allocation's history."""
+    """Collects patches and proposals from each allocation's history."""
 
     def __init__(self, answers: Answers, present: Present, told: Mapping[str, Mapping[int, Told]]) -> None:
         self.patches: list[tuple[Allocation, Patch]] = []
@@ -193,15 +193,15 @@ class _Judge:
         self._adopted: list[Adopt] = []
 
     def proposals(self) -> list[Proposal]:
-        """Limits lifted, what has ended freed, what runs entered: in this order.
+        """Returns the proposals in order: limits lifted, ended attempts freed, running attempts entered.
 
-        Rows of what has ended may stand beside what is entered; the next term copies the limits in again.
+        Rows of ended attempts may stand beside entered ones; the next term copies the limits in again.
         """
         tenants = sorted({adopt.claim.tenant for adopt in self._adopted})
         return [*(Limits(tenant, None, None) for tenant in tenants), *self._freed, *self._adopted]
 
     def judge(self, uid: str) -> None:
-        """One allocation; one that is gone is left to its rows and to the nodes, which end what nobody owns."""
+        """Judges one allocation; where its object is gone only its rows, since nodes end work that nobody owns."""
         attempts, rows = self._told.get(uid, {}), self.rows.get(uid, [])
         allocation = self._present.allocations.get(uid)
         newest = max(attempts, default=0)
@@ -216,7 +216,7 @@ class _Judge:
                 self._enter_order(allocation, order, attempts, rows)
 
     def _write(self, allocation: Allocation, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """The end of what has ended, or the number of the attempt that runs."""
+        """Adds the patch with the end of the ended attempts, or with the number of the attempt that runs."""
         current = max(1, allocation.status.attempt)
         history = [attempts[attempt] for attempt in sorted(attempts) if attempt >= current]
         if history:
@@ -232,7 +232,7 @@ class _Judge:
             self.patches.append((allocation, patch))
 
     def _is_lost(self, row: Row) -> bool:
-        """Whether a row that no node knows cannot begin any more: a node of it has forgotten, or works for somebody else."""
+        """Tells whether a row that no node knows cannot begin any more: a node of it has lost its memory, or runs other work."""
         nodes = [self._names.get(node, "") for node in row.nodes]
         forgotten = any(node in self._answers.reinstalled for node in nodes) or (
             self._answers.stale and self._answers.away.isdisjoint(nodes)
@@ -240,7 +240,7 @@ class _Judge:
         return forgotten or any(self._occupant.get(node, row.key) != row.key for node in nodes)
 
     def _judge_row(self, row: Row, one: Told | None, newest: int) -> None:
-        """A row whose attempt has ended, is outlived or lost gives back the nodes that say so; what is away stays held, as lost."""
+        """Frees the nodes of a row whose attempt has ended, was followed or is lost; unreachable nodes stay held, as lost."""
         if one is not None and row.attempt == newest and one.is_open(self._answers.away):
             return
         if one is None and row.attempt >= newest and not self._is_lost(row):
@@ -253,7 +253,7 @@ class _Judge:
             self._freed.append(Release(row.key, free))
 
     def _enter(self, allocation: Allocation, one: Told, rows: Sequence[Row], newest: int) -> None:
-        """A row for an attempt whose end is open and that has none: held where it is the newest, else ending."""
+        """Enters a row for an attempt without one whose end is open: held where it is the newest, else releasing."""
         key = (allocation.metadata.uid, one.attempt)
         is_open = one.is_open(self._answers.away) if one.attempt == newest else bool(one.alive)
         if not is_open or any(row.attempt == one.attempt for row in rows):
@@ -266,7 +266,7 @@ class _Judge:
         self._adopted.append(Adopt(claim_of(allocation, one.attempt, tuple(nodes)), HELD if current else NODE_LOST))
 
     def _enter_order(self, allocation: Allocation, order: PlanRow, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """A row that a plan names and the ledger does not, on nodes that have not said that it has ended."""
+        """Enters a row that a plan names and the ledger does not, on nodes that have not reported its end."""
         ended = order.attempt in attempts and not attempts[order.attempt].alive
         if ended or is_final(allocation.status) or any(one.claim.key == order.key for one in self._adopted):
             return
@@ -279,7 +279,7 @@ class _Judge:
 
 
 def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
-    """The claim of an attempt as its object asks for it, on these nodes."""
+    """Returns the claim of an attempt on these nodes, as its object asks for it."""
     spec = allocation.spec
     walltime = spec.lifecycle.walltime
     return Claim(
@@ -289,18 +289,18 @@ def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Cl
 
 
 def uncertain(allocation: Allocation, before: float) -> bool:
-    """Whether an allocation was restored, and so may have run unseen: it was made before the recovery."""
+    """Tells whether an allocation was made before the recovery, so that it may have run unseen."""
     return allocation.metadata.creation_timestamp <= format_time(before)
 
 
 def orders_of(plans: Iterable[Plan]) -> list[PlanRow]:
-    """The rows of plans, each once."""
+    """Returns the rows of plans, each once."""
     rows = {row.key: row for plan in plans if plan.spec.text for row in parse_plan(plan.spec.text)}
     return list(rows.values())
 
 
 def rebuilt_index(given: Mapping[str, int | None], rows: Iterable[Row], orders: Iterable[PlanRow]) -> dict[int, str]:
-    """The NodeIndex as nodes remember it; of a node that is gone too, as rows of the ledger and of the plans name it together."""
+    """Returns the NodeIndex as nodes remember it; for a node that is gone, as ledger rows and plan rows together name it."""
     names: dict[int, str] = {}
     for name, index in sorted(given.items()):
         if index is not None:

@@ -1,8 +1,8 @@
-"""What a placed attempt waits for before it starts, and when it has waited for too long: a judgement of what its nodes report.
+"""Decides from the nodes' reports why a placed attempt has not started, and when it has waited too long.
 
-The wait counts from the last node that was prepared: what no node can prepare, since none is told what to start, waits.
-It is over only once every node that has not started has said so again since: a report that was late, or a reporter that
-could not write, ends nothing.
+The wait counts from the last node that was prepared: an attempt that no node can prepare, since no gateway serves it, waits on. The
+wait is over only once every node that has not started has reported so again since: a late report, or a reporter that could not write,
+ends nothing.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ START_SECONDS: Final = 120.0
 START_TRIES: Final = 3
 """Attempts in a row that did not start, after which none follows."""
 SHOWN_AFTER_SECONDS: Final = 10.0
-"""What starts sooner is not written about."""
+"""Seconds before a wait is shown in the status: attempts that start sooner cost no write."""
 LOOK_SECONDS: Final = 10.0
 MOST_PAIRS, MOST_CHARACTERS = 4, 160
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptNodeState:
-    """One node of a row, as its Lease and the operator show it; `state` and `detail` are its report of this attempt.
+    """One node of a row, by its Lease and the operator's judgement; `state` and `detail` are its report of this attempt.
 
-    `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has said that
-    no process of the attempt is left; `prepared_seconds`: that it is prepared. `unserved_since`: since when, in seconds since the epoch,
-    no gateway gives it its work (None: it does not say so). `at_walltime`: it has ended the attempt because its walltime was over.
-    `age`: of its newest report. `away`: nodes that it cannot talk to.
+    `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has reported that no
+    process of the attempt is left; `prepared_seconds`: that it is prepared. `unserved_since`: since when, in seconds since the epoch,
+    no gateway gives it its work (None: not reported). `at_walltime`: it has ended the attempt because its walltime was over. `age`: of
+    its newest report. `away`: nodes that it cannot reach.
     """
 
     name: str
@@ -55,28 +55,31 @@ class AttemptNodeState:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of the attempt can run there any more."""
+        """Tells whether nothing of the attempt can run on the node any more."""
         return self.fenced or self.state in NO_PROCESS_LEFT
 
     @property
     def waits(self) -> bool:
-        """Whether nothing of the attempt has been started there."""
+        """Tells whether nothing of the attempt has been started on the node."""
         return self.state in ("", PREPARING)
 
     @property
     def prepared(self) -> bool:
-        """Whether it waits for the others alone."""
+        """Tells whether the node waits for the other nodes alone."""
         return self.state == PREPARING and self.detail == READY
 
     @property
     def idle(self) -> bool:
-        """Whether it has no task of the attempt, and ends with the others."""
+        """Tells whether the node has no task of the attempt, and ends with the others."""
         return not self.empty and self.detail == IDLE
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why it has not started, as a condition tells it (empty: not worth telling yet), whether that is over, and when to look again."""
+    """The wait of an attempt that has not started.
+
+    Reason and message for its condition (empty: not worth showing yet), whether the wait is over, and when to look again.
+    """
 
     reason: str
     message: str
@@ -85,7 +88,7 @@ class Wait:
 
 
 def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout: float) -> Wait | None:
-    """The wait of an attempt that was placed so long ago; None when every node has started it."""
+    """Returns the wait of an attempt that was placed so many seconds ago; None once every node has started it."""
     waiting = [one for one in standings if one.waits]
     if not waiting:
         return None
@@ -102,7 +105,7 @@ def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout:
 
 
 def cut_pairs(standings: Sequence[AttemptNodeState]) -> list[tuple[str, list[str]]]:
-    """Nodes of the attempt that cannot talk to others of it, with those others; costs one look a node where all can."""
+    """Returns the nodes of the attempt that cannot reach others of it, each with those others; costs one look a node where all can."""
     cut = [one for one in standings if one.away]
     if not cut:
         return []
@@ -112,7 +115,7 @@ def cut_pairs(standings: Sequence[AttemptNodeState]) -> list[tuple[str, list[str
 
 
 def _sentence(standings: Sequence[AttemptNodeState], waiting: Sequence[AttemptNodeState]) -> str:
-    """Which nodes are not prepared, which of them no gateway serves, which have started, and who cannot reach whom."""
+    """Returns the sentence: which nodes are not prepared or not served, how many have started, and who cannot reach whom."""
     prepared = [one.name for one in waiting if one.prepared]
     missing = [one.name for one in waiting if not one.prepared]
     started = len(standings) - len(waiting)

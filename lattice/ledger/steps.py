@@ -1,11 +1,9 @@
-"""What an allocation asks for next, from its object, its ledger rows and what its nodes report.
+"""Decides an allocation's next step from its object, its ledger rows and the reports of its nodes.
 
-`next_step` is the scheduler's side of an allocation's life (docs/explanation/ledger.md, "Hand-overs"): a
-pure function of the level, so that it does not matter which event was seen or lost. The shell carries out
-one step, looks again, and stops at `Queue` or `Rest`.
-
-A row leaves the ledger only after the API server has acknowledged the allocation's end or its next attempt;
-a releasing row gives back a node only when that node vouches that nothing of the attempt runs there.
+`next_step` is the scheduler's side of an allocation's life (docs/explanation/ledger.md, "Hand-overs"): a pure function of the level, so
+that it does not matter which event was seen or lost. The shell carries out one step, decides again, and stops at `Queue` or `Rest`. A
+row leaves the ledger only after the API server has acknowledged the allocation's end or its next attempt; a releasing row gives back a
+node only when that node vouches that nothing of the attempt runs there.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from lattice.views.allocation import Allocation, Exit
 FINALIZER = "lattice.dev/release"
 SCHEDULER = "lattice:scheduler"
 ENDING_SHOWN_SECONDS = 1.0
-"""Most work ends within a second of TERM: only what takes longer costs a write."""
+"""Seconds after TERM before an ending is shown: most work ends sooner, and costs no write."""
 DOWN = "Down"
 DEGRADED = "Degraded"
 QUOTA_RECLAIMED = "QuotaReclaimed"
@@ -36,13 +34,13 @@ QUOTA_RECLAIMED = "QuotaReclaimed"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything a step is decided from; `now` in seconds since the epoch, rows oldest first."""
+    """The facts that decide a step; `now` in seconds since the epoch, rows oldest first."""
 
     allocation: Allocation | None
     rows: tuple[Row, ...]
     now: float
     standings: Mapping[tuple[int, int], AttemptNodeState] = field(default_factory=dict)
-    """By (attempt, node index)."""
+    """The node states by (attempt, node index)."""
     names: Mapping[int, str] = field(default_factory=dict)
     settled: bool = True
     """Whether usage records hold every attempt that has ended."""
@@ -50,40 +48,40 @@ class Facts:
     """For how long a row of it has been releasing, as this process saw it."""
     start_timeout: float = START_SECONDS
     admitted: int | None = None
-    """Seconds of walltime that the newest generation is admitted for; None: what its row says stays."""
+    """Seconds of walltime that the newest generation is admitted for; None: the row's walltime stays."""
 
     def of(self, row: Row) -> list[AttemptNodeState]:
-        """The standings of a row's nodes."""
+        """Returns the states of a row's nodes."""
         return [self.standings.get((row.attempt, node), AttemptNodeState(self.names.get(node, str(node)))) for node in row.nodes]
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Ask the committer."""
+    """Sends a proposal to the committer."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """Set the finalizer: the webhook was down."""
+    """Sets the finalizer on an object that was created while the webhook was down."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFinalizer:
-    """Nothing of it is left: let the object go."""
+    """Removes the finalizer of an object of which nothing is left, so that it goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Show this row in the status: the attempt is placed."""
+    """Shows this row in the status: the attempt is placed."""
 
     row: Row
 
 
 @dataclass(frozen=True, slots=True)
 class ShowEnding:
-    """Show that its processes were told to end, for people who wait: `cause` is a reason, `since` seconds since the epoch."""
+    """Shows that the attempt's processes were told to end; `cause` is a reason, `since` seconds since the epoch."""
 
     cause: str
     message: str
@@ -92,7 +90,7 @@ class ShowEnding:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Show why the placed attempt has not started."""
+    """Shows why the placed attempt has not started."""
 
     reason: str
     message: str
@@ -100,7 +98,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Write `Finished` as decided: nothing follows. `exit` and times stay what the reporter wrote unless given."""
+    """Writes `Finished` as decided, after which nothing follows; exit and times stay what the reporter wrote unless given."""
 
     reason: str
     message: str
@@ -109,7 +107,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Write the next attempt: Pending, the old one into `attempts`. `counted`: it spends requeue.max."""
+    """Writes the next attempt: Pending, the old one into `attempts`; `counted`: it spends one of requeue.max."""
 
     reason: str
     message: str
@@ -119,17 +117,17 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Show that a change of a final object was seen, and that nothing ends any more: nothing follows from it."""
+    """Shows that a change of a final object was seen, and that nothing ends any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """It waits for nodes: a candidate of the next cycle."""
+    """Makes the allocation a candidate of the next cycle: it waits for nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing to do until something changes, or for so many seconds."""
+    """Waits until something changes, or for so many seconds."""
 
     seconds: float | None = None
 
@@ -138,7 +136,7 @@ Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding |
 
 
 def next_step(facts: Facts) -> Step:
-    """The one thing to do next."""
+    """Returns the one step to take next."""
     allocation = facts.allocation
     if allocation is None:
         return _absent(facts)
@@ -157,7 +155,7 @@ def next_step(facts: Facts) -> Step:
 
 
 def _absent(facts: Facts) -> Step:
-    """The object is gone for certain: end and release what it held."""
+    """Returns the step for an object that is gone for certain: ends and releases its rows."""
     for row in facts.rows:
         if row.held:
             return Propose(Stop(row.key, DELETED))
@@ -183,7 +181,7 @@ def _final(facts: Facts, allocation: Allocation) -> Step:
 
 
 def _old_rows(facts: Facts, allocation: Allocation) -> Step | None:
-    """Rows of attempts that the object has left behind."""
+    """Returns the step for rows of attempts that the object has left behind; None without any."""
     for row in facts.rows:
         if row.attempt >= max(1, allocation.status.attempt):
             continue
@@ -200,7 +198,7 @@ def _vouched(facts: Facts, row: Row) -> tuple[int, ...]:
 
 
 def _reported_end(allocation: Allocation) -> bool:
-    """Whether the reporter wrote that every process of the present attempt has ended."""
+    """Tells whether the reporter wrote that every process of the present attempt has ended."""
     status = allocation.status
     return (
         is_true(status.conditions, kinds.FINISHED)
@@ -211,7 +209,7 @@ def _reported_end(allocation: Allocation) -> bool:
 
 
 def _leaving(allocation: Allocation) -> str:
-    """The cause's letter if it is to end by its owner's wish."""
+    """Returns the letter of the cause where the owner wants it ended; empty otherwise."""
     if allocation.metadata.deletion_timestamp:
         return DELETED
     return CANCELLED if allocation.spec.cancel is not None else ""
@@ -265,7 +263,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
 
 
 def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step | None:
-    """While not all of its nodes have started: why is shown; what takes too long goes back to the queue."""
+    """Returns the step while not all nodes have started: shows why, or withdraws an attempt that waits too long; None: all have."""
     status = allocation.status
     if is_true(status.conditions, kinds.STARTED) or status.scheduled_time is None:
         return None
@@ -281,7 +279,7 @@ def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[At
 
 
 def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
-    """What its nodes end because its walltime is over is shown to end, once that takes longer than most; else what they report."""
+    """Returns the step for an attempt whose walltime is over: shows that it ends once that takes long; else that of the reports."""
     status = allocation.status
     if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
         return _from_reports(facts, allocation, row, standings)
@@ -294,7 +292,7 @@ def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[Atte
 
 
 def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
-    """Another reporter, when the present one is silent and another node is not."""
+    """Returns the step that names another reporter; None unless the present one is silent and another node is not."""
     by_node = dict(zip(row.nodes, standings, strict=True))
     reporter = by_node.get(row.reporter)
     if reporter is not None and not (reporter.silent or reporter.down):
@@ -306,7 +304,7 @@ def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
 
 
 def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
-    """When every node says that it has ended and the reporter does not write: the end, from the Lease reports."""
+    """Returns the end from the Lease reports once every node has reported it and the reporter has not written; rests before."""
     if not all(standing.empty for standing in standings):
         return Rest()
     waited, patience = min(standing.vouched_seconds for standing in standings), patience_with(standings)
@@ -344,7 +342,7 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
 
 
 def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
-    """What follows when the scheduler itself has ended the rest of an attempt; None: its reporter has told the end."""
+    """Returns the step after the scheduler itself ended the rest of an attempt; None where its reporter has written the end."""
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
     if staged is not None and staged.reason in TIMED_OUT and not is_true(allocation.status.conditions, kinds.STARTED):
         return _not_started(allocation, staged.reason, staged.message)
@@ -354,13 +352,16 @@ def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNode
 
 
 def _told(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """The end as those nodes tell it on which it was not ended by order."""
+    """Returns reason, sentence and exit from the nodes on which the attempt ended without an order."""
     spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
     return reported(allocation, facts.now, spoken or standings)
 
 
 def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
-    """The next attempt of work that did not start; the third in a row was the last, and the only one of what must not run twice."""
+    """Returns the next attempt of work that did not start, or its end after `START_TRIES` in a row.
+
+    Work that must not run twice (requeue Never) ends at once where a part of it had started.
+    """
     before = 0
     for entry in reversed(allocation.status.attempts):
         if entry.reason != START_TIMEOUT:
@@ -374,7 +375,7 @@ def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
 
 
 def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState], leaving: str) -> Step:
-    """Nodes are still ending it: keep the status and the reporter right meanwhile."""
+    """Returns the step while nodes are still ending the attempt: keeps status and reporter right."""
     status = allocation.status
     if status.attempt != row.attempt:
         return Project(row)
@@ -403,7 +404,7 @@ def _show_ending(facts: Facts, allocation: Allocation, row: Row, leaving: str) -
 
 
 def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> Step:
-    """The reporter wrote an end that is not final: requeue, or say that nothing follows."""
+    """Returns the step after the reporter wrote an end that is not final: requeue, or the final end."""
     finished = condition(allocation.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished else ("Lost", "")
     if reason == "Stopped" and row is not None and (retry := _reclaimed(row, message, allocation.status.exit)) is not None:
@@ -416,14 +417,17 @@ def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> 
 
 
 def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
-    """The next attempt of work whose nodes the quota tree took back, whatever its policy of requeue says: that is for failures."""
+    """Returns the next attempt of work whose nodes the quota tree took back; None for any other.
+
+    The policy of requeue does not matter here: it is for failures.
+    """
     if row.state != RECLAIMED:
         return None
     return Retry(QUOTA_RECLAIMED, f"the quota tree took back what was lent to it; {message}", ended, counted=False)
 
 
 def decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> End | Retry:
-    """What follows an end with this reason: the next attempt where policy and attempts left allow one, else nothing."""
+    """Returns the step after an end with this reason: the next attempt where policy and attempts left allow one, else the final end."""
     if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
         return _again(allocation, reason, message, ended)
     if reason in NODE_SIDE:
@@ -438,5 +442,5 @@ def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None
 
 
 def fenced_wait(allocation: Allocation, rows: tuple[Row, ...]) -> bool:
-    """Whether the next attempt waits for the proof that older ones have ended (`requeue.when: Fenced`)."""
+    """Tells whether the next attempt waits for the proof that older ones have ended (`requeue.when: Fenced`)."""
     return allocation.spec.lifecycle.requeue.when == "Fenced" and bool(rows)

@@ -1,7 +1,7 @@
-"""The ledger as the API server has acknowledged it: the only thing that may be projected.
+"""The ledger as the API server has acknowledged it, the only source of plans and statuses.
 
-The committer's `Book` runs ahead while a commit is under way; plans and statuses made from it would order what the
-ledger does not say yet, and perhaps never will.
+The committer's `Book` runs ahead while a commit is under way; plans and statuses made from it would show rows that the ledger does not
+hold yet, and perhaps never will.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Stored:
     """Rows and counters of the last commit that stands; changed by `advance` only."""
 
     def __init__(self, book: Book) -> None:
-        """`book` has nothing under way."""
+        """Copies a book that has no commit under way."""
         self.head: Head = book.head
         self.accounts: dict[str, TenantAccount] = dict(book.accounts)
-        """Limits and use by tenant: always this one object."""
+        """Limits and use by tenant; the dict stays the same object."""
         self.sensitive: SensitiveUse = book.sensitive
         self.rows: dict[Key, Row] = dict(book.rows)
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
@@ -28,7 +28,7 @@ class Stored:
     def advance(
         self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount], sensitive: SensitiveUse
     ) -> None:
-        """A commit stands: its rows before and after, in order, and the counters that were stored with them."""
+        """Takes over a commit that stands: its rows before and after, in order, and the counters stored with them."""
         self.accounts.clear()
         self.accounts.update(accounts)
         self.sensitive = sensitive
@@ -45,6 +45,6 @@ class Stored:
         self.head = head
 
     def rows_of(self, uid: str) -> Iterator[Row]:
-        """Every row of an allocation, oldest attempt first."""
+        """Yields every row of an allocation, the oldest attempt first."""
         for attempt in sorted(self._attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]
