@@ -1,7 +1,7 @@
-"""Amounts of a resource: quantities as people write them in, whole numbers out; and back, for status and tables.
+"""Converts amounts of a resource: quantities as people write them to whole numbers, and back for status and tables.
 
-The names of resources: `nodes`, `cpu` (millicores inside), `memory` (bytes inside), `gpu` (any model) and `gpu/MODEL`.
-What Kubernetes calls `nvidia.com/gpu`, or `gpu` of any other vendor, means `gpu`. Every other name stays as it is.
+The names of resources: `nodes`, `cpu` (millicores inside), `memory` (bytes inside), `gpu` (any model) and `gpu/MODEL`. The Kubernetes
+names `nvidia.com/gpu`, or `gpu` of any other vendor, mean `gpu`. Every other name stays as it is.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lattice.errors import Rejected
 from lattice.units import format_bytes
 
 LARGEST: Final = 2**63 - 1
-"""No amount is larger, so that every program that reads one can hold it."""
+"""The largest amount, so that every program that reads one can hold it."""
 WIDEST: Final = LARGEST // 2000
 """The max of a root that a profile makes, as Koordinator sets it."""
 _NO_BOUND: Final = LARGEST // 5
-"""The max of Koordinator's built-in groups, and all above it."""
+"""The max of Koordinator's built-in groups; larger ones mean no bound, too."""
 NODES: Final = "nodes"
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 GPU: Final = "gpu"
 KNOWN: Final = (NODES, CPU, MEMORY, GPU)
-"""What every tree counts, besides `gpu/MODEL`."""
+"""The resources that every tree counts, besides `gpu/MODEL`."""
 
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]{0,30})(?:\.([0-9]{0,30}))?(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?", re.ASCII)
 _SCALES: Final = {
@@ -40,32 +40,32 @@ _SCALES: Final = {
 
 
 def resource_of(name: str) -> str:
-    """The one name of a resource, whatever vendor or spelling people use for it."""
+    """Returns the one name of a resource, whatever vendor or spelling people use for it."""
     if name.startswith("gpu/"):
         return gpu_of(name.removeprefix("gpu/"))
     return GPU if name.endswith("/gpu") else name
 
 
 def gpu_of(model: str) -> str:
-    """The name of the GPUs of one model: `gpu/GH200`; upper and lower case are equal."""
+    """Returns the name of the GPUs of one model, in upper case: `gpu/GH200`."""
     return f"gpu/{model.upper()}"
 
 
 def is_whole(resource: str) -> bool:
-    """Whether only whole units of a resource exist."""
+    """Tells whether only whole units of a resource exist."""
     return resource in (NODES, GPU) or resource.startswith("gpu/")
 
 
 def is_boundless(amount: int) -> bool:
-    """Whether a max is one of Koordinator's ways of writing that there is none."""
+    """Tells whether a max is one of Koordinator's ways of writing that there is no bound."""
     return amount == WIDEST or amount >= _NO_BOUND
 
 
 def amount_of(resource: str, value: int | str, *, field: str) -> int:
-    """An amount in the unit of its resource (`resource_of` already taken); raises Rejected naming the field, the value and the limit.
+    """Returns an amount in the unit of its resource; raises Rejected naming the field, the value and the limit.
 
-    cpu and memory, and what has no unit of its own, are rounded up as Kubernetes rounds them; cpu that fits only in
-    whole cores (Koordinator's "no bound") counts as the largest amount.
+    `resource` is a name that `resource_of` gave. cpu and memory, and resources without a unit of their own, are rounded up as
+    Kubernetes rounds them; cpu that fits only in whole cores (Koordinator's "no bound") counts as the largest amount.
     """
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST:
         return min(LARGEST, value * 1000) if resource == CPU else value  # what most people write
@@ -80,7 +80,7 @@ def amount_of(resource: str, value: int | str, *, field: str) -> int:
 
 
 def amounts_of(given: Mapping[str, int | str], *, field: str) -> dict[str, int]:
-    """Amounts by resource; names that mean one resource are added up."""
+    """Returns amounts by resource; names that mean one resource are added up."""
     made: dict[str, int] = {}
     for name, value in given.items():
         resource = resource_of(name)
@@ -91,24 +91,24 @@ def amounts_of(given: Mapping[str, int | str], *, field: str) -> dict[str, int]:
 
 
 def quantity(resource: str, amount: int) -> str:
-    """An amount as a Kubernetes quantity: `4500m` of cpu, `64Gi` of memory, `12` of all else."""
+    """Returns an amount as a Kubernetes quantity: `4500m` of cpu, `64Gi` of memory, `12` of any other resource."""
     if resource == CPU:
         return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
     return format_bytes(amount) if resource == MEMORY else str(amount)
 
 
 def quantities(amounts: Mapping[str, int]) -> dict[str, int | str]:
-    """Amounts as they stand in a status, in the order of their names."""
+    """Returns amounts for a status, in the order of `_rank`."""
     return {resource: quantity(resource, amount) for resource, amount in sorted(amounts.items(), key=_rank)}
 
 
 def shown(amounts: Mapping[str, int]) -> str:
-    """Amounts as one short text for people: `8 nodes, 32 gpu, 1Ti memory`; `-` of nothing."""
+    """Returns amounts as one short text for people: `8 nodes, 32 gpu, 1Ti memory`; `-` for nothing."""
     return ", ".join(f"{quantity(resource, amount)} {resource}" for resource, amount in sorted(amounts.items(), key=_rank)) or "-"
 
 
 def _rank(entry: tuple[str, int]) -> tuple[int, str]:
-    """Nodes and GPUs first, which people look for first."""
+    """Returns a sort key that puts nodes and GPUs, which people look for first, before the rest."""
     order = (NODES, GPU, CPU, MEMORY)
     name = entry[0]
     return (order.index(name) if name in order else 1 if name.startswith("gpu/") else len(order), name)

@@ -1,7 +1,7 @@
-"""What stands against a rule and is in force all the same: two writers raced, or the admission webhook was away.
+"""Finds declared groups that break a rule and are in force all the same: two writers raced, or the webhook was away.
 
-Admission judges one change by what stands around it; whoever builds the trees judges all that stands. A breach leaves nobody
-out: each group is divided as it was declared, and its status says what is wrong.
+Admission judges one change by the groups around it; the builder of the trees judges all groups. A breach leaves no group out: each is
+divided as it was declared, and its status names the breach.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Breach = tuple[str, str]
 
 
 def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
-    """The first breach of each group that has one; `groups` by name, parents before their children."""
+    """Returns the first breach of each group that has one; `groups` by name, parents before their children."""
     children: dict[str, list[Declared]] = {}
     for group in groups.values():
         children.setdefault(group.parent, []).append(group)
@@ -31,7 +31,7 @@ def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
 
 
 def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
-    """The groups whose max lacks a resource that one above them manages: what they use of it counts above them."""
+    """Returns the groups whose max lacks a resource that one above them manages: their use of it counts above them."""
     above: dict[str, frozenset[str]] = {"": frozenset()}
     for name, group in groups.items():
         above[name] = above[group.parent] | group.max.keys()
@@ -39,7 +39,7 @@ def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
 
 
 def _limits(group: Declared) -> Iterator[Breach]:
-    """R4: min is part of max and not above it."""
+    """Yields breaches of R4: min is part of max and not above it."""
     for key, amount in group.min.items():
         most = group.max.get(key)
         if most is not None and amount <= most:
@@ -52,7 +52,10 @@ def _limits(group: Declared) -> Iterator[Breach]:
 
 
 def _resources(group: Declared, parent: Declared | None) -> Iterator[Breach]:
-    """R10: a group manages what its parent manages; with a profile's root, which has what its nodes have, this is not judged."""
+    """Yields breaches of R10: a group manages the same resources as its parent.
+
+    A profile's root, which has all that its nodes have, is not judged.
+    """
     if parent is None or parent.forced or parent.max.keys() == group.max.keys():
         return
     for key in sorted(group.max.keys() - parent.max.keys()):
@@ -63,7 +66,7 @@ def _resources(group: Declared, parent: Declared | None) -> Iterator[Breach]:
 
 
 def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
-    """R11: the mins of the children are together not above the parent's, unless one of them was forced."""
+    """Yields breaches of R11: the mins of the children together are not above the parent's, unless one of them was forced."""
     if group.forced or any(child.forced for child in children):
         return
     sums: dict[str, int] = {}
@@ -79,7 +82,7 @@ def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
 
 
 def _claims(groups: Mapping[str, Declared]) -> Iterator[tuple[str, Breach]]:
-    """R2: who claims a tenant, or a namespace, that a group made earlier has."""
+    """Yields breaches of R2: groups that claim a tenant, or a namespace, of a group made earlier."""
     owners: dict[str, Declared] = {}
     claiming = (group for group in groups.values() if (group.bindings or group.namespaces) and not group.is_parent)  # a parent has no work
     for group in sorted(claiming, key=precedence):

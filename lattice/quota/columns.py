@@ -1,8 +1,8 @@
 """The figures of a tree in columns: one number for each resource and group, the children of one parent side by side.
 
-The sums that rise are kept here: a change of demand adds its difference on the way to the root and stops where a
-ceiling hides it. Columns are 64-bit integers while every sum is sure to fit, so that many sets can be divided at once
-(`lattice.quota.sweep`); else they are integers of any size.
+The sums that rise are kept here: a change of demand adds its difference on the way to the root and stops where a ceiling hides it.
+Columns are 64-bit integers while every sum is sure to fit, so that many sets can be divided at once (`lattice.quota.sweep`); else they
+are integers of any size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lattice.quota.groups import ROOT, Group, Options, Resources
 FITS: Final = 2**62
 """Below this every sum, and every difference of two sums, is a 64-bit integer."""
 LIGHT: Final = 2**53
-"""Weights of one set whose sum is below this are floating-point numbers without an error."""
+"""Weights of one set whose sum is below this convert to floating point without an error."""
 NO_CUT: Final = 2**63 - 1
 
 Column = MutableSequence[int]
@@ -48,17 +48,17 @@ class Columns:
         self.keys = list(dict.fromkeys([*total, *(key for amounts in resources for key in amounts)]))
         self.index = {key: at for at, key in enumerate(self.keys)}
         self.width = len(self.names) + 1
-        """One slot more than there are groups: it is always empty, and stands for nobody."""
+        """One slot more than there are groups: the last one is always empty."""
         self.lends = [group.lends for group in self.groups]
         self.scales = [options.scale_min if group.scales is None else group.scales for group in self.groups]
         self.guarantees = [options.guarantee_used if group.guarantees is None else group.guarantees for group in self.groups]
         self.counted = set(total)
-        """The resources that the total has: the mins of others do not shrink."""
+        """The resources of the total; mins of other resources do not shrink."""
         self.guaranteeing = any(self.guarantees[1:]) or any(group.floor for group in self.groups)
         self.literal = options.raw_weight
         parts = [[group.min, group.floor, *own] for group, own in zip(self.groups, booked, strict=True)]
         self.bound = [sum(amounts.get(key, 0) for each in parts for amounts in each) for key in self.keys]
-        """By resource: what all groups together can add to a sum, at most."""
+        """By resource: the most that all groups together can add to a sum."""
         self.exact = any(bound >= FITS for bound in self.bound) or any(amount >= FITS for amount in total.values())
         self._fill(booked)
 
@@ -77,9 +77,9 @@ class Columns:
         self.allocated = self._of(self.used)
         self.limit, self.secured, self.guaranteed, self.effective, self.runtime, self.given = (self._of([0] * size) for _ in range(6))
         self.level = array("d", [0.0]) * size
-        """The level at which the set below a slot was divided last: where the next search starts."""
+        """The level at which the set below a slot was divided last, from which the next search starts."""
         self.vectors: object = None
-        """What `lattice.quota.sweep` keeps beside the columns."""
+        """The matrices that `lattice.quota.sweep` keeps beside the columns."""
         self.stale = bytearray(b"\1") * len(self.names)
         """Whether the set below a slot must be divided again."""
         self._weigh()
@@ -87,18 +87,18 @@ class Columns:
             self._sum_up(k * self.width)
 
     def _column(self, rows: Sequence[Resources], *, absent: int = 0) -> Column:
-        """One column of what each slot has of each resource; the last slot has nothing."""
+        """Returns one column with the amount of each resource of each slot; the last slot has nothing."""
         return self._of([amounts.get(key, absent) for key in self.keys for amounts in (*rows, {})])
 
     def _of(self, amounts: Sequence[int]) -> Column:
         return list(amounts) if self.exact else array("q", amounts)
 
     def store(self, column: Column, start: int, amounts: Sequence[int]) -> None:
-        """Put amounts side by side into a column."""
+        """Writes amounts side by side into a column."""
         column[start : start + len(amounts)] = amounts if self.exact else array("q", amounts)
 
     def _weigh(self) -> None:
-        """Weights of one set are divided by what all of them have in common, which changes no share."""
+        """Divides the weights of each set by their common divisor, which changes no share."""
         weights = [group.weight(literal=self.literal) for group in self.groups]
         flat = [weight.get(key, 0) for key in self.keys for weight in (*weights, {})]
         self.heavy: set[tuple[int, int]] = set()
@@ -114,7 +114,7 @@ class Columns:
         self.weight = self._of(flat)
 
     def _sum_up(self, base: int) -> None:
-        """Make the sums of one resource from the groups' own demand, from below."""
+        """Computes the sums of one resource from the groups' own demand, from below."""
         asked, limit, used, fixed = self.asked, self.limit, self.used, self.fixed
         for i in range(len(self.names) - 1, 0, -1):
             at, above = base + i, base + self.parent[i]
@@ -129,11 +129,14 @@ class Columns:
             self.secured[above] += self.guaranteed[at]
 
     def _guaranteed(self, i: int, at: int) -> int:
-        """What is not taken back: all that is used (at least min) where the group guarantees it, else what groups below guarantee."""
+        """Returns the amount that is never taken back from a slot.
+
+        Where the group guarantees its use: that (at least min); else the guarantees below it.
+        """
         return max(self.allocated[at], self.least[at]) if self.guarantees[i] else self.secured[at]
 
     def add(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
-        """Book more (or less: negative) of a resource at a slot; False when the sums may not fit any longer."""
+        """Books more (or less: negative) of a resource at a slot; returns False when the sums may not fit any longer."""
         k = self.index[key]
         base = k * self.width
         self.bound[k] += request + used + fixed
@@ -151,9 +154,9 @@ class Columns:
         return True
 
     def _ask(self, base: int, i: int, more: int) -> None:
-        """Add to what is asked for, as far up as no max hides it.
+        """Adds to the requests, up to the level at which a max hides the change.
 
-        Who has less than he asks for, before and after, changes nobody's share: his set stays as it is.
+        A sibling that gets less than it asks for, before and after, changes no share: its set stays as it is.
         """
         asked, limit, runtime = self.asked, self.limit, self.runtime
         while True:
@@ -178,7 +181,7 @@ class Columns:
             column[base + i] += more
 
     def _allocate(self, base: int, i: int, more: int) -> None:
-        """Add to what is used, and to what is guaranteed because of it, up to the root."""
+        """Adds to the use, and to the guarantees that follow from it, up to the root."""
         booked, secured = more, 0
         while True:
             at = base + i
@@ -197,7 +200,7 @@ class Columns:
                 self.stale[i] = 1
 
     def path(self, slot: int) -> list[int]:
-        """The parents on the way to a slot, the root first; its own set is not among them."""
+        """Returns the parents on the way to a slot, the root first, without the slot itself."""
         way = []
         while slot:
             slot = self.parent[slot]
@@ -206,7 +209,7 @@ class Columns:
         return way
 
     def counts(self, k: int, p: int) -> bool:
-        """Whether somebody counts a resource at a parent, so that the mins below it shrink to what there is of it."""
+        """Tells whether a resource is counted at a parent, so that the mins below it shrink to the amount there is."""
         if not p:
             return self.keys[k] in self.counted
         key, above = self.keys[k], self.parent[p]

@@ -1,7 +1,7 @@
-"""Groups as people declared them, whichever kind they wrote: one pure object for each, and whose work belongs to which.
+"""Groups as people declared them, in either kind: one pure object for each, and the work that belongs to each.
 
-Lattice's own ElasticQuota says everything in its spec. Koordinator's says most of it in labels and annotations
-(prefix `quota.scheduling.koordinator.sh/`); the names and defaults below are its own.
+Lattice's own ElasticQuota says everything in its spec. Koordinator's says most of it in labels and annotations (prefix
+`quota.scheduling.koordinator.sh/`); the names and defaults below are its own.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The object as people name it: `ElasticQuota physics (lattice.dev)`."""
+        """Returns the object as people name it: `ElasticQuota physics (lattice.dev)`."""
         kind = "ElasticQuotaProfile" if self.group == PROFILE else "ElasticQuota"
         where = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return f"{kind} {where} ({self.group})"
 
 
 class Binding(NamedTuple):
-    """Work of a tenant; in one vcluster, or ("") in all."""
+    """The work of a tenant, in one vcluster or ("") in all."""
 
     tenant: str
     vcluster: str = ""
@@ -66,7 +66,7 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """A tree of its own: its nodes and how it is divided; None means as the LatticeConfig says."""
+    """The settings of a tree of its own: its nodes and its division; None means as the LatticeConfig says."""
 
     nodes: Selection
     ratio: Fraction = Fraction(1)
@@ -77,9 +77,9 @@ class TreeSettings:
     max_per_round: int | None = None
     on_shrink: bool | None = None
     resources: tuple[str, ...] | None = None
-    """Only these are counted; None: all that the nodes have."""
+    """The resources that are counted; None: all that the nodes have."""
     profile: str = ""
-    """NAMESPACE/NAME of the ElasticQuotaProfile that it comes from."""
+    """NAMESPACE/NAME of the ElasticQuotaProfile that the settings come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +94,25 @@ class Declared:
     min: Resources = field(default_factory=dict)
     max: Resources = field(default_factory=dict)
     weight: Resources = field(default_factory=dict)
-    """Of every resource of `max`; zero is meant literally."""
+    """The weight of every resource of `max`; zero is meant literally."""
     lends: bool = True
     lend_limit: Resources = field(default_factory=dict)
-    """At most so much of min is lent; of a resource that is absent, all."""
+    """The most of min that is lent; absent resources are lent in full."""
     strict: frozenset[str] = frozenset()
-    """Resources of which max may not go below what is used."""
+    """Resources of which max may not go below the use."""
     admission: Resources | None = None
-    """Ceiling of what may be submitted, pending and running together; None, or a resource that is absent: none. 0 pauses."""
+    """Ceiling of submitted work, pending and running together; None, or an absent resource: none. 0 pauses."""
     namespaces: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
     tree: TreeSettings | None = None
-    """Of the root of a tree of its own."""
+    """The settings of a tree of its own, where the group is its root."""
     tree_id: str = ""
-    """Koordinator's label; empty: the default tree, or as the parent."""
+    """Koordinator's label; empty: the default tree, or that of the parent."""
     forced: bool = False
     """Whether sums of min are not checked (Koordinator's allow-force-update)."""
 
     def group(self) -> Group:
-        """The group as the tree divides it, without demand; weights are literal (`Options.raw_weight`)."""
+        """Returns the group for the division, without demand; weights are literal (`Options.raw_weight`)."""
         return Group(
             self.name,
             parent=self.parent or ROOT,
@@ -126,7 +126,7 @@ class Declared:
 
 
 def declared_of(view: ElasticQuota) -> Declared:
-    """The group of a Lattice ElasticQuota; raises Rejected that names the field where an amount does not read."""
+    """Returns the group of a Lattice ElasticQuota; raises Rejected with the field whose amount does not parse."""
     spec = view.spec
     most = amounts_of(spec.max, field="spec.max")
     limit, admission = spec.lending.limit, spec.admission
@@ -150,7 +150,7 @@ def declared_of(view: ElasticQuota) -> Declared:
 
 
 def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[KoordinatorProfile] = ()) -> Declared:
-    """The group of a Koordinator ElasticQuota; a profile that names it makes it the root of a tree."""
+    """Returns the group of a Koordinator ElasticQuota; a profile that names it makes it the root of a tree."""
     labels, notes = view.metadata.labels, view.metadata.annotations
     most = amounts_of(view.spec.max, field="spec.max")
     parent = labels.get(PREFIX + "parent", "")
@@ -176,7 +176,10 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
 
 
 def declared_of_profile(profile: KoordinatorProfile) -> Declared:
-    """The root that a profile means: it has all that the nodes of its tree have. Its own object, where there is one, comes first."""
+    """Returns the root that a profile declares, which has all that the nodes of its tree have.
+
+    An ElasticQuota object of the root itself, where there is one, comes first.
+    """
     tree = tree_of(profile)
     most = dict.fromkeys(tree.resources or (), WIDEST)
     return Declared(
@@ -192,12 +195,12 @@ def declared_of_profile(profile: KoordinatorProfile) -> Declared:
 
 
 def published_of(view: KoordinatorQuota, key: str) -> Resources:
-    """What a scheduler published of a group in an annotation such as `request` or `child-request`; nothing where it did not."""
+    """Returns the amounts in an annotation such as `request` or `child-request` that a scheduler published; empty without it."""
     return _resource_list(view.metadata.annotations, key) or {}
 
 
 def tree_of(profile: KoordinatorProfile) -> TreeSettings:
-    """The tree of an ElasticQuotaProfile; raises Rejected where its ratio or its resource keys do not read."""
+    """Returns the tree of an ElasticQuotaProfile; raises Rejected where its ratio or its resource keys do not parse."""
     ratio = _ratio(profile.spec.resource_ratio or "1", "spec.resourceRatio")
     keys = _names(profile.metadata.annotations, "resource-keys") or (CPU, MEMORY)
     selector = profile.spec.node_selector
@@ -212,7 +215,7 @@ def tree_of(profile: KoordinatorProfile) -> TreeSettings:
 
 
 def tree_id_of(profile: KoordinatorProfile) -> str:
-    """The tree-id that Koordinator gives a profile: FNV-64a of NAMESPACE/NAME as a decimal number, or the one in its labels."""
+    """Returns the tree-id that Koordinator gives a profile: the one in its labels, else FNV-64a of NAMESPACE/NAME in decimal."""
     given = profile.metadata.labels.get(PREFIX + "tree-id", "")
     if given:
         return given
@@ -224,21 +227,22 @@ def tree_id_of(profile: KoordinatorProfile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """Whose work belongs to which leaf."""
+    """The work of each leaf, by tenant and vcluster, and by namespace."""
 
     leaves: Mapping[str, str]
-    """Each leaf, and its path from the first level: `physics/theory`."""
+    """By name of a leaf: its path from the first level, `physics/theory`."""
     by_tenant: Mapping[Binding, str]
     by_namespace: Mapping[str, str]
 
     def named(self, quota: str) -> str | None:
-        """The leaf that a name or a path such as `physics/theory` means; None where there is none."""
+        """Returns the leaf with this name or path such as `physics/theory`; None without one."""
         path = self.leaves.get(quota.rpartition("/")[2])
         return path.rpartition("/")[2] if path is not None and f"/{path}".endswith(f"/{quota}") else None
 
     def leaf(self, quota: str, label: str, tenant: str, vcluster: str, namespace: str) -> str:
-        """The leaf of an Allocation: what it names, its label, the binding of vcluster and tenant, of tenant, of namespace, `default`.
+        """Returns the leaf of an Allocation.
 
+        The first that exists of: the leaf it names, its label, the binding of vcluster and tenant, of tenant, of namespace, `default`.
         A name that is no leaf (any more) counts as none: the bindings then decide.
         """
         for name in (quota, label):
@@ -252,7 +256,7 @@ class Bindings:
 
 
 def bindings_of(declared: Iterable[Declared]) -> Bindings:
-    """Whose work belongs to which leaf; of two groups that claim the same, the one declared earlier has it."""
+    """Returns the work of each leaf; of two groups that claim the same, the one declared earlier has it."""
     groups = {each.name: each for each in sorted(declared, key=precedence, reverse=True)}
     leaves = {each.name: path_of(each, groups) for each in groups.values() if not each.is_parent}
     by_tenant: dict[Binding, str] = {}
@@ -269,13 +273,13 @@ def bindings_of(declared: Iterable[Declared]) -> Bindings:
 
 
 def precedence(declared: Declared) -> tuple[str, str, str, str]:
-    """What orders two objects that claim the same: the one made earlier first, then by group, namespace and name."""
+    """Returns a sort key for objects that claim the same: the one made earlier first, then by group, namespace and name."""
     source = declared.source
     return (source.created, source.group, source.namespace, source.name)
 
 
 def path_of(declared: Declared, groups: Mapping[str, Declared]) -> str:
-    """The names from the first level down to a group: `physics/theory`; a way that never ends is cut at the first repetition."""
+    """Returns the names from the first level down to a group: `physics/theory`; a cycle is cut at the first repetition."""
     names = [declared.name]
     above = groups.get(declared.parent)
     while above is not None and above.name not in names:
@@ -289,7 +293,7 @@ def _source(group: str, metadata: Metadata) -> Source:
 
 
 def _aligned(weight: Resources | None, most: Resources) -> dict[str, int]:
-    """A weight for each resource of max, and for no other."""
+    """Returns a weight for each resource of max, and for no other."""
     return {key: amount if weight is None else weight.get(key, amount) for key, amount in most.items()}
 
 
@@ -320,7 +324,7 @@ def _ratio(text: str, place: str) -> Fraction:
 
 
 def is_root_of(profile: KoordinatorProfile, view: KoordinatorQuota) -> bool:
-    """Whether an ElasticQuota is the root of a profile's tree: it has the name that the profile gives, in its namespace."""
+    """Tells whether an ElasticQuota is the root of a profile's tree: it has the name that the profile gives, in its namespace."""
     return profile.spec.quota_name == view.metadata.name and profile.metadata.namespace == view.metadata.namespace
 
 
@@ -336,7 +340,7 @@ def _json(notes: Mapping[str, str], key: str) -> object:
 
 
 def _resource_list(notes: Mapping[str, str], key: str) -> dict[str, int] | None:
-    """The resource list of an annotation; None where it is absent or empty."""
+    """Returns the resource list of an annotation; None where it is absent or empty."""
     given = _json(notes, key)
     place = f"metadata.annotations[{PREFIX}{key}]"
     if given is None:
@@ -347,7 +351,7 @@ def _resource_list(notes: Mapping[str, str], key: str) -> dict[str, int] | None:
 
 
 def _names(notes: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """The names of an annotation; empty where it is absent."""
+    """Returns the names of an annotation; empty where it is absent."""
     given = _json(notes, key)
     if given is None:
         return ()

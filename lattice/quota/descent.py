@@ -1,8 +1,8 @@
-"""Runtime falls: each set of siblings divides its parent's runtime, where something changed and somebody asks.
+"""Divides the runtime of parents among their children, top down, where a question needs it and something changed.
 
-A set is divided again when a limit in it changed, or when its parent's runtime is another than it was divided with.
-Large sets, and many sets at once, are divided as vectors where numpy is there; else, and where 64-bit integers would
-not do, one by one by `lattice.quota.division`, which is the rule.
+A set of siblings is divided again when a limit in it changed, or when its parent's runtime differs from the one it was divided with.
+Large sets, and many sets at once, are divided as vectors where numpy is installed; else, and where 64-bit integers would not do, one by
+one by `lattice.quota.division`, which is the rule.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from lattice.quota.division import Claim, divide, scale_mins
 LARGE_SET: Final = 24
 """Siblings from which on a set is divided as vectors."""
 LARGE_TREE: Final = 2000
-"""Groups by resources from which on vectors are worth the time and memory that numpy takes to load."""
+"""Groups × resources from which on vectors are worth the time and memory that numpy takes to load."""
 
 
 def divide_path(columns: Columns, slot: int) -> None:
-    """Bring every set on the way to a slot up to date."""
+    """Brings every set on the way to a slot up to date."""
     for p in columns.path(slot):
         if _is_due(columns, p):
             divide_set(columns, p)
 
 
 def divide_all(columns: Columns) -> None:
-    """Bring every set up to date."""
+    """Brings every set up to date."""
     due = [p for p, first in enumerate(columns.first) if columns.last[p] > first and columns.stale[p]]
     vectors = _vectors(columns) if len(due) > 1 or _is_due(columns, 0) else None
     if vectors is not None:
@@ -43,7 +43,7 @@ def divide_all(columns: Columns) -> None:
 
 
 def divide_set(columns: Columns, p: int) -> None:
-    """Divide what slot p may use among its children, every resource."""
+    """Divides the runtime of slot p among its children, for every resource."""
     vectors = _vectors(columns) if columns.last[p] - columns.first[p] >= LARGE_SET else None
     again = [(k, p) for k in range(len(columns.keys))]
     if vectors is not None:
@@ -54,7 +54,7 @@ def divide_set(columns: Columns, p: int) -> None:
 
 
 def divide_one(columns: Columns, k: int, p: int) -> None:
-    """Divide one resource of slot p among its children by the rule itself."""
+    """Divides one resource of slot p among its children by the rule itself."""
     first, last, base = columns.first[p], columns.last[p], k * columns.width
     start, end = base + first, base + last
     available = columns.runtime[base + p]
@@ -78,7 +78,7 @@ def _is_due(columns: Columns, p: int) -> bool:
 
 
 def _vectors(columns: Columns) -> ModuleType | None:
-    """The module that divides as vectors; None where the tree is small, numpy not installed, or a number too large."""
+    """Returns the module that divides as vectors; None where the tree is small, numpy not installed, or a number too large."""
     if columns.exact or not _NUMPY or len(columns.runtime) < LARGE_TREE:
         return None
     from lattice.quota import sweep  # loads numpy

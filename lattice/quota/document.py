@@ -1,4 +1,4 @@
-"""A quota tree as people and programs write it: one JSON object; and what it divides to, as they read it.
+"""Reads a quota tree from one JSON object, as people and programs write it, and returns the division for them to read.
 
 {"total": {…}, "options": {…}, "quotas": [{"name", "parent", "isParent", "min", "max", "sharedWeight", …}]}
 """
@@ -31,31 +31,31 @@ _REQUIRED: Final = ("min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a document says."""
+    """The content of a document."""
 
     total: dict[str, int]
     options: Options
     groups: tuple[Group, ...]
     of_koordinator: bool
-    """Whether its first level names Koordinator's root: a state that its scheduler divides whatever its webhook would say."""
+    """Whether its first level names Koordinator's root: a state that its scheduler divides, allowed by its webhook or not."""
 
     def faults(self) -> list[Fault]:
-        """What the rules forbid."""
+        """Returns the breaches of the rules."""
         system, default = self.options.system_used, self.options.default_used
         free = {key: max(0, amount - system.get(key, 0) - default.get(key, 0)) for key, amount in self.total.items()}
         return rule_faults(free, self.groups)
 
     def oddities(self) -> list[Fault]:
-        """What may be so, and is worth a warning."""
+        """Returns the faults that are allowed, and worth a warning."""
         return odd_faults(self.groups)
 
     def tree(self) -> QuotaTree:
-        """The tree, ready to be asked."""
+        """Returns the tree, ready for questions."""
         return QuotaTree(self.total, self.options, self.groups)
 
 
 def read_document(text: str) -> Document:
-    """Read a tree; raises Rejected with a line for each thing that is wrong."""
+    """Reads a tree; raises Rejected with a line for each fault."""
     if not text.strip():
         raise Rejected('the document is empty: write {"total": {"nodes": 100}, "quotas": […]}', reason="BadDocument")
     try:
@@ -72,7 +72,7 @@ def read_document(text: str) -> Document:
 
 
 def refuse(faults: list[Fault]) -> None:
-    """Raise Rejected with a line for each fault; nothing when there is none."""
+    """Raises Rejected with a line for each fault; does nothing without faults."""
     if not faults:
         return
     lines = [fault.sentence for fault in faults[:_SHOWN]]
@@ -82,13 +82,13 @@ def refuse(faults: list[Fault]) -> None:
 
 
 def answer(tree: QuotaTree, names: Iterable[str]) -> dict[str, Any]:
-    """What the root and each group may use now, and what is really guaranteed to them."""
+    """Returns for the root and each group the runtime and the effective min."""
     tree.refresh()
     return {name: {"runtime": tree.runtime(name), "effectiveMin": tree.effective_min(name)} for name in (ROOT, *names)}
 
 
 class _Reader:
-    """Reads a parsed document and collects what is wrong with it, each with its place."""
+    """Reads a parsed document and collects its faults, each with its place."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -208,7 +208,7 @@ class _Reader:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once each."""
+    """Returns a JSON object; raises ValueError where a key stands in it twice."""
     made: dict[str, Any] = {}
     for key, value in pairs:
         if key in made:
@@ -218,7 +218,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _instead(key: str, value: object) -> str:
-    """The whole number that a quantity of Kubernetes means, as a next step; empty where it is none."""
+    """Returns the whole number of a Kubernetes quantity as a next step; empty where the value is no quantity."""
     if not isinstance(value, str):
         return ""
     try:
@@ -228,6 +228,6 @@ def _instead(key: str, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as JSON writes it, cut to a line's width."""
+    """Returns a value as JSON writes it, cut to a line's width."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,8 +1,8 @@
 """Several quota trees over one machine, with the built-in groups: one object with one owner, changed by named events.
 
-Each tree has nodes of its own and divides their capacity. Work whose group is in no tree belongs to the default group,
-which has a ceiling of its own and no share; what it and the system group use is taken from the default tree's capacity
-once. A question divides only what has changed on the way to what is asked for.
+Each tree has nodes of its own and divides their capacity. Work whose group is in no tree belongs to the default group, which has a
+ceiling of its own and no share; its use and that of the system group is taken from the default tree's capacity once. A question divides
+only what has changed on the way to its group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALIASES: Final = {"koordinator-default-quota": DEFAULT, "koordinator-system-quot
 
 @dataclass(frozen=True, slots=True)
 class TreeSpec:
-    """One tree as it is declared; the demand that its groups may carry is left out, `Forest` keeps it.
+    """One tree as it is declared; `Forest` keeps the demand, which its groups leave out.
 
     A group of the default tree that has a built-in group's name sets that group's max.
     """
@@ -38,25 +38,25 @@ class TreeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the work that is bound to one group asks for and holds."""
+    """The amounts that the work bound to one group asks for and holds."""
 
     request: Resources = field(default_factory=dict)
-    """Pending and running."""
+    """Of pending and running work."""
     used: Resources = field(default_factory=dict)
     non_preemptible_used: Resources = field(default_factory=dict)
 
     def parts(self) -> tuple[Resources, Resources, Resources]:
-        """Request, used, used by non-preemptible work."""
+        """Returns request, used, and used by non-preemptible work."""
         return self.request, self.used, self.non_preemptible_used
 
     def plus(self, request: Resources, used: Resources, non_preemptible_used: Resources) -> Demand:
-        """The sums; never below 0."""
+        """Returns the sums with these amounts; never below 0."""
         return Demand(_sum(self.request, request), _sum(self.used, used), _sum(self.non_preemptible_used, non_preemptible_used))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Where a group stands now; of each resource that it manages, all in whole units."""
+    """The state of a group now, for each resource that it manages, all in whole units."""
 
     name: str
     tree: str
@@ -70,16 +70,16 @@ class GroupState:
     weight: Resources
     effective_min: Resources
     child_request: Resources
-    """What its work and its children ask for, each child cut at its max."""
+    """The request of its work and its children, each child cut at its max."""
     request: Resources
-    """The same, raised to the part of min that it does not lend."""
+    """`child_request`, raised to the part of min that it does not lend."""
     used: Resources
     non_preemptible_used: Resources
     runtime: Resources
 
     @property
     def borrowed(self) -> dict[str, int]:
-        """What is used above the guarantee in effect."""
+        """Returns the use above the guarantee in effect."""
         return {key: more for key in self.max if (more := self.used.get(key, 0) - self.effective_min.get(key, 0)) > 0}
 
 
@@ -92,7 +92,7 @@ class Overuse:
     used: Resources
     allowed: Resources
     by_demand: bool
-    """Whether others want it back; False: only the capacity has shrunk, or the group's own limits have."""
+    """Whether others want it back; False: only the capacity, or the group's own limits, have shrunk."""
 
 
 class Forest:
@@ -112,7 +112,7 @@ class Forest:
     # Events
 
     def declare(self, trees: Iterable[TreeSpec]) -> None:
-        """These are the trees now, and no others; demand and capacity stay. A name stands once in all trees."""
+        """Replaces all trees; demand and capacity stay. Raises Rejected where a name stands in two trees."""
         specs = {spec.name: spec for spec in trees}
         specs.setdefault(DEFAULT_TREE, TreeSpec())
         tree_of: dict[str, str] = {}
@@ -132,7 +132,7 @@ class Forest:
         self._built_in_used()
 
     def capacity(self, tree: str, amounts: Resources) -> None:
-        """The nodes that count for a tree have so much, in sum."""
+        """Sets the sum of the nodes that count for a tree."""
         self._known(tree)
         before = self._before[tree]
         for key, amount in amounts.items():
@@ -143,7 +143,10 @@ class Forest:
     def demand(
         self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
     ) -> None:
-        """Work bound to a group asks for, or holds, so much more (or less: negative); a name in no tree counts as the default group."""
+        """Adds to the demand of the work bound to a group (takes off where negative).
+
+        A name in no tree counts as the default group.
+        """
         more = (request or {}, used or {}, non_preemptible_used or {})
         tree = self._tree_of.get(leaf)
         if tree is not None:
@@ -158,7 +161,7 @@ class Forest:
 
     @contextmanager
     def supposed(self, leaf: str, request: Resources) -> Iterator[None]:
-        """Have work bound to a group ask for so much more, or less, for a while."""
+        """Adds to the request of the work bound to a group (takes off where negative) while the block runs."""
         tree = self._tree_of.get(leaf)
         if tree is not None:
             with self._trees[tree].supposed(leaf, request):
@@ -171,7 +174,7 @@ class Forest:
             self.demand(leaf, {key: -amount for key, amount in request.items()})
 
     def settled(self) -> None:
-        """Where nobody uses more than he may, the capacity as it is becomes the one that overuse is judged by."""
+        """Makes the present capacity of a tree the measure of overuse, once no group of the tree uses more than it may."""
         for tree in self._trees:
             if self._shrunk(tree) and not any(True for _ in self._over(tree, {})):
                 self._before[tree] = dict(self._capacity[tree])
@@ -179,48 +182,48 @@ class Forest:
     # Questions
 
     def trees(self) -> tuple[str, ...]:
-        """The names of all trees."""
+        """Returns the names of all trees."""
         return tuple(self._trees)
 
     def names(self, tree: str = DEFAULT_TREE) -> list[str]:
-        """All groups of a tree, parents first."""
+        """Returns all groups of a tree, parents first."""
         self._known(tree)
         return self._trees[tree].names()
 
     def __contains__(self, name: object) -> bool:
-        """Whether a group of this name is declared."""
+        """Tells whether a group of this name is declared."""
         return name in self._tree_of
 
     def children(self, parent: str, tree: str = DEFAULT_TREE) -> list[str]:
-        """The groups right below one; of "" the first level of a tree."""
+        """Returns the groups directly below one; of "" the first level of a tree."""
         self._known(tree)
         return self._trees[tree].children(parent or ROOT)
 
     def tree_of(self, name: str) -> str:
-        """The tree that a group stands in; the default tree for the built-in ones and for names in none."""
+        """Returns the tree of a group; the default tree for the built-in ones and for names in no tree."""
         return self._tree_of.get(name, DEFAULT_TREE)
 
     def managed(self, leaf: str) -> frozenset[str]:
-        """The resources that a group or any above it manages: no other is compared at its gates."""
+        """Returns the resources that a group or any above it manages; its gates compare no other."""
         tree = self._tree_of.get(leaf)
         if tree is None:
             return frozenset(self._default_max)
         return frozenset(key for name in self._trees[tree].path(leaf) for key in self._trees[tree].limits(name).max)
 
     def path(self, leaf: str) -> tuple[str, ...]:
-        """The group and all above it, itself first; the default group for a name in no tree."""
+        """Returns the group and all above it, itself first; the default group for a name in no tree."""
         tree = self._tree_of.get(leaf)
         if tree is None:
             return (SYSTEM if ALIASES.get(leaf, leaf) == SYSTEM else DEFAULT,)
         return tuple(self._trees[tree].path(leaf))
 
     def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
-        """What a tree divides: its capacity without what the built-in groups use."""
+        """Returns the amounts that a tree divides: its capacity without the use of the built-in groups."""
         self._known(tree)
         return self._trees[tree].runtime(ROOT)
 
     def scarce(self, tree: str = DEFAULT_TREE) -> frozenset[str]:
-        """The resources of which the mins of the first level are more than the tree divides."""
+        """Returns the resources of which the mins of the first level are more than the tree divides."""
         total, sums = self.total(tree), dict[str, int]()
         for name in self.children("", tree):
             for key, amount in self._trees[tree].limits(name).min.items():
@@ -228,12 +231,12 @@ class Forest:
         return frozenset(key for key, amount in sums.items() if amount > total.get(key, 0))
 
     def booked(self, leaf: str) -> Demand:
-        """What the work bound to a group asks for and holds."""
+        """Returns the demand of the work bound to a group."""
         tree = self._tree_of.get(leaf)
         return self._strays.get(ALIASES.get(leaf, leaf), Demand()) if tree is None else _demand_of(self._trees[tree].group(leaf))
 
     def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
-        """Whether so much more may be used at a leaf now; else the first level and resource that does not allow it."""
+        """Returns the first level and resource that does not allow so much more use at a leaf; None: admitted."""
         tree = self._tree_of.get(leaf)
         if tree is not None and not non_preemptible and self._trees[tree].fits(leaf, amounts):
             return None
@@ -243,15 +246,15 @@ class Forest:
         return None
 
     def blocked(self, gate: Gate) -> Blocked:
-        """What a gate that is not passed means, and who uses what is missing."""
+        """Returns the block of a gate that is not passed, with the groups that borrow the missing resource."""
         return Blocked(gate, self._level(gate))
 
     def gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> tuple[Gate, ...]:
-        """Every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
+        """Returns every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
         return tuple(self._gates(leaf, amounts, non_preemptible=non_preemptible))
 
     def standing(self, name: str) -> GroupState:
-        """Where a group stands; raises NotFound."""
+        """Returns the state of a group; raises NotFound for an unknown one."""
         if _built_in(name):
             return self._built_in_standing(ALIASES.get(name, name))
         tree = self._tree_of.get(name)
@@ -260,18 +263,18 @@ class Forest:
         return self._standing(tree, name)
 
     def standings(self, tree: str = DEFAULT_TREE) -> Iterator[GroupState]:
-        """Every group of a tree, parents first."""
+        """Yields the state of every group of a tree, parents first."""
         names = self.names(tree)
         self._trees[tree].refresh()
         for name in names:
             yield self._standing(tree, name)
 
     def overused(self, *, on_shrink: bool = False, leaving: Iterable[tuple[str, Resources]] = ()) -> tuple[Overuse, ...]:
-        """Every group that uses more than it may; only where others want it back, unless `on_shrink`.
+        """Returns every group that uses more than it may and that others want back from; with `on_shrink`, all that use more.
 
-        Others want it back while one beside the group, or beside one above it, may use more than he does. While capacity
-        has shrunk since nobody was over, what a group may use is judged by the capacity as it was.
-        `leaving` is work that ends already, as leaf and amounts: it is still booked as used, and does not count.
+        Others want it back while one beside the group, or beside one above it, may use more than it does. While capacity has shrunk
+        since no group was over, a group is judged by the capacity as it was. `leaving` is work that is ending, as leaf and amounts: it
+        is still booked as used, and does not count.
         """
         gone: dict[str, dict[str, int]] = {}
         for leaf, amounts in leaving:
@@ -280,7 +283,7 @@ class Forest:
         return tuple(over for tree in self._trees for over in self._over(tree, gone) if over.by_demand or on_shrink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain data from which `restored` makes an equal forest; not to be changed."""
+        """Returns plain data from which `restored` makes an equal forest; do not change it."""
         if self._declared_data is None:
             self._declared_data = [_spec_data(spec) for spec in self._specs.values()]
         return {
@@ -292,7 +295,7 @@ class Forest:
 
     @classmethod
     def restored(cls, data: Mapping[str, Any]) -> Forest:
-        """The forest of a snapshot."""
+        """Returns the forest of a snapshot."""
         forest = cls(_spec_of(entry) for entry in data["trees"])
         for amounts_by_tree in (data["before"], data["capacity"]):
             for tree, amounts in amounts_by_tree.items():
@@ -302,7 +305,7 @@ class Forest:
         return forest
 
     def validate(self) -> None:
-        """Compare every tree with one that is built from scratch; raises Corrupt on a difference."""
+        """Compares every tree with one that is built from scratch; raises Corrupt on a difference."""
         for tree in self._trees.values():
             tree.validate()
 
@@ -315,19 +318,19 @@ class Forest:
         return QuotaTree(_total(spec, self._capacity.get(spec.name, {})), spec.options, groups)
 
     def _demands(self) -> Iterator[tuple[str, Demand]]:
-        """The demand of all work by group, where there is any."""
+        """Yields the demand of all work by group, where there is any."""
         for tree in self._trees.values():
             for name, parts in tree.demands():
                 yield name, Demand(*parts)
         yield from self._strays.items()
 
     def _built_in_used(self) -> None:
-        """What the default and the system group hold leaves the default tree."""
+        """Takes the use of the default and the system group from the default tree."""
         default, system = self._stray(DEFAULT), self._stray(SYSTEM)
         self._trees[DEFAULT_TREE].built_in_used_changed(system.used, default.used)
 
     def _stray(self, name: str) -> Demand:
-        """The demand of a built-in group: the default group has what belongs to no other."""
+        """Returns the demand of a built-in group; the default group has the work that belongs to no other."""
         found = Demand()
         for leaf, demand in self._strays.items():
             if (leaf == SYSTEM) == (name == SYSTEM):
@@ -368,7 +371,7 @@ class Forest:
                 yield _gate(DEFAULT, key, amount, MAX, used, most, seen, most)
 
     def _level(self, gate: Gate) -> Level:
-        """What is borrowed at the level that blocks, of that resource."""
+        """Returns the loans at the level that blocks, of that resource."""
         tree = self._tree_of.get(gate.quota)
         if tree is None or gate.by != RUNTIME:
             return NOBODY
@@ -421,7 +424,7 @@ class Forest:
         return any(amount > now.get(key, 0) for key, amount in before.items())
 
     def _over(self, tree: str, gone: Mapping[str, Resources]) -> Iterator[Overuse]:
-        """The groups of a tree that are over: by the capacity as it was, or else by the capacity as it is."""
+        """Yields the groups of a tree that are over: by the capacity as it was, or else by the capacity as it is."""
         grown = self._trees[tree]
         over = {name: (grown.runtime(name), keys) for name in grown.overused() if (keys := _above(grown, name, gone))}
         shrunk = bool(over) and self._shrunk(tree)
@@ -441,12 +444,12 @@ class Forest:
 
 
 def _total(spec: TreeSpec, amounts: Resources) -> dict[str, int]:
-    """What there is of each resource that a group manages: nothing of one that no node has."""
+    """Returns the amount of each resource that a group manages; 0 for one that no node has."""
     return dict.fromkeys((key for group in spec.groups if not _built_in(group.name) for key in group.max), 0) | dict(amounts)
 
 
 def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[str]:
-    """The resources of which a group uses more than its runtime and its min, in the order of their names."""
+    """Returns the resources of which a group uses more than its runtime and its min, in the order of their names."""
     group, runtime, used = tree.limits(name), tree.runtime(name), _without(tree.used(name), gone.get(name, {}))
     return sorted(key for key in group.max if used.get(key, 0) > max(runtime.get(key, 0), group.min.get(key, 0)))
 
@@ -472,7 +475,7 @@ def _with(group: Group, demand: Demand) -> Group:
 
 
 def _sum(some: Resources, more: Resources) -> dict[str, int]:
-    """The sums by resource that are above 0."""
+    """Returns the sums by resource that are above 0."""
     added = dict(some)
     for key, amount in more.items():
         added[key] = added.get(key, 0) + amount

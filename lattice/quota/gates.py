@@ -1,7 +1,7 @@
-"""What the quota tree says to one amount at one leaf: a gate for each level and resource, with its numbers.
+"""The verdict of the quota tree on one amount at one leaf: a gate for each level and resource, with its numbers.
 
-A gate is passed while used + asked stays within its limit. Only resources that are asked for are looked at, and only
-where a level manages them.
+A gate is passed while used + asked stays within its limit. Only resources that are asked for are compared, and only where a level
+manages them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RUNTIME: Final = "Runtime"
 MAX: Final = "Max"
 MIN: Final = "Min"
 Limited = Literal["Runtime", "Max", "Min"]
-"""What a gate compares with: what the group may use now, its ceiling, or (for non-preemptible work) its guarantee."""
+"""The limit of a gate: the runtime of the group, its ceiling, or (for non-preemptible work) its guarantee."""
 
 WAITING: Final = "WaitingForQuotaShare"
 """The reason of everything that a gate stops."""
@@ -28,17 +28,17 @@ class Borrower:
 
     quota: str
     amount: int
-    """How much more."""
+    """The use above the guarantee."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What the groups right below one borrow of a resource."""
+    """The loans of a resource among the groups directly below one."""
 
     borrowers: tuple[Borrower, ...] = ()
-    """Most first."""
+    """The largest loan first."""
     amount: int = 0
-    """All of them together."""
+    """The sum of all loans."""
 
 
 NOBODY: Final = Level()
@@ -53,10 +53,10 @@ class Gate:
     by: Limited
     asked: int
     used: int
-    """What counts against the limit: all use, or that of non-preemptible work where `by` is Min."""
+    """The use that counts against the limit: all, or that of non-preemptible work where `by` is Min."""
     limit: int
     request: int
-    """What the group asks for, pending and running, before the cut at its max."""
+    """The group's request, pending and running, before the cut at its max."""
     runtime: int
     min: int
     effective_min: int
@@ -64,16 +64,16 @@ class Gate:
 
     @property
     def passes(self) -> bool:
-        """Whether the amount fits."""
+        """Tells whether the amount fits."""
         return self.used + self.asked <= self.limit
 
     @property
     def room(self) -> int:
-        """What would fit now; at least 0."""
+        """Returns the amount that would fit now; at least 0."""
         return max(0, self.limit - self.used)
 
     def times(self, count: int) -> Gate:
-        """The same gate before so many times as much."""
+        """Returns the gate for `count` times the amount."""
         return Gate(
             self.quota, self.resource, self.by, self.asked * count, self.used, self.limit, self.request, self.runtime, self.min,
             self.effective_min, self.max,
@@ -81,11 +81,11 @@ class Gate:
 
     @property
     def ceiling(self) -> int:
-        """What no wait raises: the min of work that may not be preempted, else the max."""
+        """Returns the limit that no wait raises: the min for work that may not be preempted, else the max."""
         return self.min if self.by == MIN else self.max
 
     def sentence(self) -> str:
-        """Why it does not fit, with the numbers and what to do; names nobody else."""
+        """Returns the sentence why the amount does not fit, with the numbers and the next step; names no other group."""
         asked, used, limit, ceiling, least = (
             quantity(self.resource, amount) for amount in (self.asked, self.used, self.limit, self.ceiling, self.min)
         )
@@ -108,25 +108,25 @@ class Gate:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The first gate that does not let an amount pass, and who uses what is missing."""
+    """The first gate that does not let an amount pass, and the loans beside it."""
 
     gate: Gate
     beside: Level = NOBODY
-    """What the groups of that level borrow, its own group among them."""
+    """The loans among the groups of that level, its own group included."""
 
     @property
     def reason(self) -> str:
-        """The word for it."""
+        """Returns the word for the condition."""
         return WAITING
 
     @cached_property
     def borrowers(self) -> tuple[Borrower, ...]:
-        """Siblings of that level that use more than their guarantee, most first; for readers who may know."""
+        """Returns the siblings of that level that use more than their guarantee, most first; for readers who may know."""
         return tuple(one for one in self.beside.borrowers if one.quota != self.gate.quota)
 
     @cached_property
     def message(self) -> str:
-        """The sentence for everybody: the names of others are left out."""
+        """Returns the sentence for every reader: the names of other groups are left out."""
         own = max(0, self.gate.used - self.gate.effective_min) if self.beside.amount else 0
         borrowed = self.beside.amount - own
         if not borrowed:
@@ -134,7 +134,7 @@ class Blocked:
         return f"{self.gate.sentence()}; other groups borrow {quantity(self.gate.resource, borrowed)}"
 
     def message_with_names(self, most: int = 5) -> str:
-        """The sentence for those who may list other groups."""
+        """Returns the sentence for readers who may list other groups."""
         if not self.borrowers:
             return self.gate.sentence()
         named = [f"{borrower.quota} {quantity(self.gate.resource, borrower.amount)}" for borrower in self.borrowers[:most]]

@@ -1,6 +1,6 @@
-"""From all objects that declare groups to the groups that make trees: what collides, hangs in the air or runs in a circle is left out.
+"""Selects from all declared groups those that make trees; leaves out collisions, groups without a parent, and cycles.
 
-Admission refuses such objects, but it may have been down: whoever builds the trees relies on this alone.
+Admission refuses such objects, but it may have been down: the builder of the trees relies on this alone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ REASONS: Final[dict[str, str]] = {
     "ParentCycle": "the group is above itself",
     "TreeNotAtTop": "a group below another one cannot be the root of a tree",
 }
-"""Why a declared group takes no part."""
+"""The reasons for which a declared group takes no part."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A declared group that takes no part, and why."""
+    """A declared group that takes no part, with the reason."""
 
     declared: Declared
     reason: str
@@ -42,7 +42,7 @@ class Gathered:
     """Koordinator's own objects for its built-in groups: their max bounds the default group."""
 
     def tree_of(self, name: str) -> str:
-        """The root of the tree that a group is in; "" is the default tree."""
+        """Returns the root of a group's tree; "" is the default tree."""
         group = self.groups[name]
         while group.parent:
             group = self.groups[group.parent]
@@ -50,7 +50,7 @@ class Gathered:
 
 
 def gather(declared: Iterable[Declared]) -> Gathered:
-    """Take each group that has its name to itself and a way to the first level."""
+    """Selects each group that has its name to itself and a way to the first level."""
     left_out: list[LeftOut] = []
     built_in: list[Declared] = []
     by_name: dict[str, Declared] = {}
@@ -88,7 +88,7 @@ def gather(declared: Iterable[Declared]) -> Gathered:
 
 
 def _lost(each: Declared, by_name: Mapping[str, Declared], groups: Mapping[str, Declared]) -> LeftOut:
-    """Why no way leads from a group to the first level."""
+    """Returns the reason why no way leads from a group to the first level."""
     seen = [each.name]
     above = by_name.get(each.parent)
     while above is not None and above.name not in seen and above.name not in groups:

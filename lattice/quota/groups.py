@@ -1,4 +1,4 @@
-"""What a quota group is: its limits, its weight, its demand; and the options of a tree. Amounts are whole units.
+"""A quota group: its limits, its weight, its demand; and the options of a tree. Amounts are whole units.
 
 cpu counts in millicores, memory in bytes, every other resource in its own unit.
 """
@@ -12,7 +12,7 @@ from typing import Final
 ROOT: Final = "koordinator-root-quota"
 """The parent of the first level; an absent or empty parent means it."""
 BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-default-quota"})
-"""Names that no group of a tree may have: what system and default use is subtracted from the total once."""
+"""Names that no group of a tree may have: the use of system and default is subtracted from the total once."""
 
 Resources = Mapping[str, int]
 """Amounts by resource; an absent one is zero."""
@@ -27,41 +27,41 @@ class Group:
     is_parent: bool = False
     """Whether it may have children; it then normally has no work of its own."""
     min: Resources = field(default_factory=dict)
-    """What it is guaranteed."""
+    """The guarantee."""
     max: Resources = field(default_factory=dict)
-    """Its ceiling; the keys are the resources that it manages."""
+    """The ceiling; its keys are the resources that the group manages."""
     shared_weight: Resources = field(default_factory=dict)
-    """Its power in competing for what is idle; absent, or zero throughout: `max`."""
+    """The weight in the division of idle resources; absent, or zero throughout: `max`."""
     lends: bool = True
     """Whether others may use the idle part of `min`."""
     lend_limit: Resources = field(default_factory=dict)
-    """How much of `min` it lends at most; of a resource that is absent, all."""
+    """The most of `min` that it lends; absent resources are lent in full."""
     scales: bool | None = None
     """Whether `min` is scaled down when the siblings' sum is above what there is; None: as the tree's options say."""
     guarantees: bool | None = None
-    """Whether what it uses is a floor, so that its idle min is not lent; None: as the tree's options say."""
+    """Whether its use is a floor, so that its idle min is not lent; None: as the tree's options say."""
     request: Resources = field(default_factory=dict)
-    """All of its own work, pending and running."""
+    """Of all of its own work, pending and running."""
     used: Resources = field(default_factory=dict)
-    """Its own work that holds nodes."""
+    """Of its own work that holds nodes."""
     non_preemptible_used: Resources = field(default_factory=dict)
     """The part of `used` whose work may not be stopped for others."""
     floor: Resources = field(default_factory=dict)
-    """What is not taken back whatever `min` says."""
+    """The amount that is never taken back, whatever `min` says."""
     keeps_unmanaged: bool = False
     """Whether demand stays booked for resources that are not in `max`."""
 
     def booked(self, amounts: Resources) -> dict[str, int]:
-        """The amounts of the resources that the group manages."""
+        """Returns the amounts of the resources that the group manages."""
         return {key: amount for key, amount in amounts.items() if amount and (self.keeps_unmanaged or key in self.max)}
 
     def kept(self, resource: str) -> int:
-        """The part of `min` that it does not lend: it asks for at least so much, whatever its work asks for."""
+        """Returns the part of `min` that the group does not lend; it asks for at least so much, whatever its work asks for."""
         least = self.min.get(resource, 0)
         return max(0, least - self.lend_limit.get(resource, least)) if self.lends else least
 
     def weight(self, *, literal: bool) -> dict[str, int]:
-        """The weight of each resource of `max`; `literal` takes zeros throughout as zeros."""
+        """Returns the weight of each resource of `max`; `literal` takes zeros throughout as zeros."""
         given = self.shared_weight
         if not given or not (literal or any(given.values())):
             return dict(self.max)
@@ -70,12 +70,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a tree is divided."""
+    """The options of a tree's division."""
 
     scale_min: bool = False
     """Whether mins shrink in proportion where their sum is above what there is."""
     guarantee_used: bool = False
-    """Whether what is allocated is a floor; implies that idle mins are not lent."""
+    """Whether allocated amounts are a floor; implies that idle mins are not lent."""
     raw_weight: bool = False
     """Whether weights of zero throughout are taken literally."""
     system_used: Resources = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""From everything that declares groups to what the scheduler plants: trees, their rules, whose work is where, and who is left out."""
+"""Converts all objects that declare groups into trees, their rules, the bindings of work, and the objects left out."""
 
 from __future__ import annotations
 
@@ -49,24 +49,25 @@ class Layout:
     """By tree."""
     bindings: Bindings = field(default_factory=lambda: bindings_of(()))
     selections: tuple[tuple[str, Selection], ...] = ()
-    """The nodes of each tree but the default one; who was declared earlier comes first."""
+    """The nodes of each tree but the default one; the tree declared earlier comes first."""
     shares: Mapping[str, tuple[int, int, tuple[str, ...] | None]] = field(default_factory=dict)
-    """By such a tree: the part of its nodes' capacity that it divides (numerator, denominator), and the resources (None: all)."""
+    """By tree but the default one: the part of its nodes' capacity that it divides (numerator, denominator), and the resources (None: all).
+    """
     faults: Mapping[Origin, tuple[str, str]] = field(default_factory=dict)
-    """Why an object takes no part: a reason and a sentence."""
+    """By object that takes no part: a reason and a sentence."""
     breaches: Mapping[str, Breach] = field(default_factory=dict)
-    """What a group that takes part breaks of the rules, by its name."""
+    """By group that takes part: the rule that it breaks."""
     default: Declared | None = None
     """Koordinator's object for the default group: its max bounds the work that is in no other group."""
 
 
 def origin_of(source: Source) -> Origin:
-    """The object that declared a group."""
+    """Returns the identity of the object that declared a group."""
     return source.group, source.namespace, source.name
 
 
 def text_of(origin: Origin) -> str:
-    """An object as people name it: `ElasticQuota physics (lattice.dev)`."""
+    """Returns an object as people name it: `ElasticQuota physics (lattice.dev)`."""
     group, namespace, name = origin
     return Source(group, name, namespace).text
 
@@ -74,7 +75,7 @@ def text_of(origin: Origin) -> str:
 def layout(
     ours: Iterable[ElasticQuota], theirs: Iterable[KoordinatorQuota], profiles: Iterable[KoordinatorProfile], config: QuotaTreeOptions
 ) -> Layout:
-    """Everything that can be planted; an object that does not read, or collides, is left out and named in `faults`."""
+    """Returns the trees of all sound objects; an object that does not parse, or collides, is left out and named in `faults`."""
     faults: dict[Origin, tuple[str, str]] = {}
     sound = [profile for profile in profiles if _read(profile, tree_of, PROFILE, faults) is not None]
     quotas = list(theirs)
@@ -112,7 +113,7 @@ def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Orig
 
 
 def _bounded(group: Group, default: Declared | None) -> Group:
-    """The default group within the max of Koordinator's own object for it, where there is one."""
+    """Returns the default group within the max of Koordinator's own object for it, where there is one."""
     if default is None:
         return group
     bounds = {key: most for key, most in default.max.items() if not is_boundless(most)}
@@ -120,7 +121,7 @@ def _bounded(group: Group, default: Declared | None) -> Group:
 
 
 def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
-    """What each tree divides, from what the nodes of each have: a tree's ratio of it, rounded down; the default tree has the rest."""
+    """Returns the capacity that each tree divides: its ratio of its nodes, rounded down; the default tree has the rest."""
     rest: dict[str, int] = {}
     for amounts in counted.values():
         for resource, amount in amounts.items():
@@ -139,7 +140,7 @@ def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, di
 
 
 def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tuple[str, str]]) -> R | None:
-    """What an object declares; None and a fault where an amount of it does not read."""
+    """Returns the group that an object declares; notes a fault and returns None where an amount of it does not parse."""
     try:
         return made(view)
     except Rejected as error:
@@ -148,7 +149,7 @@ def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tupl
 
 
 def objects(groups: Mapping[str, Declared]) -> Iterator[tuple[Origin, Declared]]:
-    """Each group with the object that declares it; those that a profile makes have none of their own."""
+    """Yields each group with the object that declares it; groups that a profile makes have none."""
     for declared in groups.values():
         if declared.source.group != PROFILE:
             yield origin_of(declared.source), declared

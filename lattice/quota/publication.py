@@ -1,4 +1,4 @@
-"""What is published of a group: the status of an ElasticQuota, and Koordinator's annotations and status."""
+"""Builds the published figures of a group: the status of an ElasticQuota, and Koordinator's annotations and status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lattice.views import Condition, ElasticQuota, KoordinatorQuota
 OVERUSED: Final = "Overused"
 """The condition that says whether a group uses more than it may."""
 SUMMARY_LIMIT: Final = 120
-"""Characters of one column of a table."""
+"""Most characters of one column of a table."""
 PUBLISHED: Final = tuple(PREFIX + name for name in ("runtime", "request", "child-request", "non-preemptible-used"))
 """Koordinator's annotations that are published, not read."""
 _AMOUNTS: Final = ("total", "request", "childRequest", "used", "nonPreemptibleUsed", "runtime", "effectiveMin", "borrowed")
@@ -27,24 +27,24 @@ Patch = dict[str, Any]
 
 @dataclass(frozen=True)
 class News:
-    """What the scheduler knows of one group."""
+    """The scheduler's figures of one group."""
 
     standing: GroupState | None = None
-    """None: it takes no part."""
+    """The state of the group; None: it takes no part."""
     fault: tuple[str, str] | None = None
-    """Why it takes no part, or is not as it was asked for: a reason and a sentence."""
+    """A reason and a sentence, where it takes no part or is not as it was asked for."""
     total: Resources | None = None
-    """Of the root of a tree, and of each first level of the default tree: what the tree divides."""
+    """The amounts that the tree divides; of the root of a tree, and of each first level of the default tree."""
     over: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By resource of which it uses more than it may: used and allowed."""
+    """By overused resource: used and allowed."""
     over_since: str | None = None
     """RFC 3339."""
     scarce: Container[str] = frozenset()
-    """Resources of which the mins around it are more than there is: not all of them can be met at once."""
+    """Resources of which the mins at its level are more than there is: not all of them can be met at once."""
 
 
 def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
-    """The merge patch that makes the status of an ElasticQuota true; None where it is."""
+    """Returns the merge patch that brings the status of an ElasticQuota up to date; None where it is."""
     status, amounts = view.status, _amounts(news)
     conditions = _conditions(view, news, now)
     before = {name: getattr(status, _snake(name)) for name in amounts}
@@ -68,7 +68,10 @@ def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
 
 
 def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
-    """Koordinator's annotations and `status.used` of a group, in the names of its own max; nothing where it takes no part."""
+    """Returns the patch of Koordinator's annotations and `status.used`, in the names of its own max.
+
+    Empty where the group takes no part.
+    """
     standing = news.standing
     if standing is None:
         return {}
@@ -83,7 +86,7 @@ def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
 
 
 def is_published(view: KoordinatorQuota, patch: Patch) -> bool:
-    """Whether an object says already what a patch would make it say."""
+    """Tells whether an object already has the values of a patch."""
     if not patch:
         return True
     notes = patch["metadata"]["annotations"]
@@ -93,7 +96,7 @@ def is_published(view: KoordinatorQuota, patch: Patch) -> bool:
 
 
 def _amounts(news: News) -> dict[str, dict[str, int | str] | None]:
-    """The amounts of a status by the name of their field; None where there is nothing to say."""
+    """Returns the amounts of a status by the name of their field; None for an empty one."""
     standing = news.standing
     given: dict[str, Resources] = {name: {} for name in _AMOUNTS}
     if standing is not None:
@@ -156,7 +159,7 @@ def _short(text: str) -> str:
 
 
 def _replacing(before: Mapping[str, int | str] | None, after: Mapping[str, int | str] | None) -> Mapping[str, int | str | None] | None:
-    """A merge patch from one map to another: what is gone is named with null."""
+    """Returns a merge patch from one map to another; removed keys become null."""
     if after is None:
         return None
     return {**dict.fromkeys((before or {}).keys() - after.keys()), **after}

@@ -1,10 +1,10 @@
-"""Taking back what was lent: the clock that runs while a group uses more than it may, and the choice of whole allocations.
+"""Takes back loans: the clock that runs while a group uses more than it may, and the choice of whole allocations.
 
-A group that is over for strictly longer than the delay is due; any sample that finds it not over stops its clock, and
-being due starts it again, so that another round needs another full delay. Victims are taken least important first:
-lower class, then the least work lost, then the later start, then the name. Whoever still fits afterwards stays, the
-most important first. Full vectors of resources are compared; nothing is taken from a group that is within its min, nor
-work that may not be preempted. A parent's overuse is charged to those below it that are over themselves.
+A group that is over for strictly longer than the delay is due; any sample that finds it not over stops its clock, and being due starts
+it again, so that another round needs another full delay. Victims are taken least important first: lower class, then the least work
+lost, then the later start, then the name. Work that still fits afterwards stays, the most important first. Full vectors of resources
+are compared; nothing is taken from a group that is within its min, nor work that may not be preempted. A parent's overuse is charged to
+those below it that are over themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Holding:
     key: str
     leaf: str
     amounts: Resources
-    """What it holds, as it is booked."""
+    """The amounts that it holds, as they are booked."""
     preemption_class: int
     started: float
     """Seconds of any one clock."""
@@ -37,21 +37,21 @@ class Holding:
     """Work that ending it now would lose: node-hours since its start or its last checkpoint."""
     preemptible: bool = True
     leaving: bool = False
-    """Whether it ends already; it still counts as used."""
+    """Whether it is ending; it still counts as used."""
 
     def order(self) -> tuple[int, float, float, str]:
-        """Its place among those that may have to go; the least important is the least."""
+        """Returns a sort key that puts the least important work first."""
         return (self.preemption_class, self.lost_node_hours, -self.started, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A group is over: its owner is told that work will be stopped at `due`, should it stay so."""
+    """A group is over; its work will be stopped at `due`, should it stay so, and its owner is told."""
 
     over: Overuse
     due: float
     resumed: bool = False
-    """Whether its clock goes on from what others found."""
+    """Whether its clock goes on from an earlier observer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ Sampled = Began | Ended | Due
 
 
 class OveruseClock:
-    """Since when each group is over; the caller gives the time, in seconds of a monotonic clock."""
+    """Keeps since when each group is over; the caller gives the time, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -82,10 +82,10 @@ class OveruseClock:
         self, over: Iterable[Overuse], now: float, delay: Mapping[str, float] | float = DELAY_SECONDS, *,
         earlier: Mapping[str, float] = _NOBODY,
     ) -> tuple[Sampled, ...]:  # fmt: skip
-        """What changed with this sample; `delay` in seconds, one for all or by tree (absent: the default).
+        """Returns the changes of this sample; `delay` in seconds, one for all or by tree (absent: the default).
 
-        `earlier` says how many seconds ago others found a group over first. Within the delay its clock goes on from there; after it
-        a round may have been taken already, and the clock begins anew.
+        `earlier` says how many seconds ago an earlier observer first found a group over. Within the delay its clock goes on from there;
+        after it a round may have been taken already, and the clock begins anew.
         """
         found = {each.name: each for each in over}
         outcomes: list[Sampled] = [Ended(name) for name in self._since if name not in found]
@@ -102,7 +102,7 @@ class OveruseClock:
         return tuple(outcomes)
 
     def since(self, name: str) -> float | None:
-        """Since when a group is over, or since its last round; None when it is not."""
+        """Returns since when a group is over, or since its last round; None when it is not over."""
         return self._since.get(name)
 
 
@@ -117,16 +117,16 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round takes back."""
+    """The allocations that one round takes back."""
 
     revoked: tuple[Revoked, ...]
-    """Least important first."""
+    """The least important first."""
     left: tuple[Overuse, ...]
-    """Groups that are still over once these are gone: too many for one round, or the rest may not be taken."""
+    """Groups that are still over after the round: too many for one round, or the rest may not be taken."""
 
 
 def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], most: int = MOST_A_ROUND) -> Round:
-    """The allocations that one round stops so that every due group is within what it may use; at most so many."""
+    """Returns the allocations, at most so many, that one round stops to bring every due group within its allowance."""
     balance = _Balance(forest, due)
     candidates: list[Holding] = []
     for holding in holdings:
@@ -158,9 +158,10 @@ def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], 
 def make_room(
     forest: Forest, leaf: str, amounts: Resources, preemption_class: int, holdings: Iterable[Holding], *, non_preemptible: bool = False
 ) -> tuple[Holding, ...] | None:
-    """Work of a lower class at the same leaf that has to go so that an amount fits at every level; None where no such work helps.
+    """Returns work of a lower class at the same leaf that has to go so that an amount fits at every level.
 
-    Empty where it fits already. Guarantees of the leaf are not looked at: the work stays within its own group.
+    Empty where it fits already; None where no such work helps. Guarantees of the leaf are not compared: the work stays within its own
+    group.
     """
     gates = [gate for gate in forest.gates(leaf, amounts, non_preemptible=non_preemptible) if not gate.passes]
     if any(gate.by == "Min" for gate in gates):
@@ -190,7 +191,7 @@ def make_room(
 
 
 class _Balance:
-    """What the groups on the way to the due ones use, while allocations are taken and given back."""
+    """The use of the groups on the way to the due ones, while allocations are taken and given back."""
 
     def __init__(self, forest: Forest, due: Sequence[Overuse]) -> None:
         self._forest = forest
@@ -202,7 +203,7 @@ class _Balance:
         self._gone: set[str] = set()
 
     def _path(self, leaf: str) -> tuple[str, ...]:
-        """The way up as far as the highest due group; empty where none is due on it."""
+        """Returns the way up as far as the highest due group; empty where none is due on it."""
         if leaf not in self._paths:
             way = self._forest.path(leaf)
             end = max((at + 1 for at, name in enumerate(way) if name in self._due), default=0)
@@ -214,7 +215,7 @@ class _Balance:
         return self._paths[leaf]
 
     def charge(self, holding: Holding, *, strict: bool) -> tuple[Overuse, str] | None:
-        """The due group and resource that a holding is to be taken for.
+        """Returns the due group and resource that a holding is to be taken for; None: it is not to be taken.
 
         Every group from its leaf up to there uses more than its min; if strict, more than it may.
         """
@@ -229,12 +230,12 @@ class _Balance:
         return None
 
     def over(self, due: Overuse) -> bool:
-        """Whether a due group is over with what is left."""
+        """Tells whether a due group is still over."""
         used = self._used.get(due.name, due.used)
         return any(used.get(key, 0) > amount for key, amount in due.allowed.items())
 
     def fits(self, holding: Holding) -> bool:
-        """Whether no due group on its way would be over with it in a resource that it holds."""
+        """Tells whether every due group on its way stays within its allowance with this holding."""
         for name in self._path(holding.leaf):
             if name in self._due:
                 for key, allowed in self._due[name].allowed.items():
@@ -244,16 +245,16 @@ class _Balance:
         return True
 
     def gone(self, holding: Holding) -> bool:
-        """Whether it is taken."""
+        """Tells whether the holding is taken."""
         return holding.key in self._gone
 
     def take(self, holding: Holding) -> None:
-        """It holds nothing more."""
+        """Takes a holding out of the sums."""
         self._gone.add(holding.key)
         self._book(holding, -1)
 
     def give(self, holding: Holding) -> None:
-        """It stays after all."""
+        """Puts a holding back into the sums."""
         self._gone.discard(holding.key)
         self._book(holding, 1)
 

@@ -1,8 +1,8 @@
 """The rules that a quota tree must keep, as chains of (reason, sentence); numbers as in the tree's document.
 
-`structural_faults` are no tree at all and can never be divided. `rule_faults` are what Koordinator's webhook refuses
-(R4, R9, R10, R11, R14) although its scheduler can divide such a tree, and capacity that is nothing. `odd_faults` may be
-so for a time, and are said.
+`structural_faults` mean that the groups are no tree and can never be divided. `rule_faults` are those that Koordinator's webhook
+refuses (R4, R9, R10, R11, R14) although its scheduler can divide such a tree, and capacity of zero. `odd_faults` are allowed for a
+time, and reported.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ REASONS: Final[dict[str, str]] = {
     "MaxBelowUsed": "a group uses more than its max (only a warning)",
     "RequestBelowUsed": "a group asks for less than it uses (only a warning)",
 }
-"""Every reason of this room, and what it means."""
+"""Every reason in this module, with its meaning."""
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong, in a word and a sentence."""
+    """One fault, in a word and a sentence."""
 
     reason: str
     sentence: str
 
 
 def structural_faults(groups: Sequence[Group]) -> list[Fault]:
-    """What makes the groups no tree: names taken twice, parents that are not there, cycles."""
+    """Returns the faults by which the groups are no tree: names taken twice, unknown parents, cycles."""
     return [*_names(groups), *_parents(groups)]
 
 
 def rule_faults(total: Resources, groups: Sequence[Group]) -> list[Fault]:
-    """What the rules forbid in a tree that has the right structure; `total` is without what the built-in groups use."""
+    """Returns the breaches of the rules in a tree of sound structure; `total` is without the use of the built-in groups."""
     faults = [*_total(total)]
     by_name = {group.name: group for group in groups}
     children: dict[str, list[Group]] = {}
@@ -63,7 +63,7 @@ def rule_faults(total: Resources, groups: Sequence[Group]) -> list[Fault]:
 
 
 def odd_faults(groups: Sequence[Group]) -> list[Fault]:
-    """What is no breach of a rule, and rarely meant: use above max, and demand that leaves out what is used."""
+    """Returns states that break no rule and are rarely meant: use above max, and demand that leaves out some use."""
     faults = []
     for group in groups:
         for key, used in group.used.items():

@@ -1,4 +1,4 @@
-"""Which nodes a tree divides: a selection, and what of a node it looks at."""
+"""Selects the nodes that a tree divides, by the traits of a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 class Traits(NamedTuple):
-    """What a selection sees of a node; `gpu_type` in upper case."""
+    """The traits of a node that a selection compares; `gpu_type` in upper case."""
 
     name: str
     group: str = ""
@@ -25,7 +25,7 @@ class Traits(NamedTuple):
 
 
 def traits_of(node: Node) -> Traits:
-    """What a selection sees of a LatticeNode: its labels, and those that follow from its group, GPUs and name."""
+    """Returns the traits of a LatticeNode: its labels, and those that follow from its group, GPUs and name."""
     capabilities = counted(node)
     derived = {HOSTNAME_LABEL: node.metadata.name, GROUP_LABEL: node.spec.group, GPU_TYPE_LABEL: capabilities.gpu_type}
     labels = {key: value for key, value in derived.items() if value} | node.metadata.labels
@@ -41,7 +41,7 @@ class LabelTest(NamedTuple):
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels satisfy it; an unknown operator is satisfied by none."""
+        """Tells whether the labels satisfy the requirement; no labels satisfy an unknown operator."""
         present, value = self.key in labels, labels.get(self.key)
         match self.operator:
             case "In":
@@ -58,7 +58,7 @@ class LabelTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All that is given must hold; nothing given selects nothing, unless `everything`."""
+    """Selects nodes for which all given fields hold; nothing given selects nothing, unless `everything`."""
 
     groups: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Selection:
         return bool(self.groups or self.gpu_types or self.features or self.labels or self.tests or self.everything)
 
     def selects(self, node: Traits) -> bool:
-        """Whether a node is one of them."""
+        """Tells whether the selection includes a node."""
         return (
             bool(self)
             and (not self.groups or node.group in self.groups)
@@ -86,17 +86,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Which tree divides which node: `tree_of` by node ("": the default tree), and the claims that lost."""
+    """The tree that divides each node: `tree_of` by node ("": the default tree), and the claims that lost."""
 
     tree_of: Mapping[str, str]
     contested: Mapping[str, Mapping[str, int]]
-    """Of each tree that lost nodes: how many, by the tree that has them."""
+    """By tree that lost nodes: how many, by the tree that has them."""
     empty: tuple[str, ...]
     """Trees that select no node."""
 
 
 def share_out(trees: Iterable[tuple[str, Selection]], nodes: Iterable[Traits]) -> Shares:
-    """Give each node to the first tree, in the order given, that selects it; to the default tree where none does."""
+    """Gives each node to the first tree, in the order given, that selects it; to the default tree where none does."""
     order = list(trees)
     tree_of: dict[str, str] = {}
     contested: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""How one tree is divided and taken back: its own settings first, then those of the LatticeConfig."""
+"""The rules of one tree for division and revocation: its own settings first, then those of the LatticeConfig."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON = "On"
 
 @dataclass(frozen=True, slots=True)
 class TreeRules:
-    """What holds in one tree."""
+    """The rules in force in one tree."""
 
     options: Options
     """For the division; weights are literal, since a declared group has one for each of its resources."""
@@ -29,7 +29,7 @@ class TreeRules:
 
 
 def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
-    """The rules of a tree (None: the default tree)."""
+    """Returns the rules of a tree (None: the default tree)."""
     delay = parse_duration(config.delay)
     if tree is None:
         options = Options(scale_min=config.scale_min, guarantee_used=config.guarantee_used, raw_weight=True)
@@ -46,5 +46,5 @@ def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
 
 
 def default_group(config: QuotaTreeOptions) -> Group:
-    """The group of work that belongs to no other, with its ceiling (none: no bound)."""
+    """Returns the group of work that belongs to no other, with its ceiling (empty: no bound)."""
     return Group(DEFAULT, max=amounts_of(config.default_max or {}, field="spec.quotaTree.defaultMax"))

@@ -1,8 +1,8 @@
-"""The division of many sets at once, as vectors of 64-bit integers: the same answers as `lattice.quota.division`, to the unit.
+"""Divides many sets at once, as vectors of 64-bit integers, with the same answers as `lattice.quota.division`, to the unit.
 
-A row is one resource of one set. The level is searched in floating point from where it was last, and what it says is
-then checked in integers: the share rounded down and its remainder are exact, whatever the sizes. Rows whose weights are
-too large, or whose check does not come to an end, are divided by the rule itself.
+A row is one resource of one set. The level is searched in floating point from where it was last, and the result is then checked in
+integers: the share rounded down and its remainder are exact, whatever the sizes. Rows whose weights are too large, or whose check does
+not converge, are divided by the rule itself.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Views:
     keeps: Marks
     """By slot: whether it keeps its idle floor."""
     keeping: bool
-    """Whether anybody does."""
+    """Whether any slot does."""
     able: Marks
     """By slot: whether its min shrinks."""
     weightless: bool
-    """Whether anybody has no weight."""
+    """Whether any slot has no weight."""
     plan: list[Batch] = field(default_factory=list)
 
 
@@ -75,12 +75,12 @@ class Batch:
 
     @property
     def sets(self) -> int:
-        """How many there are."""
+        """Returns the number of sets."""
         return len(self.names)
 
 
 def batches(columns: Columns) -> Sequence[Batch]:
-    """All sets, from the top; those of one batch are divided at once."""
+    """Returns all sets, from the top, in batches that are divided at once."""
     views = _views(columns)
     if not views.plan:
         views.plan = list(_plan(columns))
@@ -88,13 +88,16 @@ def batches(columns: Columns) -> Sequence[Batch]:
 
 
 def batch_of(columns: Columns, p: int) -> Batch:
-    """The set below one slot."""
+    """Returns the set below one slot as a batch."""
     first, last = columns.first[p], columns.last[p]
     return Batch(slice(p, p + 1), slice(first, last), [p], last - first, _places(last - first))
 
 
 def divide(columns: Columns, batch: Batch) -> list[tuple[int, int]]:
-    """Divide what each parent may use among its children, every resource; resource and parent of what must be divided by the rule."""
+    """Divides the runtime of each parent among its children, for every resource.
+
+    Returns resource and parent of the rows that must be divided by the rule.
+    """
     with np.errstate(all="ignore"):  # rows that are not fit for this are divided again
         wrong = _divide(columns, _views(columns), batch)
     again = [(k, p) for k, p in columns.heavy if p in batch.names] if columns.heavy else []
@@ -102,7 +105,7 @@ def divide(columns: Columns, batch: Batch) -> list[tuple[int, int]]:
 
 
 def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
-    """One resource a row, then one set; the columns take the shares; the rows that are not sure."""
+    """Writes the shares of all rows (one for each resource of each set) into the columns; returns the rows that are not sure."""
     resources, members, parents = len(columns.keys), batch.members, batch.parents
     shape = (resources * batch.sets, batch.width)
     limits, ratings = views.limit[:, members].reshape(shape), views.rating[:, members].reshape(shape)
@@ -131,7 +134,7 @@ def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
 
 
 def _mins(columns: Columns, views: Views, batch: Batch, available: Ints) -> tuple[Ints, list[int]]:
-    """The mins in effect; and the rows in which they are too large for this."""
+    """Returns the mins in effect, and the rows in which they are too large for floating point."""
     least = views.least[:, batch.members].reshape(-1, batch.width)
     sums = views.least_below[:, batch.parents].reshape(-1)
     rows = (sums > available).nonzero()[0]
@@ -152,24 +155,24 @@ def _mins(columns: Columns, views: Views, batch: Batch, available: Ints) -> tupl
 
 
 class _Rows(NamedTuple):
-    """What is divided: one row for each resource of each set."""
+    """The input of a division: one row for each resource of each set."""
 
     pool: Ints
-    """What is left once everybody has his floor, or less."""
+    """The amount left once each slot has its floor, or less."""
     needs: Ints
-    """What each asks for on top; nothing where he has no weight."""
+    """The amount that each slot asks for on top; 0 where it has no weight."""
     weights: Ints
     ratings: Floats
-    """The weights again; 1 where there is none."""
+    """The weights again; 1 where a slot has none."""
     power: Ints
     """The sum of the weights of a row."""
     level: Floats
-    """Where the search starts, and, once it is over, what it found."""
+    """The start of the search, and afterwards its result."""
     places: Ints
 
 
 def _fill(rows: _Rows, shares: Ints) -> list[int]:
-    """Add to the shares what each gains; the rows that are not sure."""
+    """Adds the gain of each slot to the shares; returns the rows that are not sure."""
     wanted = _add(rows.needs, axis=1)
     short = (rows.pool > 0) & (wanted > rows.pool)
     if short.all():
@@ -189,7 +192,7 @@ def _fill(rows: _Rows, shares: Ints) -> list[int]:
 
 
 def _pour(rows: _Rows) -> tuple[Ints, Marks]:
-    """Share each row's pool, which is less than its needs: what each gains, and the rows that are not sure."""
+    """Divides each row's pool, which is less than its needs; returns the gains, and the rows that are not sure."""
     full, left, power, broken = _search(rows)
     checks = 0
     while True:
@@ -213,14 +216,14 @@ def _pour(rows: _Rows) -> tuple[Ints, Marks]:
 
 
 def _left(rows: _Rows, full: Marks) -> tuple[Ints, Ints]:
-    """What is left for those who are not full, and their weight."""
+    """Returns the pool left for the slots that are not full, and their weight."""
     return rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
 
 
 def _search(rows: _Rows) -> tuple[Marks, Ints, Ints, Marks]:
-    """Who has all he needs at the level, and what `_left` says of it; and the rows in which the search came to no end.
+    """Returns the slots that are full at the level, the rest as in `_left`, and the rows in which the search did not converge.
 
-    From any level it takes a few steps. Who needs nothing has it at any level.
+    From any level it takes a few steps. A slot without needs is full at any level.
     """
     ratios = rows.needs / rows.ratings
     full = ratios <= rows.level[:, None]
@@ -241,7 +244,7 @@ def _search(rows: _Rows) -> tuple[Marks, Ints, Ints, Marks]:
 
 
 def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
-    """weight × pool ÷ power as quotient and remainder, exact: weights are at most the power, which is below 2^53.
+    """Returns weight × pool ÷ power as quotient and remainder, exact: weights are at most the power, which is below 2^53.
 
     The product may pass 2^63: its remainder is right all the same, since it is found modulo 2^64 and is small.
     """
@@ -261,7 +264,10 @@ def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
 
 
 def _largest(remainders: Ints, units: Ints, places: Ints) -> Marks:
-    """Who gets one unit: the largest remainders of a row, as many as it has units, fewer than places; the first of equals first."""
+    """Returns the slots that get one unit more: those with the largest remainders of a row, the first of equals first.
+
+    `units`: how many units a row has, fewer than places.
+    """
     rows, width = remainders.shape
     if width * LIGHT < FITS * 2 or int(remainders.max()) * width < FITS:
         ranked = np.full((rows, width + 1), LARGEST)
@@ -278,7 +284,7 @@ def _largest(remainders: Ints, units: Ints, places: Ints) -> Marks:
 
 
 def _places(width: int) -> Ints:
-    """What breaks a tie: the first place has the most."""
+    """Returns the weights that break ties: the first place has the most."""
     found = _PLACES.get(width)
     if found is None:
         found = _PLACES[width] = np.arange(width - 1, -1, -1)
@@ -316,14 +322,14 @@ def _views(columns: Columns) -> Views:
 
 
 def _below(columns: Columns, matrix: Ints) -> Ints:
-    """The sums over the set below each slot; they wrap where weights are too large for this."""
+    """Returns the sums over the set below each slot; they wrap where weights are too large for 64 bits."""
     upto = np.concatenate([np.zeros((len(matrix), 1), dtype=np.int64), np.cumsum(matrix, axis=1)], axis=1)
     sums: Ints = upto[:, columns.last] - upto[:, columns.first]
     return sums
 
 
 def _plan(columns: Columns) -> Iterator[Batch]:
-    """All sets in batches, from the top: those of one depth whose size is the same up to a factor of two."""
+    """Yields all sets in batches, from the top: those of one depth whose size is the same up to a factor of two."""
     depth = [0]
     for i in range(1, len(columns.names)):
         depth.append(depth[columns.parent[i]] + 1)

@@ -1,9 +1,9 @@
 """The quota tree: an object with one owner, changed only by named events, that divides where something changed.
 
-Demand rises: a group's request, cut at its max, is its parent's demand, and a change stops where the cut hides it.
-Runtime falls: each sibling set divides its parent's runtime. A changed set is marked, and divided when somebody below
-it is asked for, so that one change and one question cost the path to the root and not the tree. The figures stand in
-columns (`lattice.quota.columns`). The groups of a tree stay what they are: other groups are another tree.
+Demand rises: a group's request, cut at its max, is its parent's demand, and a change stops where the cut hides it. Runtime falls: each
+set of siblings divides its parent's runtime. A changed set is marked, and divided when a question needs a group below it, so that one
+change and one question cost the path to the root and not the tree. The figures stand in columns (`lattice.quota.columns`). The groups
+of a tree stay the same: other groups are another tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Own = tuple[dict[str, int], dict[str, int], dict[str, int]]
 
 
 class Figures(NamedTuple):
-    """What is known of one resource of one group."""
+    """The figures of one resource of one group."""
 
     used: int
     non_preemptible_used: int
@@ -36,7 +36,7 @@ class Figures(NamedTuple):
 
 
 class QuotaTree:
-    """The groups of one tree, the capacity they share, and what each of them may use now."""
+    """The groups of one tree, the capacity they share, and the runtime of each of them."""
 
     def __init__(self, total: Resources, options: Options, groups: Iterable[Group] = ()) -> None:
         self.options = options
@@ -47,13 +47,13 @@ class QuotaTree:
         """The demand of a group's own work, where it has had any."""
         self._columns: Columns | None = None
         self._borrowed: dict[tuple[str, str], Level] = {}
-        """By parent and resource; as long as nothing changes."""
+        """By parent and resource: the loans, kept until something changes."""
         self._plant(list(groups))
 
     # Events
 
     def total_changed(self, total: Resources) -> None:
-        """The capacity of the tree's nodes is another."""
+        """Replaces the capacity of the tree's nodes."""
         self._borrowed.clear()
         if total.keys() - self._total.keys() or any(amount >= 2**62 for amount in total.values()):
             self._columns = None
@@ -61,13 +61,13 @@ class QuotaTree:
         self._fill_root()
 
     def built_in_used_changed(self, system: Resources, default: Resources) -> None:
-        """The built-in groups use another amount, which is not the tree's to divide."""
+        """Replaces the use of the built-in groups, which the tree does not divide."""
         self._borrowed.clear()
         self.options = replace(self.options, system_used=dict(system), default_used=dict(default))
         self._fill_root()
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
-        """The work bound to a group asks for and holds so much more, or less where an amount is negative; never below nothing."""
+        """Adds to the demand of the work bound to a group (takes off where negative); never below 0."""
         self._borrowed.clear()
         group = self._group(name)
         own = self._demand(group)
@@ -85,7 +85,7 @@ class QuotaTree:
 
     @contextmanager
     def supposed(self, name: str, request: Resources) -> Iterator[None]:
-        """Have the work bound to a group ask for so much more, or less, for a while: what was found before holds again afterwards."""
+        """Adds to the request of a group (takes off where negative) while the block runs; kept answers hold again afterwards."""
         found, self._borrowed = self._borrowed, {}
         self.demand_added(name, request, {}, {})
         try:
@@ -97,17 +97,17 @@ class QuotaTree:
     # Questions
 
     def runtime(self, name: str) -> dict[str, int]:
-        """What a group may use now, of each resource that it manages; of the root, all that there is to divide."""
+        """Returns the amount that a group may use now, of each resource that it manages; of the root, all that there is to divide."""
         columns = self._divided(name)
         return self._managed(columns, name, columns.runtime)
 
     def effective_min(self, name: str) -> dict[str, int]:
-        """The part of its min that a group is really guaranteed now; of the root, its runtime."""
+        """Returns the part of its min that a group is really guaranteed now; of the root, its runtime."""
         columns = self._divided(name)
         return self._managed(columns, name, columns.effective if name != ROOT else columns.runtime)
 
     def request(self, name: str) -> dict[str, int]:
-        """What a group and all below it ask for, each level below cut at its max; at least what it does not lend of its min."""
+        """Returns the request of a group and all below it, each level cut at its max; at least the min that it does not lend."""
         self._known(name)
         columns = self._ready()
         slot = columns.slots[name]
@@ -116,23 +116,23 @@ class QuotaTree:
         return {key: amount for key, amount in found.items() if amount}
 
     def child_request(self, name: str) -> dict[str, int]:
-        """The same before it is raised to the part of min that a group does not lend."""
+        """Returns the request of a group before it is raised to the part of min that the group does not lend."""
         return self._some(name, self._ready().asked)
 
     def used(self, name: str) -> dict[str, int]:
-        """What the work of a group and of all below it holds."""
+        """Returns the amounts that the work of a group and of all below it holds."""
         return self._some(name, self._ready().used)
 
     def non_preemptible_used(self, name: str) -> dict[str, int]:
-        """The part of it whose work may not be stopped for others."""
+        """Returns the part of the use whose work may not be stopped for others."""
         return self._some(name, self._ready().fixed)
 
     def guaranteed(self, name: str) -> dict[str, int]:
-        """What is not taken back from a group, where groups are guaranteed what they use; else nothing."""
+        """Returns the amount that is never taken back from a group, where groups are guaranteed their use; else nothing."""
         return self._some(name, self._ready().guaranteed)
 
     def levels(self, name: str, keys: Sequence[str]) -> Iterator[tuple[Group, list[Figures | None]]]:
-        """A group and all above it, itself first, with its figures of some resources; None of one that it does not manage."""
+        """Yields a group and all above it, itself first, with its figures of these resources; None for one that it does not manage."""
         columns = self._divided(name)
         slot = columns.slots[name]
         while slot:
@@ -141,7 +141,7 @@ class QuotaTree:
             slot = columns.parent[slot]
 
     def fits(self, name: str, amounts: Resources) -> bool:
-        """Whether so much more stays within the runtime and the max of a group and of all above it."""
+        """Tells whether so much more stays within the runtime and the max of a group and of all above it."""
         columns = self._divided(name)
         used, runtime, most = columns.used, columns.runtime, columns.most
         slot = columns.slots[name]
@@ -156,14 +156,14 @@ class QuotaTree:
         return True
 
     def borrowed(self, parent: str, key: str) -> Level:
-        """What the groups right below one use of a resource above their guarantee in effect: found once until something changes."""
+        """Returns the loans of a resource among the groups directly below one; computed once until something changes."""
         found = self._borrowed.get((parent, key))
         if found is None:
             found = self._borrowed[parent, key] = self._level(parent, key)
         return found
 
     def is_wanted(self, name: str, key: str) -> bool:
-        """Whether somebody beside a group, or beside one above it, may use more of a resource than he does."""
+        """Tells whether a group beside this one, or beside one above it, may use more of a resource than it does."""
         columns = self._divided(name)
         slot, base = columns.slots[name], columns.index[key] * columns.width
         while slot:
@@ -175,7 +175,7 @@ class QuotaTree:
         return False
 
     def overused(self) -> list[str]:
-        """The groups that use more of a resource that they manage than their runtime and more than their min; parents first."""
+        """Returns the groups that use more of a managed resource than their runtime and more than their min; parents first."""
         self.refresh()
         columns = self._ready()
         found: set[int] = set()
@@ -187,16 +187,16 @@ class QuotaTree:
         return [columns.names[slot] for slot in sorted(found)]
 
     def path(self, name: str) -> list[str]:
-        """A group and all above it, itself first; the root left out."""
+        """Returns a group and all above it, itself first, without the root."""
         self._known(name)
         return list(self._upwards(name))[:-1]
 
     def refresh(self) -> None:
-        """Divide everything that is marked, at once: cheaper than to ask for every group when many are."""
+        """Divides every marked set at once: cheaper than a question for every group when many are marked."""
         divide_all(self._ready())
 
     def group(self, name: str) -> Group:
-        """A group as it is configured, with the demand of its own work."""
+        """Returns a group as it is configured, with the present demand of its own work."""
         group, own = self._group(name), self._own.get(name)
         if own is None:
             return group
@@ -204,23 +204,23 @@ class QuotaTree:
         return replace(group, request=request, used=used, non_preemptible_used=fixed)
 
     def demands(self) -> Iterator[tuple[str, Own]]:
-        """The demand of own work of every group that has any, by name; absent is nothing."""
+        """Yields by name the own demand of every group that has any; absent resources are 0."""
         for name in sorted(self._own):
             request, used, fixed = ({key: amount for key, amount in sums.items() if amount} for sums in self._own[name])
             if request or used or fixed:
                 yield name, (request, used, fixed)
 
     def limits(self, name: str) -> Group:
-        """A group as it is configured; its demand is that of its first day."""
+        """Returns a group as it is configured; its demand is the initial one."""
         return self._group(name)
 
     def children(self, name: str) -> list[str]:
-        """The groups right below one, in the order they came."""
+        """Returns the groups directly below one, in the order they came."""
         self._known(name)
         return list(self._children[name])
 
     def names(self) -> list[str]:
-        """All groups, parents first, the root left out."""
+        """Returns all groups, parents first, without the root."""
         found: list[str] = []
         waiting = [ROOT]
         while waiting:
@@ -229,12 +229,12 @@ class QuotaTree:
         return found[1:]
 
     def depth(self, name: str) -> int:
-        """How many groups stand above one; 0 on the first level."""
+        """Returns how many groups stand above one; 0 on the first level."""
         self._known(name)
         return sum(1 for _ in self._upwards(name)) - 2
 
     def validate(self) -> None:
-        """Build the tree again from its groups alone and compare; raises Corrupt on a difference."""
+        """Builds the tree again from its groups alone; raises Corrupt on a difference."""
         again = QuotaTree(self._total, self.options, [self.group(name) for name in self.names()])
         again.refresh()
         questions = ("request", "child_request", "used", "non_preemptible_used", "guaranteed", "runtime", "effective_min")
@@ -248,7 +248,7 @@ class QuotaTree:
     # Structure
 
     def _plant(self, groups: list[Group]) -> None:
-        """Take all groups in, in whatever order they come."""
+        """Adds all groups, in whatever order they come."""
         below: dict[str, list[Group]] = {}
         for group in groups:
             below.setdefault(group.parent, []).append(group)
@@ -287,7 +287,7 @@ class QuotaTree:
         return own
 
     def _upwards(self, name: str) -> Iterator[str]:
-        """A group and all above it, the root last."""
+        """Yields a group and all above it, the root last."""
         while name:
             yield name
             name = self._groups[name].parent if name != ROOT else ""
@@ -308,7 +308,7 @@ class QuotaTree:
         return columns
 
     def _book(self, group: Group, changed: dict[str, list[int]]) -> None:
-        """Bring a change of a group's own demand into the columns."""
+        """Books a change of a group's own demand in the columns."""
         columns = self._columns
         if columns is None:
             return
@@ -320,7 +320,7 @@ class QuotaTree:
                 return
 
     def _fill_root(self) -> None:
-        """What there is to divide: the total without what the built-in groups use."""
+        """Sets the amount to divide: the total without the use of the built-in groups."""
         columns = self._columns
         if columns is None:
             return
