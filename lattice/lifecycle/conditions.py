@@ -1,4 +1,4 @@
-"""Conditions as values: read one, set one, keep the time of the last change."""
+"""Reads and sets conditions as values, and keeps the time of the last change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MESSAGE_LIMIT = 1024
 
 
 def condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """The condition of this type, if it stands there."""
+    """Returns the condition of this type; None without it."""
     return next((entry for entry in conditions if entry.type == kind), None)
 
 
 def is_true(conditions: Iterable[Condition], kind: str) -> bool:
-    """Whether the condition stands there and is True."""
+    """Tells whether the condition is set and True."""
     entry = condition(conditions, kind)
     return entry is not None and entry.status == TRUE
 
@@ -27,7 +27,7 @@ def is_true(conditions: Iterable[Condition], kind: str) -> bool:
 def with_condition(
     conditions: tuple[Condition, ...], kind: str, status: str, reason: str, message: str, *, generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set; `lastTransitionTime` changes only with the status. `now` is RFC 3339."""
+    """Returns the conditions with this one set; `lastTransitionTime` changes only with the status. `now` is RFC 3339."""
     before = condition(conditions, kind)
     changed = before is None or before.status != status or not before.last_transition_time
     after = Condition(
@@ -44,13 +44,13 @@ def with_condition(
 
 
 def without_conditions(conditions: tuple[Condition, ...], kinds: Iterable[str]) -> tuple[Condition, ...]:
-    """The conditions less those of these types."""
+    """Returns the conditions less those of these types."""
     dropped = frozenset(kinds)
     return tuple(entry for entry in conditions if entry.type not in dropped)
 
 
 def encode(conditions: Iterable[Condition]) -> list[dict[str, object]]:
-    """The conditions as a patch has them: every field present, so that the schema's required ones are."""
+    """Returns the conditions for a patch: every field present, as the schema requires."""
     return [
         {
             "type": entry.type,
@@ -65,7 +65,7 @@ def encode(conditions: Iterable[Condition]) -> list[dict[str, object]]:
 
 
 def same_but_for_times(one: tuple[Condition, ...], other: tuple[Condition, ...]) -> bool:
-    """Whether two sets of conditions say the same, times of transition apart."""
+    """Tells whether two sets of conditions are equal apart from their times of transition."""
     return [msgspec.structs.replace(entry, last_transition_time="") for entry in one] == [
         msgspec.structs.replace(entry, last_transition_time="") for entry in other
     ]

@@ -1,4 +1,4 @@
-"""The grace period: how long work that was told to end may go on."""
+"""The grace period: how long work may go on after TERM."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 from lattice.units import format_duration, parse_duration
 
 MOST_GRACE_SECONDS: Final = 900.0
-"""It comes on top of the walltime and of every order to end, so that it is bounded too: as long as a checkpoint may take."""
+"""The most seconds of grace, as long as a checkpoint may take: it comes on top of the walltime and of every order to end."""
 MOST_GRACE: Final = format_duration(MOST_GRACE_SECONDS)
 
 
 def grace_seconds(text: str) -> float:
-    """Seconds from TERM to KILL, the most at the most, whoever admitted more. Raises Rejected for what is no duration."""
+    """Returns the seconds from TERM to KILL, at most `MOST_GRACE_SECONDS`; raises Rejected for text that is no duration."""
     return min(parse_duration(text), MOST_GRACE_SECONDS)

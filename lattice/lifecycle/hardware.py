@@ -1,7 +1,7 @@
-"""What a node counts for: what it reports, and no more than operators declared or, without their word, than it reported first.
+"""Computes the hardware that a node counts for: its report, bounded by the declaration or else by its first report.
 
-A node that reports otherwise is Degraded: its credential may be in other hands, or a part of it has failed. `memory` of a
-declaration is the installed one, of which the kernel keeps some for itself.
+A node that reports otherwise is Degraded: its credential may be in other hands, or a part of it has failed. `memory` of a declaration
+is the installed one, of which the kernel keeps some for itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lattice.units import quantity_bytes
 from lattice.views.cluster import Capabilities, Hardware, Node
 
 MEMORY_GROWS: Final = 1.02
-"""Another kernel may leave so much more to the system."""
+"""The factor by which reported memory may grow: another kernel may leave so much more to work."""
 MEMORY_LACKS: Final = 0.9
-"""Less than this of what is declared is missing."""
+"""The part of the declared memory below which memory is missing."""
 _COUNTS: Final = ("cpus", "gpus")
 _SIZES: Final = ("memory", "gpu_memory", "cxl_memory")
 _WORDS: Final = {
@@ -28,12 +28,12 @@ _WORDS: Final = {
 
 
 def reported(had: Capabilities) -> dict[str, Any]:
-    """The part of the capabilities that is bounded, as a LatticeNode has it."""
+    """Returns the bounded part of the capabilities, as a LatticeNode stores it."""
     return {word: getattr(had, name) for name, word in _WORDS.items()}
 
 
 def counted(node: Node) -> Capabilities:
-    """The capabilities of a node as placement, quotas and charges count them."""
+    """Returns the capabilities of a node as placement, quotas and charges count them."""
     had = node.status.capabilities
     bounds: dict[str, Any] = {}
     for name in (*_COUNTS, *_SIZES):
@@ -47,12 +47,15 @@ def counted(node: Node) -> Capabilities:
 
 
 def deviation(node: Node) -> str:
-    """How the report differs from what is declared or was first reported, as a clause; empty: it does not."""
+    """Returns how the report differs from the declaration or the first report, as a clause; empty: equal."""
     return ", ".join(_differences(node))
 
 
 def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
-    """Features that follow from the hardware: `gpu`, and the type of the GPUs (book, "Slurm Migration": `--constraint=GH200`)."""
+    """Returns the features that follow from the hardware: `gpu`, and the type of the GPUs.
+
+    See the book, "Slurm Migration": `--constraint=GH200`.
+    """
     if not gpus:
         return frozenset()
     return frozenset({"gpu", gpu_type}) if gpu_type else frozenset({"gpu"})
@@ -76,7 +79,7 @@ def _differs(name: str, now: int | str, limit: int | str, *, declared: bool) -> 
 
 
 def _limit(node: Node, name: str) -> int | str | None:
-    """What is declared of one fact, else what was reported first; None: neither."""
+    """Returns the declared value of one fact, else the first reported one; None: neither."""
     declared = getattr(node.spec.hardware, name, None)
     return declared if declared is not None else getattr(node.status.accepted, name, None)
 

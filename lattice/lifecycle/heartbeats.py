@@ -1,8 +1,8 @@
-"""When each node's heartbeat was last seen to change: silence as one observer knows it (decision "heartbeat").
+"""Keeps when each node's heartbeat was last seen to change: silence as one observer knows it (decision "heartbeat").
 
-Time is the observer's own monotonic clock. `since` is the moment from which its watch has been without a gap: what
-happened before may have been seen late, so silence counts from there at the earliest, and only a change after it
-is a fresh heartbeat. The table is kept in the order of the last change, so that the silent ones are its beginning.
+Time is the observer's own monotonic clock. `since` is the moment from which its watch has been without a gap: earlier changes may have
+been seen late, so silence counts from there at the earliest, and only a change after it is a fresh heartbeat. The table is kept in the
+order of the last change, so that the silent ones are its beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MASS_AT_LEAST = 10
 
 @dataclass(slots=True)
 class _Beat:
-    """One node's last change: when, of which version and number; `mass` as it was when most fell silent."""
+    """One node's last change: time, version and number; `mass`: silent and expected nodes when most nodes fell silent."""
 
     at: float
     version: str = ""
@@ -27,26 +27,29 @@ class _Beat:
 
 
 class Heartbeats:
-    """One owner, changed by `expect`, `hear` and `forget`; `validate` holds its order against the times."""
+    """The heartbeats of all followed nodes.
+
+    It has one owner and is changed by `expect`, `hear` and `forget`; `validate` checks its order against the times.
+    """
 
     def __init__(self) -> None:
         self._beats: OrderedDict[str, _Beat] = OrderedDict()
 
     def __len__(self) -> int:
-        """Nodes that are followed."""
+        """Returns how many nodes are followed."""
         return len(self._beats)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the node is followed."""
+        """Tells whether the node is followed."""
         return name in self._beats
 
     def expect(self, name: str, now: float) -> None:
-        """Follow a node that may never have reported."""
+        """Follows a node that may never have reported."""
         if name not in self._beats:
             self._beats[name] = _Beat(now)
 
     def hear(self, name: str, version: str, number: int, now: float) -> bool:
-        """Note the version of a node's heartbeat; whether it is another one than before."""
+        """Notes the version of a node's heartbeat; tells whether it differs from the one before."""
         beat = self._beats.get(name)
         if beat is not None and beat.version == version:
             return False
@@ -55,11 +58,11 @@ class Heartbeats:
         return True
 
     def forget(self, name: str) -> None:
-        """Follow the node no more."""
+        """Stops following the node."""
         self._beats.pop(name, None)
 
     def pulse(self, name: str, now: float, since: float) -> Pulse:
-        """What is known of the node's heartbeat; of a node that is not followed: nothing."""
+        """Returns the node's silence and last heartbeat; an empty pulse for a node that is not followed."""
         beat = self._beats.get(name)
         if beat is None:
             return Pulse()
@@ -67,7 +70,7 @@ class Heartbeats:
         return Pulse(max(0.0, now - max(beat.at, since)), heard, beat.number, beat.mass)
 
     def silent(self, now: float, since: float, timeout: float) -> Iterator[str]:
-        """The nodes that have been silent for `timeout`, the longest first."""
+        """Yields the nodes that have been silent for `timeout`, the longest silence first."""
         if now - since < timeout:
             return
         for name, beat in self._beats.items():
@@ -76,13 +79,13 @@ class Heartbeats:
             yield name
 
     def unheard(self, since: float, is_expected: Callable[[str], bool]) -> int:
-        """How many expected nodes were not heard after `since`."""
+        """Returns how many expected nodes were not heard after `since`."""
         return sum(not (beat.version and beat.at > since) and is_expected(name) for name, beat in self._beats.items())
 
     def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:
-        """The expected nodes that are silent; marks them when they are more than half of `expected`, and at least ten.
+        """Returns the expected nodes that are silent; marks them when they are more than half of `expected`, and at least ten.
 
-        The mark stays until the node is heard again: a network that comes back node by node shortens nobody's wait.
+        The mark stays until the node is heard again: a network that comes back node by node shortens no node's wait.
         """
         names = [name for name in self.silent(now, since, timing.timeout) if is_expected(name)]
         if len(names) >= MASS_AT_LEAST and 2 * len(names) > expected:
@@ -92,6 +95,6 @@ class Heartbeats:
         return names
 
     def validate(self) -> None:
-        """The order of the table is the order of the times."""
+        """Asserts that the order of the table is the order of the times."""
         times = [beat.at for beat in self._beats.values()]
         assert times == sorted(times), "the table is out of order"  # noqa: S101 - an invariant

@@ -1,7 +1,7 @@
 """The state machine of a node (book, "Node Lifecycle"; decisions "heartbeat" and "states of a node").
 
-`judge` takes what is known of one node and says which state it is in now, through which states it came there,
-and why. It asks no clock: silence and times are given in seconds by `lattice.lifecycle.heartbeats` and the operator.
+`judge` takes the facts of one node and returns its state now, the states on the way to it, and the reason. It asks no clock:
+`lattice.lifecycle.heartbeats` and the operator give silence and times in seconds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     DISABLED: frozenset({BOOTING}),
     FAILED: frozenset({BOOTING, DISABLED}),
 }
-"""From each state, the states that may follow."""
+"""For each state the states that may follow."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The options of LatticeConfig `nodes` that the machine needs, in seconds."""
+    """The options of LatticeConfig `nodes` that the state machine needs, in seconds."""
 
     timeout: float = 30.0
     grace: float = 60.0
@@ -50,17 +50,17 @@ class Timing:
 
     @property
     def down_after(self) -> float:
-        """Silence after which a Degraded node is Down."""
+        """Returns the seconds of silence after which a Degraded node is Down."""
         return self.timeout + self.grace
 
     @property
     def down_after_mass_silence(self) -> float:
-        """The same, when it fell silent together with most others."""
+        """Returns the seconds of silence after which a node is Down that fell silent together with most others."""
         return self.timeout + max(self.grace, self.mass_silence_delay)
 
 
 def timing_of(options: NodeOptions) -> Timing:
-    """The options that the node machine needs, in seconds; Rejected for a text that is no duration."""
+    """Returns the options of the state machine in seconds; raises Rejected for text that is no duration."""
     return Timing(
         timeout=parse_duration(options.heartbeat_timeout),
         grace=parse_duration(options.grace_period),
@@ -71,11 +71,11 @@ def timing_of(options: NodeOptions) -> Timing:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What one observer knows of a node's heartbeat.
+    """One observer's knowledge of a node's heartbeat.
 
-    `silence`: seconds since the observer itself saw it change, counted at most from its own start or the last gap
-    in its watch. `heard`: it saw a change since then. `mass`: silent and expected nodes, when this one fell silent
-    together with more than half of all and at least ten.
+    `silence`: seconds since the observer itself saw it change, counted at most from its own start or the last gap in its watch.
+    `heard`: it saw a change since then. `mass`: silent and expected nodes, when this one fell silent together with more than half of
+    all and at least ten.
     """
 
     silence: float = 0.0
@@ -86,11 +86,11 @@ class Pulse:
 
 @dataclass(frozen=True)
 class Facts:
-    """One node: its state, what operators wish, what its agent says, its heartbeat, and who holds it.
+    """The facts of one node: its state, the operators' wishes, its agent's report, its heartbeat, and its holders.
 
-    `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node,
-    from a read that began while the node was already Draining or Drained; None when there was no such read.
-    `flaw`: what the agent says is wrong, while it is not healthy. `deviation`: how its hardware differs from what is known of it.
+    `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node, from a read that began
+    while the node was already Draining or Drained; None when there was no such read. `flaw`: the fault that the agent reports, while it
+    is not healthy. `deviation`: how its hardware differs from the known one.
     """
 
     state: str = UNKNOWN
@@ -108,7 +108,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state now, the states on the way to it (empty: unchanged), and the reason and sentence of the condition Ready."""
+    """The state now, the states on the way to it (empty: unchanged), and reason and sentence of the condition Ready."""
 
     state: str
     reason: str
@@ -117,12 +117,12 @@ class Verdict:
 
     @property
     def ready(self) -> bool:
-        """Whether new work may be placed."""
+        """Tells whether new work may be placed."""
         return self.state == READY
 
 
 def judge(facts: Facts, timing: Timing) -> Verdict:
-    """The state that follows from the facts; each step of the path stands in TRANSITIONS."""
+    """Returns the state that follows from the facts; each step of the path stands in `TRANSITIONS`."""
     state, path = facts.state if facts.state in TRANSITIONS else UNKNOWN, list[str]()
     while (after := _step(state, facts, timing, settled=not path)) is not None and after not in path and after != facts.state:
         path.append(after)
@@ -132,7 +132,7 @@ def judge(facts: Facts, timing: Timing) -> Verdict:
 
 
 def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | None:
-    """The next state, or None; `settled`: this is the state that stands written, so its age and holders count."""
+    """Returns the next state, or None; `settled`: the state is the written one, so its age and holders count."""
     if facts.disable is not None:
         return None if state == DISABLED else DISABLED
     silent = facts.pulse.silence >= timing.timeout
@@ -188,7 +188,7 @@ def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> s
 
 
 def _missing(facts: Facts) -> list[str]:
-    """What the node lacks to take work, its heartbeat apart."""
+    """Returns what the node lacks for work, apart from a fresh heartbeat."""
     health = f"health ({facts.flaw})" if facts.flaw else "health"
     hardware = f"its known hardware ({facts.deviation})"
     needed = ((health, facts.healthy), (hardware, not facts.deviation), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
@@ -196,7 +196,7 @@ def _missing(facts: Facts) -> list[str]:
 
 
 def _explain(state: str, facts: Facts, timing: Timing) -> tuple[str, str]:
-    """Reason and sentence for the state that was reached."""
+    """Returns reason and sentence for the state that was reached."""
     match state:
         case "Ready":
             return "HeartbeatFresh", f"the node reports, last with heartbeat {facts.pulse.number}"
@@ -241,7 +241,7 @@ def _why_unfit(facts: Facts) -> str:
 
 
 def _lacking(facts: Facts, timing: Timing) -> str:
-    """What stands between the node and Ready, for people."""
+    """Returns what keeps the node from Ready, as words for people."""
     fresh = facts.pulse.heard and facts.pulse.silence < timing.timeout
     lacking = _missing(facts) if fresh else ["a fresh heartbeat", *_missing(facts)]
     return ", ".join(lacking) or "nothing"

@@ -1,6 +1,6 @@
-"""Which changes of an Allocation deserve a Kubernetes Event: few, and each once; pure.
+"""Decides which changes of an Allocation deserve a Kubernetes Event: few, and each once; pure.
 
-Work that is placed, runs and succeeds gets one, that it was placed: its status says the rest.
+Work that is placed, runs and succeeds gets one, for its placement: its status says the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lattice.views.allocation import Allocation, Condition
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An Event to write: the reason is a word of the closed lists, or the name of a condition."""
+    """An Event to write; the reason is a word of the closed lists, or the name of a condition."""
 
     reason: str
     note: str
@@ -25,7 +25,7 @@ class Occurrence:
 
 
 def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
-    """The one Event that this change deserves; None for the first sight of an object that has a status already."""
+    """Returns the one Event that this change deserves; None for the first sight of an object that has a status already."""
     before, after = (old or new).status, new.status
     if old is None and after.conditions:
         return None
@@ -50,7 +50,7 @@ def _end(new: Allocation) -> Occurrence:
 
 
 def _hopeless(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Occurrence | None:
-    """What waits for what no waiting brings: the scheduler's refusal."""
+    """Returns the Event for work that the scheduler has come to refuse because no waiting would help; None for any other."""
     told, shown = condition(after, kinds.SCHEDULED), condition(before, kinds.SCHEDULED)
     if told is None or told.status == "True" or not never_starts(told.reason, told.message):
         return None

@@ -1,10 +1,9 @@
-"""When a reservation holds its nodes: the windows of its recurrence, and its state at a moment. Pure.
+"""Computes when a reservation holds its nodes: the windows of its recurrence, and its state at a moment. Pure.
 
-Windows begin at the same local time of the reservation's time zone, so that 02:00 stays 02:00 when the clocks
-change. A local time that does not exist (spring) moves forward by the length of the gap; one that comes twice
-(autumn) is the first of the two. Each window lasts its duration in elapsed seconds; where a change of the clocks
-brings the next window nearer than that, it ends where the next one begins. Windows of one reservation therefore
-never overlap.
+Windows begin at the same local time of the reservation's time zone, so that 02:00 stays 02:00 when the clocks change. A local time that
+does not exist (spring) moves forward by the length of the gap; one that comes twice (autumn) is the first of the two. Each window lasts
+its duration in elapsed seconds; where a change of the clocks brings the next window nearer than that, it ends where the next one
+begins. Windows of one reservation therefore never overlap.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ STATES: Final = (PLANNED, ACTIVE, ENDED, IMPOSSIBLE)
 WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 LEAST_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 366 * 86400.0
-"""Shortest and longest window."""
+"""The longest window; `LEAST_SECONDS` is the shortest."""
 OVERLAP_SECONDS: Final = 366 * 86400.0
-"""How far ahead two recurring reservations are compared."""
+"""Seconds ahead for which two recurring reservations are compared."""
 _DAY: Final = 86400.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -44,7 +43,7 @@ class Span:
     end: float
 
     def meets(self, other: Span) -> bool:
-        """Whether the two have a moment in common."""
+        """Tells whether the two windows have a moment in common."""
         return self.start < other.end and other.start < self.end
 
 
@@ -52,8 +51,8 @@ class Span:
 class Calendar:
     """The windows of one reservation: `first` local time of the first day, in `zone`; `seconds` long.
 
-    The windows fall on `offsets` (days after the first day, ascending, below `period`) of every `period` days;
-    `period` 0 is once. `count` and `until` (seconds since the epoch) end the recurrence.
+    The windows fall on `offsets` (days after the first day, ascending, below `period`) of every `period` days; `period` 0 is once.
+    `count` and `until` (seconds since the epoch) end the recurrence.
     """
 
     first: datetime
@@ -66,11 +65,11 @@ class Calendar:
 
     @property
     def recurs(self) -> bool:
-        """Whether there is more than one window."""
+        """Tells whether there is more than one window."""
         return self.period > 0
 
     def spans(self, since: float) -> Iterator[Span]:
-        """The windows that end after `since`, ascending; endless where the recurrence is."""
+        """Yields the windows that end after `since`, ascending; without end where the recurrence has none."""
         at = self._near(since)
         start = self._start(at)
         while start is not None:
@@ -83,11 +82,11 @@ class Calendar:
             at, start = at + 1, following
 
     def span(self, now: float) -> Span | None:
-        """The window that is open now, or the next one; None when there is none left."""
+        """Returns the window that is open now, or the next one; None after the last."""
         return next(self.spans(now), None)
 
     def overlap(self, other: Calendar, since: float) -> tuple[Span, Span] | None:
-        """The first pair of windows after `since` that have a moment in common, within 366 days where both recur."""
+        """Returns the first pair of windows after `since` that have a moment in common, within 366 days where both recur."""
         firsts = self.span(since), other.span(since)
         if firsts[0] is None or firsts[1] is None:
             return None
@@ -96,14 +95,14 @@ class Calendar:
         return first_meeting(*(takewhile(lambda span: span.start < until, one.spans(begin)) for one in (self, other)))
 
     def _near(self, since: float) -> int:
-        """A window number at or before the first one that ends after `since`."""
+        """Returns a window number at or before the first one that ends after `since`."""
         if not self.period:
             return 0
         days = max(0.0, (since - self.seconds - _instant(self.first, self.zone)) / _DAY - 2)
         return int(days // self.period) * len(self.offsets)
 
     def _start(self, number: int) -> float | None:
-        """When the window of this number begins; None past the end of the recurrence, or of the calendar."""
+        """Returns when the window of this number begins; None past the end of the recurrence, or of the calendar."""
         if (number and not self.period) or (self.count is not None and number >= self.count):
             return None
         rounds, at = divmod(number, len(self.offsets))
@@ -117,7 +116,7 @@ class Calendar:
 
 
 def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, Span] | None:
-    """The first windows of two ascending sequences that have a moment in common."""
+    """Returns the first windows of two ascending sequences that have a moment in common."""
     one, two = next(mine, None), next(theirs, None)
     while one is not None and two is not None:
         if one.meets(two):
@@ -130,7 +129,7 @@ def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, S
 
 
 def calendar_of(spec: ReservationSpec) -> Calendar:
-    """The calendar that a spec describes; Rejected names the field, its value and the limit."""
+    """Returns the calendar that a spec describes; raises Rejected with the field, its value and the limit."""
     zone = read_zone(spec.time_zone)
     first = _local(spec.start, zone, bool(spec.time_zone), "spec.start")
     seconds = _seconds(spec.duration)
@@ -154,13 +153,13 @@ def calendar_of(spec: ReservationSpec) -> Calendar:
 
 
 def read_moment(text: str, time_zone: str, field: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time, or of a local time of `time_zone`; Rejected names `field`."""
+    """Returns the seconds since the epoch of an RFC 3339 time, or of a local time of `time_zone`; raises Rejected naming `field`."""
     zone = read_zone(time_zone)
     return _instant(_local(text, zone, bool(time_zone), field), zone)
 
 
 def state_at(calendar: Calendar, now: float) -> str:
-    """Planned before a window, Active in one, Ended after the last."""
+    """Returns Planned before a window, Active in one, Ended after the last."""
     span = calendar.span(now)
     if span is None:
         return ENDED
@@ -168,7 +167,10 @@ def state_at(calendar: Calendar, now: float) -> str:
 
 
 def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, vcluster: str) -> str:
-    """Why this work may not use the reservation, as a sentence; empty when it may: by user, tenant or vcluster, all where none is named."""
+    """Returns the sentence why this work may not use the reservation; empty where it may.
+
+    It may by user, tenant or vcluster; any work may where the reservation names none.
+    """
     if spec.maintenance:
         return f'reservation "{name}" is for maintenance: nobody may use it'
     named = spec.users or spec.tenants or spec.vclusters
@@ -178,7 +180,10 @@ def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, 
 
 
 def odd_start(spec: ReservationSpec) -> str:
-    """What is odd about a local `spec.start`: it does not exist, or comes twice; empty for all others. The spec reads."""
+    """Returns a sentence where a local `spec.start` does not exist, or comes twice; empty for all others.
+
+    The spec must be readable.
+    """
     local = datetime.fromisoformat(spec.start)
     if local.tzinfo is not None:
         return ""
@@ -194,12 +199,12 @@ def odd_start(spec: ReservationSpec) -> str:
 
 
 def show_span(span: Span) -> str:
-    """`2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z`."""
+    """Returns the window as text: `2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z`."""
     return f"{format_time(span.start)} to {format_time(span.end)}"
 
 
 def read_zone(name: str) -> tzinfo:
-    """The time zone of an IANA name; UTC where none is given."""
+    """Returns the time zone of an IANA name; UTC where none is given."""
     if not name or name == "UTC":
         return UTC
     try:
@@ -213,7 +218,7 @@ def read_zone(name: str) -> tzinfo:
 
 
 def _local(text: str, zone: tzinfo, named: bool, field: str) -> datetime:
-    """The local time in `zone`, without one, of an RFC 3339 time or of a local time."""
+    """Returns the local time in `zone`, as a naive datetime, of an RFC 3339 time or of a local time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -239,7 +244,7 @@ def _local(text: str, zone: tzinfo, named: bool, field: str) -> datetime:
 
 
 def _instant(local: datetime, zone: tzinfo) -> float:
-    """Seconds since the epoch; fold 0 of PEP 495 is what this module's docstring says of both kinds of odd local times."""
+    """Returns the seconds since the epoch; fold 0 of PEP 495 treats both odd local times as this module's docstring says."""
     return (local.replace(tzinfo=zone) - _EPOCH) / timedelta(seconds=1)
 
 
@@ -265,7 +270,7 @@ def _weekday(word: str) -> int:
 
 
 def _check_length(calendar: Calendar, spec: ReservationSpec) -> None:
-    """A window is not longer than the time to the next one, by days of 24 hours."""
+    """Raises Rejected where a window is longer than the time to the next one, by days of 24 hours."""
     days = (*calendar.offsets, calendar.offsets[0] + calendar.period)
     gap = min(later - earlier for earlier, later in pairwise(days)) * _DAY
     if calendar.seconds > gap and (calendar.count is None or calendar.count > 1):

@@ -1,14 +1,14 @@
-"""What follows from an allocation's conditions: phase, Ready, Reconciling, Stalled.
+"""Derives phase, Ready, Reconciling and Stalled from an allocation's other conditions.
 
-Whoever writes a condition writes these too, in the same patch, with `settle`: so the derived fields always
-agree with the conditions, whoever wrote last. Ends are final only together with Ready or Stalled:
+Whoever writes a condition writes these too, in the same patch, with `settle`: so the derived fields always agree with the conditions,
+whoever wrote last. Ends are final only together with Ready or Stalled:
 
 | Finished | settled as |
 |---|---|
 | True, Completed | Completed, Ready |
 | True, Cancelled or DeadlineMissed | Cancelled, Stalled |
-| True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler says what follows |
-| True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler says what follows |
+| True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler decides the next step |
+| True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler decides the next step |
 | True, another reason | Failed, Stalled |
 | False, Unkillable | Running: KILL has not ended all of it |
 """
@@ -28,7 +28,7 @@ CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
 
 @dataclass(frozen=True)
 class Settled:
-    """Conditions with the derived ones, and the phase that people read."""
+    """All conditions with the derived ones, and the phase that people read."""
 
     phase: str
     conditions: tuple[Condition, ...]
@@ -44,10 +44,10 @@ def settle(
     phase_before: str = "",
     decided: bool = False,
 ) -> Settled:
-    """Derive phase and Ready, Reconciling, Stalled from the other conditions.
+    """Derives phase and Ready, Reconciling, Stalled from the other conditions.
 
-    `may_requeue`: policy and attempts left allow another attempt after this end (see `may_requeue`).
-    `decided`: the scheduler writes, and has decided that none follows: an end is final now.
+    `may_requeue`: policy and attempts left allow another attempt after this end (see `may_requeue`). `decided`: the scheduler writes,
+    and has decided that no attempt follows: an end is final now.
     """
     base = without_conditions(conditions, kinds.DERIVED)
     before = {entry.type: entry for entry in conditions}
@@ -103,7 +103,7 @@ def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, De
 
 
 def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
-    """Whether policy and attempts left allow another attempt after an end with this reason.
+    """Tells whether policy and attempts left allow another attempt after an end with this reason.
 
     Whether that attempt spends one of `requeue.max` is decided apart: one lost before its first process does not.
     """
@@ -114,7 +114,7 @@ def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: 
 
 
 def is_final(status: AllocationStatus) -> bool:
-    """Whether nothing follows: Finished together with Ready or Stalled."""
+    """Tells whether nothing follows: Finished is True together with Ready or Stalled."""
     return is_true(status.conditions, kinds.FINISHED) and (
         is_true(status.conditions, kinds.READY) or is_true(status.conditions, kinds.STALLED)
     )
