@@ -1,9 +1,8 @@
-"""What may enter the cluster: chains of pure functions that fill in what is absent and judge what was asked.
+"""The door of the cluster: chains of pure functions that fill in absent values and judge a request.
 
-The webhook, `submit --dry-run=client` and `plan` ask the same chain, so that everybody gets the same
-sentence. What belongs here: defaults, checks, their reasons, the strict reading of manifests. What does
-not: gathering the facts (the webhook and the CLI do), anything that decides when or where work runs,
-charging a quota (the ledger alone does). `strict` alone loads pydantic.
+The webhook, `submit --dry-run=client` and `plan` ask the same chain, so that everybody gets the same sentence. Belongs here: defaults,
+checks, their reasons, the strict reading of manifests. Does not belong here: gathering the facts (the webhook and the CLI do), any
+decision on when or where work runs, charging a quota (the ledger alone does). `strict` alone loads pydantic.
 """
 
 from lattice.admission.chain import Request, admit, fill, judge, wanted_rights

@@ -1,4 +1,4 @@
-"""The chains of the Allocation, in the order in which they are asked."""
+"""The chains of checks for an Allocation, in their order."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_quota,
     check_ceiling,
 )
-"""What a new Allocation must pass; what changes by itself comes last."""
+"""The checks of a new Allocation; those whose answer changes with time come last."""
 
 ON_PLACEMENT: Final = (check_tenant, check_vcluster, check_leaf, check_nodes, check_tasks, check_walltime, check_class)
-"""What must hold of an Allocation when nodes are given to it: the limits of that moment, whoever admitted it."""
+"""The checks of an Allocation that is about to get nodes: the limits of that moment, whoever admitted it."""
 
 
 def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
-    """Why an Allocation may get no nodes; None where it may. What can be seen in no cached object is not judged."""
+    """Returns the refusal of an Allocation that may get no nodes; None where it may.
+
+    Facts that no cached object shows are not judged.
+    """
     for check in ON_PLACEMENT:
         for finding in check(asked, facts):
             if isinstance(finding, Refused):
@@ -57,7 +60,7 @@ def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
 
 
 def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a new Allocation, the defaults filled in before."""
+    """Yields every finding about a new Allocation whose defaults are filled in."""
     asked = read_submission(obj)
     if isinstance(asked, Refused):
         yield asked
@@ -67,7 +70,7 @@ def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a change; an old object that does not read is not in the way of its repair."""
+    """Yields every finding about a change; an old object that does not parse does not prevent its repair."""
     if old.get("spec") == new.get("spec"):
         return
     before, after = read_submission(old), read_submission(new)

@@ -1,4 +1,4 @@
-"""The one door: a request and facts in, a verdict out; one chain a kind, the same for webhook and command line."""
+"""The entry to admission: takes a request and facts, returns a verdict; one chain a kind, the same for webhook and command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: `obj` is the object as it would be (empty on DELETE), `old` as it is (empty on CREATE)."""
+    """A request to judge: `obj` is the object as it would be (empty on DELETE), `old` as it is (empty on CREATE)."""
 
     kind: str
     operation: Operation
@@ -29,7 +29,7 @@ class Request:
 
     @classmethod
     def creation(cls, obj: Object, namespace: str = "") -> Request:
-        """The request to make `obj`, as a command line asks about it."""
+        """Returns the request to make `obj`, for a command line."""
         where = str(part(obj, "metadata").get("namespace") or namespace)
         return cls(str(obj.get("kind") or ""), "CREATE", obj, {}, where)
 
@@ -61,7 +61,7 @@ _DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
 
 
 def fill(request: Request, facts: Facts) -> Accepted:
-    """The object with what is absent filled in; nothing is judged, and other kinds come back as they are."""
+    """Returns the object with absent values filled in; judges nothing, and returns objects of other kinds unchanged."""
     if request.kind == "Allocation" and request.operation == "CREATE":
         return Accepted(fill_allocation(request.obj, facts))
     if request.kind == "VCluster" and request.operation != "DELETE":
@@ -74,14 +74,14 @@ def fill(request: Request, facts: Facts) -> Accepted:
 
 
 def unreadable(request: Request) -> Refused | None:
-    """What is wrong with amounts of a quota: said before the schema refuses them by a pattern."""
+    """Returns the refusal of amounts of a quota that do not parse, before the schema refuses them by a pattern; None: they parse."""
     if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
         return None
     return quotas.unreadable(request.kind, request.old, request.obj)
 
 
 def undecided(request: Request, facts: Facts) -> Refused | None:
-    """The refusal of a new Allocation whose vcluster no default decides: said before a policy finds the field empty."""
+    """Returns the refusal of a new Allocation whose vcluster no default decides, before a policy finds the field empty."""
     spec = part(request.obj, "spec")
     tenant = str(spec.get("tenant") or "")
     if request.kind != "Allocation" or request.operation != "CREATE" or spec.get("vcluster") or facts.vclusters is None:
@@ -92,17 +92,17 @@ def undecided(request: Request, facts: Facts) -> Refused | None:
 
 
 def judge(request: Request, facts: Facts) -> Verdict:
-    """Whether the object may enter as it is; a kind or operation without a chain is accepted."""
+    """Tells whether the object may enter as it is; a kind or operation without a chain is accepted."""
     return conclude(request.obj, _findings(request, facts))
 
 
 def admit(request: Request, facts: Facts) -> Verdict:
-    """What the server would make of it: `fill`, then `judge`."""
+    """Returns the verdict of the server: fills, then judges."""
     return judge(replace(request, obj=fill(request, facts).obj), facts)
 
 
 def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]]:
-    """The tenant, and the verbs on it that the verdict depends on; the gatherer asks for these and no others."""
+    """Returns the tenant, and the verbs on it that the verdict depends on; the gatherer asks for these and no others."""
     if request.kind != "Allocation" or request.operation == "DELETE":
         return "", frozenset()
     tenant = str(part(request.obj, "spec").get("tenant") or "")

@@ -15,19 +15,19 @@ from lattice.units import parse_duration, parse_quantity, parse_time, quantity_b
 from lattice.views import Config
 
 LEAST_START_SECONDS = 20
-"""A start that takes less is not looked at."""
+"""The shortest start timeout: starts that take less are not watched."""
 MAX_NODES = 16384
-"""Nodes that the ledger can count."""
+"""Most nodes that the ledger can count."""
 LEAST_RECORDING_BYTES = 1 << 20
-"""A log of cycles that is smaller holds no cycle of a large machine."""
+"""The smallest log of cycles: a smaller one holds no cycle of a large machine."""
 _OWN_PREFIXES = ("system:", "lattice:")
-"""What names of Kubernetes' and Lattice's own identities begin with."""
+"""The prefixes of Kubernetes' and Lattice's own identities."""
 LEAST_LOG_BYTES = 65536
-"""Less than this kept of a stream would lose a single screen of output."""
+"""The least to keep of a stream: less would lose a single screen of output."""
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about the LatticeConfig that is made or changed."""
+    """Yields every finding about a LatticeConfig that is made or changed."""
     del facts
     try:
         config = msgspec.convert(obj, Config)
@@ -51,7 +51,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
-    """Each duration with its field and its limits in seconds."""
+    """Returns each duration with its field and its limits in seconds."""
     scheduling, nodes = config.spec.scheduling, config.spec.nodes
     return (
         ("spec.scheduling.cycleInterval", scheduling.cycle_interval, 1, 3600),

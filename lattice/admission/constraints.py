@@ -1,4 +1,4 @@
-"""Checks of what each node must offer: sizes parse, node lists leave enough nodes, nothing contradicts itself."""
+"""Checks of the requirements on each node: sizes parse, node lists leave enough nodes, constraints do not contradict each other."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lattice.units import count_nodes, expand_nodes, parse_node_count, parse_qua
 CONSTRAINTS = "spec.resources.constraints"
 GPUS = "spec.resources.gpus"
 MOST_NAMED_NODES: Final = 4096
-"""A node list, or the excluded nodes, may name so many."""
+"""Most names in a node list, and most excluded nodes."""
 MOST_CHARACTERS: Final = 4096
-"""Of a node set, as the schema has it too: longer ones are not parsed."""
+"""Most characters of a node set, as in the schema: longer ones are not parsed."""
 EXACT_NAMES: Final = 512
-"""Up to so many names are made at submission, to say exactly how many nodes are left."""
+"""Most names that are expanded at submission, to say exactly how many nodes are left."""
 
 
 def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Sizes parse, and those that say how large something must be are above 0."""
+    """Checks that sizes parse, and that required sizes are above 0."""
     del facts
     resources = asked.spec.resources
     sizes = (("spec.resources.memory", resources.memory), (f"{CONSTRAINTS}.gpuMemory", resources.constraints.gpu_memory))
@@ -37,7 +37,7 @@ def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """What is asked of GPUs goes with asking for GPUs."""
+    """Checks that constraints on GPUs come with a request for GPUs."""
     del facts
     resources, wanted = asked.spec.resources, asked.spec.resources.constraints
     hint = "set spec.resources.gpus to at least 1, or take the constraint away"
@@ -58,9 +58,9 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Node sets parse and are not too long, and the node list less the excluded nodes leaves enough of them.
+    """Checks that node sets parse, are short enough, and that the node list leaves enough nodes.
 
-    Names are made of short sets only; of longer ones the node list alone is counted, and the scheduler says what is left.
+    Only short sets are expanded; of longer ones the node list alone is counted, and the scheduler finds how many nodes are left.
     """
     del facts
     constraints = asked.spec.resources.constraints
@@ -84,7 +84,7 @@ def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _enough(asked: Submission, named: int, *, exact: bool) -> Iterator[Finding]:
-    """Whether a node list of so many names leaves as many nodes as are asked for."""
+    """Checks that a node list of so many names leaves as many nodes as are asked for."""
     constraints = asked.spec.resources.constraints
     wanted = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(wanted, Refused):

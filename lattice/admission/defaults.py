@@ -1,7 +1,7 @@
-"""What an Allocation gets that does not say: user, tenant, vcluster, walltime, class, finalizer, the label of one that names a leaf.
+"""Fills in the absent values of an Allocation: user, tenant, vcluster, walltime, class, finalizer, the label of a named leaf.
 
-Only what is absent is filled, and what was given is never rewritten: a manifest that is applied twice
-does not drift. What cannot be filled stays absent, and the checks say why.
+Only absent values are filled in, and given ones are never rewritten: a manifest that is applied twice does not drift. Values without a
+default stay absent, and the checks say why.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from lattice.quota.declared import NAME_LABEL, PREEMPTIBLE_LABEL
 from lattice.views import Tenant, VCluster
 
 RELEASE_FINALIZER: Final = "lattice.dev/release"
-"""Holds a deleted Allocation until its nodes are free."""
+"""The finalizer that holds a deleted Allocation until its nodes are free."""
 NAMES_LEAF: Final = "lattice.dev/quota"
-"""Label of an Allocation that names a leaf: the policy of leaves, which looks at each group, is for these alone."""
+"""The label of an Allocation that names a leaf: the policy of leaves, which compares each group, is for these alone."""
 DEFAULT_CLASS: Final = 5
 """The preemption class of an allocation that names none."""
 
 
 def usable_vclusters(tenant: str, vclusters: dict[str, VCluster] | None) -> list[str]:
-    """The names of the vclusters that the tenant may use, in order."""
+    """Returns the names of the vclusters that the tenant may use, in order."""
     return sorted(name for name, vcluster in (vclusters or {}).items() if may_use(tenant, vcluster))
 
 
 def may_use(tenant: str, vcluster: VCluster) -> bool:
-    """Whether the vcluster takes work of the tenant."""
+    """Tells whether the vcluster takes work of the tenant."""
     return "*" in vcluster.spec.tenants or tenant in vcluster.spec.tenants
 
 
 def fill_allocation(obj: Object, facts: Facts) -> Object:
-    """A copy of a new Allocation with every absent value filled in that has a default."""
+    """Returns a copy of a new Allocation with every absent value filled in that has a default."""
     given = obj.get("spec")
     if not isinstance(given, dict):
         return obj  # the schema refuses it with the path
@@ -66,7 +66,7 @@ def _fill_finalizer(obj: Object) -> None:
 
 
 def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
-    """The tenant's default, else the only one that it may use, else none."""
+    """Returns the tenant's default vcluster, else the only one that it may use, else an empty name."""
     if tenant is not None and tenant.spec.default_v_cluster:
         return tenant.spec.default_v_cluster
     usable = usable_vclusters(name, dict(facts.vclusters or {})) if name else []

@@ -1,4 +1,4 @@
-"""What the gatherer knows when admission asks; None is "not known", and then the checks that need it are left to the server."""
+"""The facts that the gatherer gives to admission; None is "not known": checks that need an unknown fact are left to the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANAGE = "manage"
 
 @dataclass(frozen=True)
 class Requester:
-    """Who asks, as the API server names them."""
+    """The user and groups of a request, as the API server names them."""
 
     user: str
     groups: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ class Requester:
 
 @dataclass(frozen=True)
 class Occupied:
-    """Nodes that work holds: its NAMESPACE/NAME, and when it ends at the latest (seconds since the epoch; None: nobody knows)."""
+    """The nodes of one allocation (NAMESPACE/NAME), and its latest end (seconds since the epoch; None: unknown)."""
 
     allocation: str
     nodes: frozenset[str]
@@ -37,7 +37,7 @@ class Occupied:
 
 @dataclass(frozen=True)
 class Own:
-    """What one user has in a tenant: nodes and allocations that hold nodes, and allocations that wait."""
+    """The holdings of one user in a tenant: nodes and allocations that hold nodes, and allocations that wait."""
 
     nodes: int = 0
     running: int = 0
@@ -55,7 +55,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Pending:
-    """Allocations that wait in a tenant, held or not, as they were counted a moment ago: of the user and of all, and how many may."""
+    """Allocations that wait in a tenant, held or not, as of the last count: of the user and of all, with the limits of both."""
 
     user: int
     tenant: int
@@ -67,10 +67,10 @@ class Pending:
 class QuotaFacts:
     """The quota trees as the gatherer saw them; None is "not known".
 
-    `declared` are the groups of all objects that read; `groups` those that take part, by name; `used` and `requested`
-    what the scheduler published of them; `work` counts by leaf the allocations that have not ended; `capacity` is what
-    all nodes have; `charge` what the Allocation at hand asks for at least; `may_use` whether the requester holds the
-    verb `use` on the leaf that it names.
+    `declared` are the groups of all objects that parse; `groups` those that take part, by name; `used` and `requested` the figures that
+    the scheduler published of them; `work` counts by leaf the allocations that have not ended; `capacity` is that of all nodes;
+    `charge` is the least request of the Allocation at hand; `may_use`: whether the requester holds the verb `use` on the leaf that it
+    names.
     """
 
     declared: tuple[Declared, ...] = ()
@@ -88,15 +88,14 @@ class QuotaFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The cluster as the gatherer saw it: nothing in here is asked for by a check itself.
+    """The cluster as the gatherer saw it; checks ask for nothing themselves.
 
-    `namespace_tenant` is the tenant of the request's namespace, "" when it belongs to none; `namespaces` maps
-    each namespace to its tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of
-    `chain.wanted_rights` that the requester holds on the tenant; `holders` counts the allocations that have not
-    ended and name the object that is to be deleted; `now` is seconds since the epoch; `node_names` are the
-    LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts the allocations that
-    wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users;
-    `pending` is what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a VCluster.
+    `namespace_tenant` is the tenant of the request's namespace, "" when it belongs to none; `namespaces` maps each namespace to its
+    tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of `chain.wanted_rights` that the requester holds on
+    the tenant; `holders` counts the allocations that have not ended and name the object that is to be deleted; `now` is seconds since
+    the epoch; `node_names` are the LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts the allocations
+    that wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users; `pending` is
+    what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a VCluster.
     """
 
     requester: Requester

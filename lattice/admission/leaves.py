@@ -1,4 +1,4 @@
-"""The leaf of the quota tree that an Allocation belongs to: whether it exists, may be used, and takes what is asked for."""
+"""Checks of an Allocation's leaf of the quota tree: it exists, may be used, and takes the request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN: Final = 10
 
 
 def named_leaf(asked: Submission) -> tuple[str, str]:
-    """The leaf that it names, and the field where; empty where it names none."""
+    """Returns the leaf that an Allocation names, and the field with the name; empty where it names none."""
     quota = asked.raw.get("quota")
     if isinstance(quota, str) and quota:
         return quota, FIELD
@@ -25,7 +25,7 @@ def named_leaf(asked: Submission) -> tuple[str, str]:
 
 
 def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
-    """Where its work belongs."""
+    """Returns the leaf that the work belongs to."""
     quota = asked.raw.get("quota")
     label = asked.labels.get(NAME_LABEL, "")
     spec = asked.spec
@@ -33,7 +33,7 @@ def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
 
 
 def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """A leaf that is named exists, is no parent (R14), and may be used by who asks."""
+    """Checks that a named leaf exists, is no parent (R14), and may be used by the requester."""
     name, field = named_leaf(asked)
     quotas = facts.quotas
     if not name or quotas is None or name == DEFAULT == leaf_of(asked, quotas):
@@ -55,7 +55,7 @@ def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Koordinator's label and the field of the lifecycle say the same."""
+    """Checks that Koordinator's label and the field of the lifecycle agree."""
     del facts
     if asked.labels.get(PREEMPTIBLE_LABEL) == "false" and asked.spec.lifecycle.preemptible != "Never":
         sentence = f"the label {PREEMPTIBLE_LABEL} is false, and spec.lifecycle.preemptible is {asked.spec.lifecycle.preemptible}"
@@ -63,7 +63,7 @@ def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding
 
 
 def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """What the leaf and all above it take at submission (R16), and may ever have: more than max never starts."""
+    """Checks the request against the admission ceiling (R16) and the max of the leaf and of all groups above it."""
     quotas = facts.quotas
     if quotas is None or not quotas.charge:
         return
@@ -96,7 +96,7 @@ def _over(group: Declared, quotas: QuotaFacts) -> Iterator[Finding]:
 
 
 def _hint(asked: Submission, quotas: QuotaFacts, own: str) -> str:
-    """Leaves that the requester's tenant is bound to, and where his work goes without a name."""
+    """Returns the leaves that the requester's tenant is bound to, and the one of his work without a name, for a hint."""
     mine = sorted({leaf for binding, leaf in quotas.bindings.by_tenant.items() if binding.tenant == asked.spec.tenant})
     there = f"leaves of your tenant are {', '.join(mine[:SHOWN])}; " if mine else ""
     return f'{there}leave spec.quota out to use "{own}"'

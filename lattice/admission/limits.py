@@ -16,11 +16,11 @@ NODES = "spec.resources.nodes"
 WALLTIME = "spec.lifecycle.walltime"
 CLASS = "spec.lifecycle.preemptionClass"
 MOST_TASKS: Final = 4096
-"""Of one node, as the model has it."""
+"""Most tasks of one node, as in the model."""
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The number of nodes parses and is within the vcluster's limit; more than exist is warned of."""
+    """Checks that the number of nodes parses and is within the vcluster's limit; warns where fewer exist."""
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
         yield count
@@ -39,7 +39,7 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """No more tasks are asked for than the nodes start; of work on the head alone, than they could hold."""
+    """Checks that the nodes can start all tasks; for work on the head alone, that they could hold them."""
     del facts
     tasks = asked.spec.tasks
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
@@ -54,7 +54,7 @@ def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """A Bounded allocation has a walltime above zero, within the vcluster's maximum."""
+    """Checks that a Bounded allocation has a walltime above zero, within the vcluster's maximum."""
     lifecycle = asked.spec.lifecycle
     vcluster = asked.vcluster(facts)
     if lifecycle.walltime is None:
@@ -78,7 +78,7 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str) -> Iterator[Finding]:
-    """The walltime is within the vcluster's maximum; `current` is what is in force, for the sentence."""
+    """Checks that a walltime is within the vcluster's maximum; `current` is the one in force, for the sentence."""
     vcluster = asked.vcluster(facts)
     limit = vcluster.spec.limits.max_walltime if vcluster is not None else None
     if limit is None or seconds <= parse_duration(limit):
@@ -90,7 +90,7 @@ def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str
 
 
 def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The preemption class is 0 to 10 and not above the highest of the tenant, nor of the vcluster."""
+    """Checks that the preemption class is 0 to 10 and not above the highest of the tenant, nor of the vcluster."""
     wanted = asked.spec.lifecycle.preemption_class
     if not 0 <= wanted <= 10:
         yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
@@ -107,7 +107,7 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Fewer allocations wait in the vcluster than it allows a user, a tenant and all; and of the user, than the tenant allows."""
+    """Checks the number of waiting allocations against the limits of the vcluster (user, tenant, all) and of the tenant."""
     vcluster, waits = asked.vcluster(facts), facts.waits or Waits()
     limits = vcluster.spec.limits if vcluster is not None else VClusterLimits()
     for who, name, current, limit in (
@@ -131,7 +131,7 @@ def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> Iterator[Finding]:
-    """Fewer allocations wait than the tenant, and without a limit of its own each of its users, may have waiting."""
+    """Checks the number of waiting allocations against the default limits of the tenant and, without its own limit, of each user."""
     user = (_alone(asked), pending.user, pending.most_of_user)
     whole = (f'tenant "{asked.spec.tenant}"', pending.tenant, pending.most_of_tenant)
     for who, current, limit in (user, whole) if of_user else (whole,):
@@ -142,7 +142,7 @@ def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> I
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The hard quotas of tenant and user have room (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
+    """Checks the hard quotas of tenant and user (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
     tenant = asked.tenant(facts)
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if tenant is None or isinstance(count, Refused):
@@ -164,7 +164,11 @@ def _alone(asked: Submission) -> str:
 
 
 def _exceeded(excess: Excess, *, queue: bool) -> Finding:
-    """Paused or more than the limit itself, both refused in every mode; a limit lowered below what is held; no room now."""
+    """Returns the finding for an exceeded quota.
+
+    A paused tenant and a request above the limit itself are refused in every mode; a limit lowered below the present use, and a limit
+    without room now, as the mode says.
+    """
     sentence = f"allocation rejected: {excess.sentence}"
     field = NODES if excess.quota == "max_nodes" else "spec.tenant"
     if excess.limit == 0:

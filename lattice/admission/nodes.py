@@ -1,4 +1,4 @@
-"""A LatticeNode's wishes: who and since when are filled in, and each has a reason."""
+"""Fills in and checks an operator's wishes in a LatticeNode: author and time are filled in, and each wish needs a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WISHES = ("drain", "disable")
 
 
 def fill(obj: Object, old: Object, facts: Facts) -> Object:
-    """A copy in which each wish says who and since when; a wish that stood there before keeps what it said."""
+    """Returns a copy in which each wish has an author and a time; an earlier wish keeps its own."""
     filled = copy.deepcopy(obj)
     for wish in WISHES:
         now, before = part(filled, "spec", wish), part(old, "spec", wish)
@@ -28,7 +28,7 @@ def fill(obj: Object, old: Object, facts: Facts) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every wish has a reason that is more than blanks."""
+    """Checks that every wish has a reason that is more than blanks."""
     del facts
     for wish in WISHES:
         if not isinstance(part(obj, "spec").get(wish), dict):

@@ -1,4 +1,4 @@
-"""Checks of who asks, for which tenant, in which vcluster."""
+"""Checks of the requester, the tenant and the vcluster."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lattice.admission.verdicts import Caution, Finding, Refused
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names in order, or `none`; at most 20 of them."""
+    """Returns the names in order as text, at most 20 of them; `none` without any."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:20]) or "none"
     return shown + (f" and {len(ordered) - 20} more" if len(ordered) > 20 else "")
 
 
 def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The tenant exists and is the tenant of the namespace."""
+    """Checks that the tenant exists and is the tenant of the namespace."""
     tenant = asked.spec.tenant
     owner = facts.namespace_tenant
     if owner == "":
@@ -36,7 +36,7 @@ def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The work runs as the requester, or the requester may submit for others."""
+    """Checks that the work runs as the requester, or that the requester may submit for others."""
     user, requester = asked.spec.user, facts.requester.user
     if not user:
         yield Refused("UserMismatch", "spec.user is empty", "spec.user", "leave spec.user out: it is set from the request")
@@ -52,7 +52,7 @@ def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
-    """The refusal of work that names no vcluster in a tenant that has no default."""
+    """Returns the refusal of work that names no vcluster in a tenant that has no default."""
     if not usable:
         sentence, hint = f'tenant "{tenant}" may use no vCluster', "ask the operators to open one to the tenant"
     else:
@@ -62,7 +62,7 @@ def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
 
 
 def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """The vcluster is named, exists, takes work of the tenant; a closed one is warned of."""
+    """Checks that the vcluster is named, exists and takes work of the tenant; warns of a closed one."""
     if facts.vclusters is None:
         return
     name, tenant = asked.spec.vcluster, asked.spec.tenant

@@ -1,6 +1,6 @@
-"""Checks of what makes quota trees: Lattice's ElasticQuota, Koordinator's ElasticQuota and ElasticQuotaProfile.
+"""Checks of the objects that make quota trees: Lattice's ElasticQuota, Koordinator's ElasticQuota and ElasticQuotaProfile.
 
-The rules themselves are `lattice.quota.checks`; here objects are read, and what the rules say becomes findings.
+The rules themselves are `lattice.quota.checks`; this module reads the objects and turns the results into findings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota
 
 OURS: Final = "ElasticQuota"
 KOORDINATORS: Final = "KoordinatorQuota"
-"""The request's kind for an ElasticQuota of scheduling.sigs.k8s.io, so that the two are told apart."""
+"""The request's kind for an ElasticQuota of scheduling.sigs.k8s.io, which tells it from Lattice's."""
 PROFILE: Final = "KoordinatorProfile"
 QUOTA_KINDS: Final = frozenset({OURS, KOORDINATORS})
 QUANTITIES: Final = "amounts are quantities such as 24, 1500m or 64Gi"
@@ -37,7 +37,7 @@ View = TypeVar("View")
 
 
 def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = ()) -> Declared | Refused:
-    """The group that an object of either kind declares; the refusal names the first field that does not read."""
+    """Returns the group that an object of either kind declares, or the refusal for the first field that does not parse."""
     strange = next(_strange_amounts(obj), None)
     if strange is not None:
         return strange
@@ -55,7 +55,10 @@ def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = 
 
 
 def _strange_amounts(obj: Object) -> Iterator[Refused]:
-    """Amounts that are neither whole numbers nor texts: a number with a point is one of neither, for the API server as well."""
+    """Yields a refusal for each amount that is neither a whole number nor a text.
+
+    A number with a point is neither for the API server as well.
+    """
     lists = {name: part(obj, "spec").get(name) for name in ("min", "max", "sharedWeight", "admission")}
     for name, amounts in (*lists.items(), ("lending.limit", part(obj, "spec", "lending").get("limit"))):
         for key, value in amounts.items() if isinstance(amounts, Mapping) else ():
@@ -74,49 +77,52 @@ def _strange_amounts(obj: Object) -> Iterator[Refused]:
 
 
 def means_the_same(kind: str, old: Object, new: Object) -> bool:
-    """Whether a change leaves everything as it is that a quota tree looks at: status, finalizers, other people's annotations."""
+    """Tells whether a change leaves every field that a quota tree reads as it is.
+
+    Status, finalizers and other people's annotations may change.
+    """
     before, after = read_quota(kind, old), read_quota(kind, new)
     return isinstance(before, Declared) and isinstance(after, Declared) and replace(before, source=after.source) == after
 
 
 def unreadable(kind: str, old: Object, new: Object) -> Refused | None:
-    """What does not read in an object that is made or changed; a fault that stood before is not in the way of other changes."""
+    """Returns the refusal of an object that does not parse; None where the fault stood before, so that other changes pass."""
     read = read_quota(kind, new)
     return None if isinstance(read, Declared) or (old and read_quota(kind, old) == read) else read
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a new ElasticQuota of Lattice."""
+    """Yields every finding about a new ElasticQuota of Lattice."""
     yield from _judge(OURS, {}, obj, facts)
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a changed one."""
+    """Yields every finding about a changed ElasticQuota of Lattice."""
     yield from _judge(OURS, old, new, facts)
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Why one cannot go."""
+    """Yields the reasons why an ElasticQuota of Lattice cannot be deleted."""
     yield from _judge_deletion(OURS, old, facts)
 
 
 def judge_koordinator(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a new ElasticQuota of Koordinator."""
+    """Yields every finding about a new ElasticQuota of Koordinator."""
     yield from _judge(KOORDINATORS, {}, obj, facts)
 
 
 def judge_koordinator_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a changed one."""
+    """Yields every finding about a changed ElasticQuota of Koordinator."""
     yield from _judge(KOORDINATORS, old, new, facts)
 
 
 def judge_koordinator_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Why one cannot go."""
+    """Yields the reasons why an ElasticQuota of Koordinator cannot be deleted."""
     yield from _judge_deletion(KOORDINATORS, old, facts)
 
 
 def judge_profile(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about an ElasticQuotaProfile: a name of its own for the root, nodes that no other tree has."""
+    """Yields every finding about an ElasticQuotaProfile: a name of its own for the root, nodes that no other tree has."""
     try:
         profile = msgspec.convert(_named(obj), KoordinatorProfile)
         tree = tree_of(profile)
@@ -145,13 +151,16 @@ def judge_profile(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_profile_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a changed one: annotations count as well."""
+    """Yields every finding about a changed ElasticQuotaProfile; its annotations count as well."""
     del old
     yield from judge_profile(new, facts)
 
 
 def fill_koordinator(obj: Object, facts: Facts) -> Object:
-    """A copy of a new ElasticQuota of Koordinator with what its own webhook fills in: parent, tree-id, keys of shared-weight."""
+    """Returns a copy of a new ElasticQuota of Koordinator with the defaults of its own webhook.
+
+    They are parent, tree-id, and the keys of shared-weight.
+    """
     filled = copy.deepcopy(obj)
     declared = read_quota(KOORDINATORS, obj)
     if isinstance(declared, Refused) or declared.name == ROOT:
@@ -168,7 +177,7 @@ def fill_koordinator(obj: Object, facts: Facts) -> Object:
 
 
 def _weights(given: str, most: Object) -> str:
-    """The annotation as it was, where its keys are those of max; else aligned with them, what is missing taken from max."""
+    """Returns the annotation unchanged, where its keys are those of max; else aligned with them, missing weights taken from max."""
     weights: Object = json.loads(given) if given else most
     if given and weights.keys() == most.keys():
         return given
@@ -176,7 +185,7 @@ def _weights(given: str, most: Object) -> str:
 
 
 def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int] | None) -> int | None:
-    """Allocations that have not ended and belong to a group or to one below it."""
+    """Returns how many allocations of a group, or of one below it, have not ended; None: unknown."""
     if work is None:
         return None
     return sum(
@@ -226,7 +235,7 @@ def _around(group: Declared, quotas: QuotaFacts) -> Around:
 
 
 def _is_same(each: Declared, group: Declared) -> bool:
-    """Whether two are one group: one object, or the object of a root that a profile means."""
+    """Tells whether two declarations are one group: one object, or the object of a root that a profile declares."""
     source, own = each.source, group.source
     if (source.group, source.namespace, source.name) == (own.group, own.namespace, own.name):
         return True
@@ -235,7 +244,7 @@ def _is_same(each: Declared, group: Declared) -> bool:
 
 
 def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
-    """The selections of all trees but one, by what declares them."""
+    """Returns the selections of all trees but one, by the object that declares them."""
     trees: dict[str, Selection] = {}
     for each in quotas.declared:
         if each.tree is not None and not each.tree.profile and each.name != own:
@@ -250,7 +259,7 @@ def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
 
 
 def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Selection], quotas: QuotaFacts, field: str) -> Iterator[Finding]:
-    """No node is in two trees; a tree without nodes is said."""
+    """Checks that no node is in two trees; warns of a tree without nodes."""
     if quotas.nodes is None:
         return
     own = [node for node in quotas.nodes if selection.selects(node)]
@@ -265,7 +274,7 @@ def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Select
 
 
 def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
-    """Tenants and vclusters that a binding names and that do not exist yet."""
+    """Warns of tenants and vclusters in a binding that do not exist yet."""
     tenants, vclusters = facts.tenants, facts.vclusters
     strange = sorted({binding.tenant for binding in group.bindings if tenants is not None and binding.tenant not in tenants})
     if strange:
@@ -278,6 +287,6 @@ def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
 
 
 def _named(obj: Object) -> Object:
-    """The object with a name: one that the server is still to make has none."""
+    """Returns the object with an empty name where the server is still to name it."""
     metadata = part(obj, "metadata")
     return {**obj, "metadata": {**metadata, "name": str(metadata.get("name") or "")}}

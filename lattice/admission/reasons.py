@@ -94,6 +94,6 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("OptionInvalid", "an option's value makes no sense beside the others", "the sentence names the limit"),
     Reason("ReasonRequired", "an operator's wish has no reason", "say why, for those who read it later"),
 )
-"""Why admission refuses, in the order of the documentation."""
+"""The reasons of refusals, in the order of the documentation."""
 
 REFUSAL_WORDS: Final = frozenset(reason.word for reason in REFUSALS)

@@ -1,7 +1,7 @@
-"""The strict reading of a manifest, for the command line: types, unknown fields with "did you mean", parts not served yet.
+"""Reads a manifest strictly, for the command line: types, unknown fields with "did you mean", parts that are not served yet.
 
-This is the one module of admission that loads pydantic. The server prunes unknown fields with a warning;
-a person who misspells a field wants to be told before.
+This is the one module of admission that loads pydantic. The server prunes unknown fields with a warning; a person who misspells a field
+wants to know before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATOM = re.compile(
 
 
 def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
-    """Each problem of the manifest as a sentence that names its field; empty when the server's schema would take it."""
+    """Returns each problem of the manifest as a sentence that names its field; empty when the server's schema would accept it."""
     model = KINDS.get(kind)
     if model is None:
         return [f'kind "{kind}" is not known (known: {", ".join(sorted(KINDS))}){_meant(kind, list(KINDS))}']
@@ -60,7 +60,7 @@ def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator
 
 
 def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
-    """The first problem of each field that pydantic finds, by the names that people write."""
+    """Yields the first problem of each field that pydantic finds, by the names that people write."""
     judged = {key: value for key, value in obj.items() if key != "status"}
     try:
         model.model_validate(judged, strict=True)
@@ -89,7 +89,7 @@ def _parts(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[t
 
 
 def _holds(rule: str, value: dict[str, Any]) -> bool:
-    """Whether a rule of the simple shapes holds; every other rule is left to the server."""
+    """Tells whether a rule of the simple shapes holds; every other rule is left to the server."""
     atoms = [_ATOM.fullmatch(atom) for atom in rule.split(" || ")]
     if any(atom is None for atom in atoms):
         return True
@@ -112,12 +112,12 @@ def _atom_holds(atom: re.Match[str], value: dict[str, Any]) -> bool:
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    """The fields of a model by the names that people write, each with its annotation."""
+    """Returns the fields of a model by the names that people write, each with its annotation."""
     return {(info.alias or name): info.annotation for name, info in model.model_fields.items()}
 
 
 def _children(annotation: Any, value: Any, path: str) -> Iterator[tuple[type[BaseModel], dict[str, Any], str]]:
-    """The models inside a field's value: the part itself, or each part of a list."""
+    """Yields the models inside a field's value: the part itself, or each part of a list."""
     part = _part_of(annotation)
     if part is None:
         return
@@ -157,7 +157,7 @@ def _sentence(message: str, given: Any) -> str:
 
 
 def _meant(word: str, known: list[str]) -> str:
-    """`: did you mean "nodes"?`, or nothing when nothing is near."""
+    """Returns a suggestion such as `: did you mean "nodes"?`; empty when no known word is near."""
     folded = {name.replace("_", "").lower(): name for name in known}
     near = difflib.get_close_matches(word.replace("_", "").lower(), list(folded), n=1, cutoff=0.6)
     return f': did you mean "{folded[near[0]]}"?' if near else ""

@@ -1,4 +1,4 @@
-"""A submitted Allocation as the checks read it: typed, beside the object as it came."""
+"""A submitted Allocation for the checks: typed, beside the raw object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lattice.views.work import WorkSpec
 
 @dataclass(frozen=True)
 class Submission:
-    """The spec, typed (`spec`) and raw (`raw`, which tells absent from default), and where it is submitted."""
+    """The spec of an Allocation, typed (`spec`) and raw (`raw`, which tells absent from default), with its namespace and name."""
 
     namespace: str
     name: str
@@ -27,16 +27,16 @@ class Submission:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def tenant(self, facts: Facts) -> Tenant | None:
-        """Its tenant, where it is known."""
+        """Returns its tenant, where it is known."""
         return (facts.tenants or {}).get(self.spec.tenant)
 
     def vcluster(self, facts: Facts) -> VCluster | None:
-        """Its vcluster, where it is known."""
+        """Returns its vcluster, where it is known."""
         return (facts.vclusters or {}).get(self.spec.vcluster)
 
 
 def read_submission(obj: Object) -> Submission | Refused:
-    """The Allocation typed; the refusal names the first field whose type is wrong."""
+    """Returns the Allocation typed, or the refusal for the first field whose type is wrong."""
     metadata = part(obj, "metadata")
     try:
         spec = msgspec.convert(obj.get("spec") or {}, WorkSpec)
@@ -49,9 +49,9 @@ def read_submission(obj: Object) -> Submission | Refused:
 
 
 def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Submission:
-    """An Allocation as daemons cache it, with the walltime that its vcluster gives it.
+    """Returns an Allocation from a daemon's cache, with the walltime that its vcluster gives it.
 
-    It tells no script from an entrypoint: its tasks are taken to stand on the head alone.
+    The cache does not tell a script from an entrypoint: its tasks are taken to stand on the head alone.
     """
     meta, spec, lifecycle = allocation.metadata, allocation.spec, allocation.spec.lifecycle
     if lifecycle.walltime is None and lifecycle.type == "Bounded" and vcluster is not None:
@@ -65,14 +65,14 @@ def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Subm
 
 
 def malformed(error: msgspec.ValidationError, root: str) -> Refused:
-    """The refusal for a field of the wrong type, with its path below `root`."""
+    """Returns the refusal for a field of the wrong type, with its path below `root`."""
     what, _, path = str(error).partition(" - at `$")
     field = root + path.rstrip("`")
     return Refused("Malformed", f"{field}: {what[:1].lower()}{what[1:]}", field, "`kubectl explain` shows the type of each field")
 
 
 def part(obj: Object, *path: str) -> Object:
-    """The mapping at `path`, empty where there is none."""
+    """Returns the mapping at `path`, empty where there is none."""
     found: object = obj
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -80,5 +80,5 @@ def part(obj: Object, *path: str) -> Object:
 
 
 def is_placed(status: AllocationStatus) -> bool:
-    """Whether the allocation holds nodes, or is about to start on them."""
+    """Tells whether the allocation holds nodes, or is about to start on them."""
     return is_true(status.conditions, SCHEDULED)

@@ -1,4 +1,4 @@
-"""Checks of a Tenant: namespaces of its own, members that are somebody, limits beside the present use."""
+"""Checks of a Tenant: namespaces of its own, members that are authenticated, limits beside the present use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lattice.views import Tenant
 RESERVED_NAMESPACES: Final = frozenset({"default", "lattice-system", "lattice-node-lease"})
 """Namespaces that no tenant gets, beside all that begin with `kube-`."""
 NOBODY: Final = frozenset({"system:anonymous", "system:unauthenticated"})
-"""Who has not said who they are."""
+"""Names that stand for unauthenticated people."""
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a Tenant that is made or changed."""
+    """Yields every finding about a Tenant that is made or changed."""
     try:
         tenant = msgspec.convert(obj, Tenant)
     except msgspec.ValidationError as error:
@@ -40,7 +40,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """A Tenant with allocations that have not ended stays."""
+    """Checks that a Tenant has no allocations that have not ended."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'tenant "{name}" has {facts.holders} allocations that have not ended'
@@ -48,7 +48,7 @@ def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def homes(tenant: Tenant) -> tuple[str, ...]:
-    """The namespaces of the tenant: those it lists, else the one of its name."""
+    """Returns the namespaces of the tenant: those it lists, else the one of its name."""
     return tenant.spec.namespaces or (tenant.metadata.name,)
 
 
@@ -105,7 +105,7 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Hours from 0 on, a share of at most 1, an allowance of at least 1; shares that sum to more than 1 are warned of."""
+    """Checks hours from 0 on, a share of at most 1, an allowance of at least 1; warns where shares sum to more than 1."""
     budget, where = tenant.spec.budget, "spec.budget"
     for field, hours in (("gpuHours", budget.gpu_hours), ("nodeHours", budget.node_hours)):
         if hours < 0:
@@ -137,7 +137,7 @@ def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
 
 
 def _accounts(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """An account means one tenant; names that Slurm allows are allowed, less blanks and commas, which separate them."""
+    """Checks that an account means one tenant, and has neither blanks nor commas, which separate accounts in Slurm."""
     field = "spec.accountNames"
     others = [other for other in (facts.tenants or {}).values() if other.metadata.name != tenant.metadata.name]
     taken = {word: other.metadata.name for other in others for word in (*other.spec.account_names, other.metadata.name)}

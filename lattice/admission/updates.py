@@ -1,4 +1,4 @@
-"""Checks of a change to an Allocation: what may change, when, and by whom."""
+"""Checks of a change to an Allocation: which fields may change, when, and by whom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue"
 
 
 def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
-    """Every finding about the change from `old` to `new`; a change that leaves the spec alone has none."""
+    """Yields every finding about the change from `old` to `new`; a change that leaves the spec alone has none."""
     if old.raw == new.raw:
         return
     if is_final(old.status):
@@ -41,12 +41,12 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
 
 
 def lengthens(old: Submission, new: Submission) -> bool:
-    """Whether the change asks for a longer walltime, which needs a right."""
+    """Tells whether the change asks for a longer walltime, which needs a right."""
     return _seconds(new) > _seconds(old)
 
 
 def _seconds(asked: Submission) -> float:
-    """The walltime in seconds; none is endless, and so is what does not parse (the check refuses it)."""
+    """Returns the walltime in seconds; infinite without one, or where it does not parse (another check refuses that)."""
     text = asked.spec.lifecycle.walltime
     if text is None:
         return float("inf")

@@ -18,7 +18,7 @@ from lattice.views import VCluster
 
 
 def fill(obj: Object) -> Object:
-    """A copy that says whether it is open, so that kubectl's table does."""
+    """Returns a copy with `spec.state` filled in, so that kubectl's table shows whether the vcluster is open."""
     filled = copy.deepcopy(obj)
     spec = filled.setdefault("spec", {})
     if isinstance(spec, dict) and spec.get("state") is None:
@@ -27,7 +27,7 @@ def fill(obj: Object) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Every finding about a VCluster that is made or changed."""
+    """Yields every finding about a VCluster that is made or changed."""
     try:
         vcluster = msgspec.convert(obj, VCluster)
     except msgspec.ValidationError as error:
@@ -50,7 +50,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """A VCluster with allocations that have not ended stays."""
+    """Checks that a VCluster has no allocations that have not ended."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'vCluster "{name}" has {facts.holders} allocations that have not ended'
@@ -87,7 +87,7 @@ def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
 
 
 def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Iterator[Finding]:
-    """A vcluster without home groups is warned of that loses nodes to the home groups that this one takes."""
+    """Warns of a vcluster without home groups that loses nodes to the home groups of this one."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     counts, held = facts.groups, {group for other in others for group in _home_groups(other)}
     had = set(_home_groups(before)) if before is not None else set[str]()
@@ -106,7 +106,7 @@ def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Itera
 
 
 def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Home groups without any node are warned of, once: likelier a slip than machines to come."""
+    """Warns once of home groups without any node: likelier a slip than machines to come."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     had = set(_home_groups(before)) if before is not None else set[str]()
     empty = [group for group in _home_groups(vcluster) if group not in had and not (facts.groups or {}).get(group)]
@@ -123,7 +123,7 @@ def _nodes(count: int) -> str:
 
 
 def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Tenants are warned of that had one vcluster without naming a default, and now have several."""
+    """Warns of tenants that had one vcluster without naming a default, and now have several."""
     if facts.vclusters is None or facts.tenants is None:
         return
     known = dict(facts.vclusters)
@@ -185,7 +185,7 @@ def _limits(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _weights(vcluster: VCluster) -> Iterator[Finding]:
-    """A profile or own weights; these are quantities from 0 on, not all 0; where they do not sum to 1 the person is told."""
+    """Checks for a profile or own weights, as quantities from 0 on, not all 0; warns where they do not sum to 1."""
     weights, profile = vcluster.spec.weights, vcluster.spec.profile
     if weights is None:
         return
@@ -213,7 +213,7 @@ def _weights(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def camel(name: str) -> str:
-    """The field's name as people write it."""
+    """Returns the field's name as people write it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 

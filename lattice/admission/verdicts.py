@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Accepted:
-    """It may enter as `obj`, which is what was asked with the defaults filled in; `warnings` are shown to the person."""
+    """The object may enter as `obj`, with the defaults filled in; `warnings` are shown to the person."""
 
     obj: Object
     warnings: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """It may not enter: `reason` is a word of `reasons.REFUSALS`, `sentence` has the numbers, `hint` the next step."""
+    """The object may not enter: `reason` is a word of `reasons.REFUSALS`, `sentence` has the numbers, `hint` the next step."""
 
     reason: str
     sentence: str
@@ -31,7 +31,7 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """The sentence and the next step, as one text for people; after a sentence of several lines the next step has its own."""
+        """Returns the sentence and the next step as one text; after a sentence of several lines the next step has its own line."""
         if not self.hint:
             return self.sentence
         return f"{self.sentence}\n  Hint: {self.hint}" if "\n" in self.sentence else f"{self.sentence}. Hint: {self.hint}"
@@ -39,7 +39,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Caution:
-    """It may enter, but the person should know this."""
+    """The object may enter, with a warning for the person."""
 
     sentence: str
 
@@ -52,7 +52,7 @@ Finding = Refused | Caution
 
 
 def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
-    """The first refusal, else acceptance with every caution; findings after a refusal are not asked for."""
+    """Returns the first refusal, else acceptance with every caution; asks for no finding after a refusal."""
     warnings: list[str] = []
     for finding in findings:
         match finding:
@@ -64,7 +64,7 @@ def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
 
 
 def reading(parse: Callable[[Text], Read], value: Text, *, field: str, reason: str) -> Read | Refused:
-    """What `parse` reads from `value`; where it cannot, the refusal that names the field."""
+    """Returns the result of `parse`, or the refusal that names the field where the value does not parse."""
     try:
         return parse(value)
     except Rejected as error:
