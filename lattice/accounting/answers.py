@@ -1,6 +1,6 @@
-"""What is answered to `usage` and `history`: the documents, as types; as `lattice.scheduling.queries.answers` has the others.
+"""The documents that answer `usage` and `history`, as types; `lattice.scheduling.queries.answers` has the others.
 
-Hours are numbers; times RFC 3339 texts, days (UTC) such as `2026-11-21`. A field that has nothing to say is left out.
+Hours are numbers; times RFC 3339 texts, days (UTC) such as `2026-11-21`. An empty field is left out.
 """
 
 from __future__ import annotations

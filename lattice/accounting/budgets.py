@@ -1,8 +1,8 @@
-"""Budgets: what was agreed with a tenant, in which period it counts, and how it stands (book, "Quota Enforcement", "Soft Quotas").
+"""Budgets: the agreement with a tenant, the period in which it counts, and its balance (book, "Quota Enforcement", "Soft Quotas").
 
-A budget of hours is the tenant's, a project's in it, or each user's. Hours of a rolling window, or since the beginning of the month,
-quarter or year (UTC). An outside source, while what it told is fresh, takes precedence for the tenant's own budget. Times are seconds
-since the epoch.
+A budget of hours is the tenant's, a project's in it, or each user's. Hours of a rolling window count, or those since the beginning of
+the month, quarter or year (UTC). An outside source takes precedence for the tenant's own budget while its figures are fresh. Times are
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OF_TENANT, OF_PROJECT, OF_USER = "Tenant", "Project", "User"
 
 
 class Scope(NamedTuple):
-    """Whose budget: the tenant's (name empty), or that of a project or a user in it."""
+    """The owner of a budget: the tenant (name empty), or a project or a user in it."""
 
     kind: str
     tenant: str
@@ -33,7 +33,7 @@ class Scope(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As sentences name it."""
+        """Returns the words for the scope, for a sentence."""
         if self.kind == OF_TENANT:
             return f'tenant "{self.tenant}"'
         return f'{"project" if self.kind == OF_PROJECT else "user"} "{self.name}" of tenant "{self.tenant}"'
@@ -48,23 +48,23 @@ class Allowance:
 
     @property
     def given(self) -> bool:
-        """Whether there is a budget at all."""
+        """Tells whether there is a budget at all."""
         return self.gpu_hours > 0 or self.node_hours > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Which hours count: a rolling window of so many seconds, or since the beginning of the calendar's month, quarter or year."""
+    """The hours that count: of a rolling window of so many seconds, or since the beginning of the calendar's month, quarter or year."""
 
     kind: str = ROLLING
     seconds: float = 90 * DAY
 
     def begin(self, now: float) -> float:
-        """The beginning of the period that holds now."""
+        """Returns the beginning of the present period."""
         return now - self.seconds if self.kind == ROLLING else self._start(now, 0)
 
     def end(self, now: float) -> float | None:
-        """When the present period ends and the next one begins; None: a rolling window has no end."""
+        """Returns when the present period ends and the next one begins; None: a rolling window has no end."""
         return None if self.kind == ROLLING else self._start(now, 1)
 
     def _start(self, now: float, ahead: int) -> float:
@@ -75,13 +75,13 @@ class Period:
 
     @property
     def words(self) -> str:
-        """As sentences name it."""
+        """Returns the words for the period, for a sentence."""
         return f"in the last {self.seconds / DAY:g} days" if self.kind == ROLLING else f"this {self.kind.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What an outside source told of the tenant's budget; it counts until `until`."""
+    """The figures of an outside source for the tenant's budget; they count until `until`."""
 
     name: str
     used: Allowance
@@ -103,17 +103,17 @@ class Budgets:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """What decides which hours are kept; where it changes, everything is counted again."""
+        """Returns a key of the hours that are kept; where it changes, everything is counted again."""
         return self.whole.given, tuple(sorted(name for name, one in self.projects.items() if one.given)), self.per_user.given, self.period
 
     def allowance(self, scope: Scope) -> Allowance:
-        """The budget of one of its scopes; an empty one where there is none."""
+        """Returns the budget of one of the tenant's scopes; an empty one without a budget."""
         if scope.kind == OF_TENANT:
             return self.whole
         return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
 
     def scopes(self, tenant: str, user: str, project: str) -> list[Scope]:
-        """Whose budgets apply to work of this user and project."""
+        """Returns the scopes whose budgets apply to work of this user and project."""
         found = [Scope(OF_TENANT, tenant)] if self.whole.given or self.outside is not None else []
         if project in self.projects and self.projects[project].given:
             found.append(Scope(OF_PROJECT, tenant, project))
@@ -127,7 +127,7 @@ NO_BUDGETS: Final = Budgets()
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How one budget stands: hours used and agreed in the period [begin, end); end None: a rolling window."""
+    """The state of one budget: hours used and agreed in the period [begin, end); end None: a rolling window."""
 
     scope: Scope
     used: Allowance
@@ -136,32 +136,32 @@ class Balance:
     end: float | None
     source: str = INTERNAL
     told_by: str = ""
-    """The outside source, where that is what counts."""
+    """The outside source whose figures count; empty: counted here."""
 
     @property
     def fraction(self) -> float:
-        """Used ÷ agreed, of the worse of the two budgets; 0 without one."""
+        """Returns used ÷ agreed, of the worse of the two budgets; 0 without one."""
         return max((used / limit for used, limit in self.pairs()), default=0.0)
 
     @property
     def exhausted(self) -> bool:
-        """Whether one of the two is used up."""
+        """Tells whether one of the two budgets is used up."""
         return self.fraction >= 1.0
 
     def pairs(self) -> Iterable[tuple[float, float]]:
-        """(used, agreed) of GPU-hours and node-hours, where there is a budget."""
+        """Yields (used, agreed) of GPU-hours and node-hours, where there is a budget."""
         pairs = ((self.used.gpu_hours, self.limit.gpu_hours), (self.used.node_hours, self.limit.node_hours))
         return ((used, limit) for used, limit in pairs if limit > 0)
 
     @property
     def numbers(self) -> str:
-        """`87.5 of 100 GPU-hours and 10 of 50 node-hours`."""
+        """Returns the figures as text: `87.5 of 100 GPU-hours and 10 of 50 node-hours`."""
         named = ((self.used.gpu_hours, self.limit.gpu_hours, "GPU-hours"), (self.used.node_hours, self.limit.node_hours, "node-hours"))
         return " and ".join(f"{used:.6g} of {limit:.6g} {what}" for used, limit, what in named if limit > 0)
 
 
 def budgets_of(tenant: Tenant) -> Budgets:
-    """The budgets of a Tenant; what does not parse (the webhook was away) counts as not there."""
+    """Returns the budgets of a Tenant; a part that does not parse (the webhook was away) counts as absent."""
     budget, told = tenant.spec.budget, tenant.status.external_budget
     outside = None
     if told is not None:

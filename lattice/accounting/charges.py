@@ -1,4 +1,4 @@
-"""What each attempt of an allocation is charged: from the time at which it got its nodes to its end, as its status has them.
+"""Computes the charge of each attempt: from the time at which it got its nodes to its end, both from its status.
 
 node-seconds = nodes × (end − commit), GPU-seconds = GPUs of these nodes × (end − commit); a node without GPUs counts none (book,
 "Internal Budget Ledger"; decisions, "Staging": hours count from the commit). Times are whole seconds since the epoch.
@@ -19,18 +19,18 @@ from lattice.views.allocation import Allocation, Attempt, Exit
 
 COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancelled", "Requeued", "Running"
 STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
-"""How an attempt stands: the first four have ended; after Requeued another attempt followed."""
+"""The states of an attempt: the first four have ended; after Requeued another attempt followed."""
 
 REMOVED: Final = "Removed"
-"""Why an attempt ended whose object somebody has taken away before it had."""
+"""The reason of an end by force: somebody took the object away before the attempt had ended."""
 HEARD_LATE: Final = 2.0
-"""A heartbeat that was under way at the end says still that the work runs."""
+"""Seconds after an end for which a heartbeat under way may still report running work."""
 
 _moment = lru_cache(maxsize=65536)(parse_time)
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, or several that are no longer told apart (`first` below `attempt`); 0 as a time: there is none.
+    """One attempt, or several summed into one (`first` below `attempt`); 0 as a time: none.
 
     Attempt 0 is an allocation that ended without ever having had nodes.
     """
@@ -49,14 +49,14 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     vcluster: str
     nodes: int
     gpus: int
-    """Of all its nodes together."""
+    """GPUs of all its nodes together."""
     submitted: int
     committed: int
     """When it got its nodes."""
     started: int
-    """Its first process."""
+    """When its first process began."""
     ended: int
-    """0: it has not."""
+    """When it ended; 0: not yet."""
     state: str
     reason: str
     exit: int | None
@@ -66,11 +66,11 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def summed(self) -> bool:
-        """Whether it stands for attempts that are no longer told apart: it has amounts, and neither nodes nor a commit."""
+        """Tells whether the charge sums several attempts: it has amounts, and neither nodes nor a commit."""
         return not self.nodes and self.node_seconds > 0
 
     def at(self, now: float) -> Charge:
-        """The charge up to now, where the attempt has not ended."""
+        """Returns the charge up to now, where the attempt has not ended."""
         if self.ended or not self.committed:
             return self
         held = max(0, int(now) - self.committed)
@@ -78,9 +78,9 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
-    """An ended charge that ends no later than now, and not before a node of the attempt was last heard to run it.
+    """Returns an ended charge that ends no later than now, and not before a node of the attempt was last heard to run it.
 
-    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote is its node's word alone.
+    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote rests on its node's word alone.
     """
     if not (charge.committed and charge.ended) or charge.summed:
         return charge
@@ -93,7 +93,7 @@ def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
 
 
 def removed(allocation: Allocation, at: float) -> Allocation:
-    """The last that was seen of an object that is gone, as if all of it had ended by then (seconds since the epoch)."""
+    """Returns the last known state of an object that is gone, as if all of it had ended by then (seconds since the epoch)."""
     status = allocation.status
     if is_final(status):
         return allocation
@@ -106,9 +106,9 @@ def removed(allocation: Allocation, at: float) -> Allocation:
 
 
 def charges_of(allocation: Allocation) -> list[Charge]:
-    """Every attempt that the object tells of, oldest first; the last one may be running, or not be judged yet.
+    """Returns every attempt in the object's status, oldest first; the last one may be running, or not be judged yet.
 
-    Without a tenant nobody is charged (the admission policy refuses such objects). What fell out of `attempts` is not among
+    Without a tenant nobody is charged (the admission policy refuses such objects). Attempts that fell out of `attempts` are not among
     them (`fallen_out`).
     """
     if not allocation.spec.tenant:
@@ -119,14 +119,14 @@ def charges_of(allocation: Allocation) -> list[Charge]:
 
 
 def settled_only(charges: list[Charge]) -> list[Charge]:
-    """Those that have ended for good: nothing about them changes any more."""
+    """Returns the charges that have ended for good: nothing about them changes any more."""
     return [charge for charge in charges if charge.state != RUNNING]
 
 
 def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds: int) -> Charge | None:
-    """The attempts after `upto` that fell out of `attempts` before any record held them, as one charge; None where there are none.
+    """Returns the attempts after `upto` that left `attempts` before a record held them, as one charge; None without any.
 
-    `upto`: the last attempt that records hold; the amounts: what they hold of this allocation up to there.
+    `upto`: the last attempt that records hold; the amounts: those that records hold of this allocation up to there.
     """
     usage = allocation.status.usage
     if usage is None or usage.attempts <= upto or not allocation.spec.tenant:
@@ -148,7 +148,7 @@ def _former(allocation: Allocation, entry: Attempt) -> Charge:
 
 
 def _present(allocation: Allocation) -> Charge | None:
-    """The present attempt, where it has nodes or is final."""
+    """Returns the charge of the present attempt, where it has nodes or is final."""
     status, final = allocation.status, is_final(allocation.status)
     committed = _second(status.scheduled_time or status.start_time)
     if not final and not (status.attempt and committed and status.node_count):
@@ -179,7 +179,7 @@ def _charge(
 
 
 def held_seconds(begin: str | None, end: str | None) -> int:
-    """Whole seconds from one time to another, not below 0; 0 where one of them is missing."""
+    """Returns the whole seconds from one time to another, not below 0; 0 where one of them is missing."""
     return max(0, _second(end) - _second(begin)) if begin and end else 0
 
 

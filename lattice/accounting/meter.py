@@ -1,6 +1,7 @@
-"""Hours in a period, kept by events, of everybody who has a budget; exact, the same in whatever order the events come.
+"""Keeps the hours in a period of everybody who has a budget, by events; exact, and the same whatever the order of events.
 
-`Window` keeps when rates change; `Meter` one window of nodes and one of GPUs for each scope that has a budget. Sums are whole numbers.
+`Window` keeps when rates change; `Meter` keeps one window of nodes and one of GPUs for each scope that has a budget. Sums are whole
+numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _HOUR = 3_600_000
 
 @dataclass(slots=True)
 class Window:
-    """A rate over time: the sum of it between two moments.
+    """A rate over time, and its sum between two moments.
 
     Changes that lie after the beginning of the window stand in `moments` (milliseconds, ascending) and `changes`; the others are folded
     into `before` (rates, and rates times milliseconds). The sum up to t is Σ change · (t - moment).
@@ -33,7 +34,7 @@ class Window:
     begin: int = -(10**18)
 
     def add(self, at: float, change: int) -> None:
-        """The rate changes by so much at this time, in seconds."""
+        """Changes the rate by so much at this time, in seconds."""
         if not change:
             return
         moment = round(at * 1000)
@@ -56,7 +57,7 @@ class Window:
             self.changes.insert(place, change)
 
     def hours(self, begin: float, now: float) -> float:
-        """Rate × hours between two times in seconds; the beginning never goes back (what was folded stays folded)."""
+        """Returns rate × hours between two times in seconds; the beginning never goes back, for folded changes stay folded."""
         moment, start = round(now * 1000), max(round(begin * 1000), self.begin)
         self._fold(start)
         until_now = self.rates * moment - self.products
@@ -64,19 +65,16 @@ class Window:
         return max(0, until_now - until_begin) / _HOUR
 
     def is_over(self, begin: float) -> bool:
-        """Whether it holds nothing from this time on, in seconds, which becomes its beginning."""
+        """Tells whether the window holds nothing from this time on, in seconds, which becomes its beginning."""
         self._fold(max(round(begin * 1000), self.begin))
         return not self.moments and not self.before_rates
 
     def rate(self) -> int:
-        """The rate after the last change: what goes on."""
+        """Returns the rate after the last change."""
         return self.rates
 
     def below(self, hours: float, length: float, now: float) -> float | None:
-        """When a rolling window of so many seconds that goes on without any rate holds fewer hours; None: it holds fewer now.
-
-        `rate` of what goes on is taken to end now.
-        """
+        """Returns when a rolling window of so many seconds holds fewer hours if use stops now; None: it holds fewer already."""
         over = self.hours(now - length, now) - hours
         if over < 0:
             return None
@@ -100,35 +98,35 @@ class Window:
 
 
 class Meter:
-    """Hours of every scope that has a budget; `agree` says which they are."""
+    """The hours of every scope that has a budget, as `agree` names them."""
 
     def __init__(self, *, every_tenant: bool = False) -> None:
         self._every_tenant = every_tenant
-        """Whether the hours of tenants without a budget are kept, too, and of those that are not known yet."""
+        """Whether hours are kept of tenants without a budget, and of unknown ones, too."""
         self._budgets: dict[str, Budgets] = {}
         self._windows: dict[Scope, tuple[Window, Window]] = {}
         self._users: dict[str, list[Scope]] = {}
-        """Of these windows those of users, by tenant."""
+        """By tenant: the scopes of users that have windows."""
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
-        """The budgets of every tenant; whether other hours are to be kept than before, so that all of them have to be counted again."""
+        """Replaces the budgets of every tenant; tells whether other hours are kept than before, so that all must be counted again."""
         before = self._kept()
         self._budgets = dict(budgets)
         return before != self._kept()
 
     def _kept(self) -> dict[str, tuple[object, ...]]:
-        """Of which tenants other hours are kept than those of a tenant without a budget, and which."""
+        """Returns by tenant a key of the hours that are kept beyond those of a tenant without a budget."""
         return {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
 
     def begin(self, now: float) -> float:
-        """The beginning of the longest period that somebody's hours are kept for; now where nobody's are."""
+        """Returns the beginning of the longest period for which hours are kept; now where none are."""
         periods = [self._budgets[name].period for name in self._kept()]
         if self._every_tenant:
             periods.append(NO_BUDGETS.period)
         return min((period.begin(now) for period in periods), default=now)
 
     def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int, until: float | None = None) -> None:
-        """From this time on, or up to another one, so many more nodes and GPUs (fewer where negative) are used."""
+        """Adds so many nodes and GPUs (takes off where negative) from one time on, or up to another one."""
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets is NO_BUDGETS and not self._every_tenant:
             return
@@ -148,7 +146,7 @@ class Meter:
                         window.add(until, -amount)
 
     def trim(self, now: float) -> None:
-        """Let go of what lies before the present periods, and of scopes that used nothing since."""
+        """Drops hours from before the present periods, and scopes that used nothing since."""
         for scope, windows in list(self._windows.items()):
             begin = self._budgets.get(scope.tenant, NO_BUDGETS).period.begin(now)
             over = [window.is_over(begin) for window in windows]
@@ -159,12 +157,12 @@ class Meter:
         self._users = {tenant: scopes for tenant, scopes in self._users.items() if scopes}
 
     def charge(self, charge: Charge, sign: int = 1) -> None:
-        """Count an attempt in (+1), or out again (-1); one that has not ended goes on."""
+        """Counts an attempt in (+1), or out again (-1); an attempt without an end goes on counting."""
         for begin, end, nodes, gpus in spans(charge):
             self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus, end)
 
     def balance(self, scope: Scope, now: float) -> Balance:
-        """How a budget stands: by the outside source while that is fresh, else by what is counted here."""
+        """Returns the balance of a budget: by the outside source while that is fresh, else by the hours counted here."""
         budgets = self._budgets.get(scope.tenant, NO_BUDGETS)
         begin, end = budgets.period.begin(now), budgets.period.end(now)
         outside = budgets.outside
@@ -173,7 +171,7 @@ class Meter:
         return Balance(scope, self.used(scope, now), budgets.allowance(scope), begin, end)
 
     def used(self, scope: Scope, now: float) -> Allowance:
-        """Hours of a scope in the present period, as counted here."""
+        """Returns the hours of a scope in the present period, as counted here."""
         windows = self._windows.get(scope)
         if windows is None:
             return Allowance()
@@ -181,9 +179,9 @@ class Meter:
         return Allowance(gpu_hours=windows[1].hours(begin, now), node_hours=windows[0].hours(begin, now))
 
     def lets_go(self, balance: Balance, now: float) -> float | None:
-        """When an exhausted budget is one no longer, if nothing more is used: the next period, or when enough has left the window.
+        """Returns when an exhausted budget is free again if nothing more is used; None: unknown, for an outside source.
 
-        None where that cannot be told: by an outside source.
+        At the next period, or when enough hours have left the rolling window.
         """
         if balance.source == EXTERNAL:
             return None
@@ -200,13 +198,13 @@ class Meter:
         return max((end for end in ends if end is not None), default=None)
 
     def balances(self, tenant: str, now: float) -> Iterator[Balance]:
-        """Every budget of a tenant that somebody has drawn on, and the tenant's and its projects' in any case."""
+        """Yields the balance of every budget of a tenant and its projects, and of the users that have drawn on theirs."""
         yield from self.shared(tenant, now)
         for scope in sorted(self._users.get(tenant, ())):
             yield self.balance(scope, now)
 
     def shared(self, tenant: str, now: float) -> Iterator[Balance]:
-        """The budgets of a tenant and of its projects: what its status shows. Those of users are theirs to see."""
+        """Yields the balances of a tenant and its projects, which its status shows; those of users are theirs alone to see."""
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets.whole.given or budgets.outside is not None:
             yield self.balance(Scope(OF_TENANT, tenant), now)
@@ -215,27 +213,27 @@ class Meter:
                 yield self.balance(Scope(OF_PROJECT, tenant, name), now)
 
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""
+        """Returns used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""
         budgets = self._budgets.get(tenant)
         if budgets is None or budgets is NO_BUDGETS:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 
     def windows(self, scope: Scope) -> tuple[Window, Window]:
-        """Of nodes and of GPUs; what is asked of them later than now is not asked of the meter again."""
+        """Returns the windows of nodes and of GPUs; a later question moves their beginning, so ask the meter no earlier time after."""
         return self._windows.get(scope) or (Window(), Window())
 
     def period_words(self, tenant: str) -> str:
-        """The period of a tenant's budgets, as sentences name it."""
+        """Returns the period of a tenant's budgets as words, for a sentence."""
         return self._budgets.get(tenant, NO_BUDGETS).period.words
 
     def queueing(self) -> list[str]:
-        """The tenants whose work waits at the end of a budget."""
+        """Returns the tenants whose work waits at the end of a budget."""
         return [name for name, budgets in self._budgets.items() if budgets.queues]
 
 
 def spans(charge: Charge) -> list[tuple[float, float | None, int, int]]:
-    """(begin, end or None, nodes, GPUs) of what a charge used: what is summed up counts as one node, and one GPU, up to its end."""
+    """Returns (begin, end or None, nodes, GPUs) of a charge; a summed charge counts as one node, and one GPU, up to its end."""
     if charge.summed:
         ended = float(charge.ended)
         return [(ended - charge.node_seconds, ended, 1, 0), (ended - charge.gpu_seconds, ended, 0, 1)]

@@ -1,4 +1,4 @@
-"""How a tenant's budgets stand, as its status shows it, and which mark each of them has crossed: 80 and 100 percent, told once each."""
+"""Computes the state of a tenant's budgets for its status, and which mark each has crossed: 80 and 100 percent, noticed once each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lattice.units import format_time
 from lattice.views.cluster import BudgetState
 
 MARKS: Final = (80, 100)
-"""Percent of a budget at which the tenant's admins are told."""
+"""Percent of a budget at which the tenant's admins are noticed."""
 RETREAT: Final = 0.05
-"""So far below a mark use falls before crossing it is told again, in the same period."""
+"""The part of a budget by which use must fall below a mark before crossing it is noticed again, in the same period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A mark that was crossed; `crossing` counts them, so that each is told once."""
+    """A mark that was crossed; `crossing` numbers the crossings, so that each is noticed once."""
 
     key: str
     mark: int
@@ -27,12 +27,12 @@ class Notice:
 
 
 def key_of(balance: Balance) -> str:
-    """`Tenant`, or `Project/NAME`."""
+    """Returns the key of a budget: `Tenant`, or `Project/NAME`."""
     return balance.scope.kind + (f"/{balance.scope.name}" if balance.scope.name else "")
 
 
 def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[dict[str, Any], Notice | None]:
-    """The entry of `status.usage.budgets` now, and the mark that was crossed since `before`, if any."""
+    """Returns the entry of `status.usage.budgets` now, and the mark that was crossed since `before`, if any."""
     start = format_time(balance.begin) if balance.end is not None else None
     told, crossings = (before.told, before.crossings) if before is not None else (0, 0)
     if before is not None and before.period_start != start:
@@ -49,13 +49,13 @@ def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[di
 
 
 def hours(amount: float) -> str:
-    """Hours as a quantity: two decimals, rounded down."""
+    """Returns hours as a quantity: two decimals, rounded down."""
     text = str(Decimal(repr(amount)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def usage_of(used: Allowance, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """`status.usage`."""
+    """Returns `status.usage`: hours and the entries of budgets."""
     return {"gpuHours": hours(used.gpu_hours), "nodeHours": hours(used.node_hours), "budgets": entries}
 
 

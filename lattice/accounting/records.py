@@ -1,7 +1,7 @@
 """UsageRecords: their rows as text (format 1, docs/explanation/formats.md), and which attempts they hold.
 
-A record belongs to one tenant and the month (UTC) in which the attempts ended; its rows are only ever appended to. When it is full
-it is sealed, and the next part is opened: so the parts of a month are one chain, of which only the last one is written.
+A record belongs to one tenant and the month (UTC) in which the attempts ended; its rows are only ever appended to. When it is full it
+is sealed, and the next part is opened: so the parts of a month are one chain, of which only the last one is written.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _COLUMNS: Final = 22
 _NONE: Final = "-"
 _SAFE: Final = "!#$&'()*+,/:;=?@[]~"
 NEVER: Final = -1
-"""Of an allocation that no record holds an attempt of."""
+"""The last attempt of an allocation that no record knows."""
 
 
 def month_of(second: int) -> str:
-    """The month (UTC) of a time in seconds since the epoch: `2026-11`."""
+    """Returns the month (UTC) of a time in seconds since the epoch: `2026-11`."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m")
 
 
 def record_name(tenant: str, month: str, part: int) -> str:
-    """The name of a record: `physics-2026-11`, then `physics-2026-11-1` and so on."""
+    """Returns the name of a record: `physics-2026-11`, then `physics-2026-11-1` and so on."""
     return f"{tenant}-{month}" + (f"-{part}" if part else "")
 
 
 def encode_row(charge: Charge) -> str:
-    """One attempt as a line, with its newline; the tenant is the record's."""
+    """Returns one attempt as a line, with its newline; the record names the tenant."""
     numbers = (charge.nodes, charge.gpus, charge.submitted, charge.committed, charge.started, charge.ended)
     columns = (
         encode_uid(charge.uid), charge.attempt, charge.first, charge.number, word(charge.namespace), word(charge.name),
@@ -48,7 +48,7 @@ def encode_row(charge: Charge) -> str:
 
 
 def decode_row(line: str, tenant: str) -> Charge:
-    """The attempt of a line; raises Corrupt where it is none."""
+    """Returns the attempt of a line; raises Corrupt where the line is no row."""
     parts = line.split(" ")
     if len(parts) < _COLUMNS:
         raise Corrupt(f"a usage row has {len(parts)} columns instead of {_COLUMNS}: {line[:80]!r}", reason="UsageRecordBroken")
@@ -64,18 +64,18 @@ def decode_row(line: str, tenant: str) -> Charge:
 
 
 def rows_text(charges: Iterable[Charge], before: str = "") -> str:
-    """The rows of a record with these appended to those before."""
+    """Returns the rows of a record: those before, and these appended."""
     return (before or _OPENING) + "".join(map(encode_row, charges))
 
 
 def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
-    """The attempts of a record's rows, from the character `begin` on (0: all)."""
+    """Yields the attempts of a record's rows, from the character `begin` on (0: all)."""
     for line in lines_of(text, begin):
         yield decode_row(line, tenant)
 
 
 def lines_of(text: str, begin: int = 0) -> list[str]:
-    """The rows as they are written, from the character `begin` on (0: all); raises Corrupt where the text is of another format."""
+    """Returns the rows as text, from the character `begin` on (0: all); raises Corrupt where the text is of another format."""
     if not begin:
         opening, newline, _ = text.partition("\n")
         if not newline or opening != str(FORMAT):
@@ -100,13 +100,13 @@ class Page:
     text: str
 
     def is_older(self, other: Page) -> bool:
-        """Whether the other one was written later."""
+        """Tells whether the other page was written later."""
         return int(self.version) < int(other.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """The rows of a record that were not known before, as text from the character `begin` on; decoded when somebody asks."""
+    """The rows of a record that are new, as text from the character `begin` on; decoded on demand."""
 
     tenant: str = ""
     text: str = ""
@@ -114,11 +114,11 @@ class Fresh:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Returns the number of rows."""
         return self.text.count("\n", self.begin or len(_OPENING))
 
     def rows(self) -> list[Charge]:
-        """The attempts; raises Corrupt where one cannot be read."""
+        """Returns the attempts; raises Corrupt where one cannot be read."""
         return list(read_rows(self.text, self.tenant, self.begin)) if self.count else []
 
 
@@ -128,22 +128,25 @@ NOTHING_NEW: Final = Fresh()
 class Records:
     """Every record as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
 
-    An attempt stands in one row: whoever writes sees to it (`settlement`), and `validate` finds where that is broken. Records are
-    never deleted, so that there are millions of rows in time: to read one takes its first two columns only.
+    An attempt stands in one row: the writer makes sure of it (`settlement`), and `validate` finds violations. Records are never
+    deleted, so that there are millions of rows in time: taking one over reads its first two columns only.
     """
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
-        """By name."""
+        """By name of the record."""
         self.restarts = 0
-        """How often rows went away, which only a restored or meddled-with server does: who has counted rows counts them again."""
+        """How often rows went away, which only a restored or tampered server causes; counters of rows start again then."""
         self.version = "0"
         """The newest resourceVersion of a record that was put."""
         self._upto: dict[str, int] = {}
-        """By the 22 characters of a uid."""
+        """The last attempt by the 22 characters of a uid."""
 
     def put(self, record: UsageRecord) -> Fresh:
-        """What the server holds of a record now: the rows that are new. Fewer than were known are the truth too, after a restore."""
+        """Takes over a record as the server holds it now, and returns its new rows.
+
+        After a restore of the server, fewer rows than known are valid, too.
+        """
         page = page_of(record)
         before = self.pages.get(page.name)
         known = before.text if before is not None else ""
@@ -157,21 +160,21 @@ class Records:
         return Fresh(page.tenant, page.text, len(known))
 
     def drop(self, name: str) -> None:
-        """A record is gone."""
+        """Removes a record that is gone."""
         page = self.pages.pop(name, None)
         if page is not None and page.text:
             self._restart()
 
     def upto(self, uid: str) -> int:
-        """The last attempt of an allocation that the records hold, all before it included; -1: none."""
+        """Returns the last attempt of an allocation that the records hold, all before it included; -1: none."""
         return self._upto.get(encode_uid(uid), NEVER)
 
     def holds(self, uid: str, attempt: int) -> bool:
-        """Whether the records hold this attempt."""
+        """Tells whether the records hold this attempt."""
         return attempt <= self.upto(uid)
 
     def amounts(self, uid: str, tenant: str) -> tuple[int, int]:
-        """Node-seconds and GPU-seconds that the records hold of one allocation; looks through the tenant's rows."""
+        """Returns the node-seconds and GPU-seconds that the records hold of one allocation; scans the tenant's rows."""
         key = encode_uid(uid)
         node_seconds = gpu_seconds = 0
         for page in self.pages.values():
@@ -184,20 +187,20 @@ class Records:
         return node_seconds, gpu_seconds
 
     def chain(self, tenant: str, month: str) -> list[Page]:
-        """The parts of a tenant's month, in order."""
+        """Returns the parts of a tenant's month, in order."""
         pages: list[Page] = []
         while (page := self.pages.get(record_name(tenant, month, len(pages)))) is not None:
             pages.append(page)
         return pages
 
     def all_rows(self) -> Iterator[Charge]:
-        """Every row, the oldest months first."""
+        """Yields every row, the oldest months first."""
         for page in sorted(self.pages.values(), key=lambda page: (page.month, page.tenant, page.part)):
             if page.text:
                 yield from read_rows(page.text, page.tenant)
 
     def validate(self) -> None:
-        """Read everything again; raises Corrupt where an attempt stands twice, or an allocation's last attempt is another one."""
+        """Reads everything again; raises Corrupt where an attempt stands twice, or an allocation's last attempt differs."""
         upto: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
         for charge in self.all_rows():
@@ -211,7 +214,7 @@ class Records:
             raise Corrupt("the index of the usage records differs from their rows", reason="UsageIndexDiffers")
 
     def _take(self, page: Page, begin: int = 0) -> None:
-        """Note which attempts the rows hold, from the character `begin` on."""
+        """Notes the attempts of the rows from the character `begin` on."""
         upto = self._upto
         for line in lines_of(page.text, begin) if page.text else ():
             columns = line.split(" ", 2)
@@ -230,13 +233,13 @@ class Records:
 
 
 def page_of(record: UsageRecord) -> Page:
-    """The record as it stands."""
+    """Returns the page of a record."""
     spec, metadata = record.spec, record.metadata
     return Page(metadata.name, spec.tenant, spec.month, spec.part, metadata.resource_version or "0", spec.sealed, spec.rows)
 
 
 def word(text: str) -> str:
-    """A text as rows have it: without blanks, in ASCII, and never empty."""
+    """Returns a text for a row: without blanks, in ASCII, and never empty."""
     return "%2D" if text == _NONE else quote(text, safe=_SAFE) or _NONE
 
 

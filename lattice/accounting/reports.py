@@ -1,6 +1,6 @@
-"""Usage and history as people read them, from charges: sums, days, budgets with a forecast; rows that match a question.
+"""Builds the answers to `usage` and `history` from charges: sums, days, budgets with a forecast; rows that match a question.
 
-Times are seconds since the epoch. Whoever asks has found out before what the reader may see (`names`, `reader`).
+Times are seconds since the epoch. The caller has found out before what the reader may see (`names`, `reader`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lattice.units import format_time
 
 DAY: Final = 86400
 RATE_DAYS: Final = 7
-"""The forecast takes the rate of so many days."""
+"""Days over which the forecast takes the rate of use."""
 OTHERS: Final = "others"
 MOST_DAYS: Final = 3650
 _HOUR: Final = 3600
@@ -38,7 +38,7 @@ _HOUR: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked about; empty texts: all. `names`: whether other people than `reader` may be named."""
+    """The subject of a question; empty texts: all. `names`: whether people other than `reader` may be named."""
 
     reader: str
     tenant: str = ""
@@ -47,7 +47,7 @@ class Asked:
     names: bool = False
 
     def admits(self, charge: Charge) -> bool:
-        """Whether a charge is among those asked about."""
+        """Tells whether a charge belongs to the subject of the question."""
         return (
             (not self.tenant or charge.tenant == self.tenant)
             and (not self.user or charge.user == self.user)
@@ -57,9 +57,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Which attempts of a history: in [since, until), in these states (none: all), at most `limit`.
+    """The filter of a history: attempts in [since, until), in these states (none: all), at most `limit`.
 
-    `numbers` are ranges, both ends included, and `names` those of objects or jobs: of the one or the other; none of both: all.
+    `numbers` are ranges, both ends included, and `names` those of objects or jobs; an attempt matches one or the other; without both,
+    all match.
     """
 
     since: float
@@ -72,7 +73,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which charges are read: of these tenants (None: of all), and of this user in whatever tenant; from `since` on."""
+    """The charges that are read: of these tenants (None: of all), and of this user in any tenant; from `since` on."""
 
     since: float
     tenants: frozenset[str] | None = None
@@ -80,7 +81,7 @@ class Reach:
 
 
 def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Reach, now: float) -> Iterator[Charge]:
-    """Every charge within reach that ended after `since`, or has not ended (then up to now), each once."""
+    """Yields every charge within reach that ended after `since`, or has not ended (then up to now), each once."""
     first, everybody, mark = month_of(int(reach.since)), reach.tenants is None, f" {word(reach.user)} "
     tenants = reach.tenants or frozenset()
     settled: set[tuple[str, int]] = set()
@@ -104,7 +105,7 @@ def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Rea
 def usage_report(
     charges: Iterable[Charge], asked: Asked, since: float, now: float, budgets: Mapping[str, Budgets], incomplete: str = ""
 ) -> UsageReport:
-    """The answer to `usage`: hours in [since, now), and the budgets that concern what is asked about.
+    """Returns the answer to `usage`: hours in [since, now), and the budgets that concern the subject.
 
     `charges` reach back to the earliest of `since` and the beginnings of the budgets' periods, and are all of the budgets' tenants.
     """
@@ -124,7 +125,7 @@ def usage_report(
 
 
 def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: float, incomplete: str = "") -> HistoryReport:
-    """The answer to `history`: the attempts that match, the newest first."""
+    """Returns the answer to `history`: the attempts that match, the newest first."""
     found = [charge for charge in charges if asked.admits(charge) and _matches(charge, among)]
     kept = nlargest(among.limit, found, key=lambda charge: (charge.ended or now, charge.number, charge.attempt))
     return HistoryReport(
@@ -135,7 +136,7 @@ def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: f
 
 
 def row_of(charge: Charge, now: float) -> HistoryRow:
-    """One attempt, as it is shown."""
+    """Returns one attempt as a row of the answer."""
     times = {"scheduled": charge.committed, "started": charge.started, "ended": charge.ended}
     return HistoryRow(
         tenant=charge.tenant, namespace=charge.namespace, name=charge.name, uid=charge.uid, attempt=charge.attempt,
@@ -169,7 +170,7 @@ class _Sums:
     by: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def take(self, charge: Charge) -> None:
-        """Add one attempt."""
+        """Adds one attempt."""
         used = [0, 0]
         first = int(self.since)
         for begin, end, nodes, gpus in spans(charge):
@@ -196,13 +197,13 @@ class _Sums:
             part[2] += 1
 
     def by_day(self) -> list[DayUse]:
-        """Every day of the time asked about."""
+        """Returns the use of every day in the time of the question."""
         days = range(int(self.since) // DAY, int(self.now) // DAY + 1)
         used = [(day, self.days.get(day, (0, 0))) for day in days]
         return [DayUse(day=format_time(day * DAY)[:10], node_hours=_hours(sums[0]), gpu_hours=_hours(sums[1])) for day, sums in used]
 
     def parts(self, kind: str, only: str | None) -> list[PartUse]:
-        """By name, most hours first; `only`: the others in sums."""
+        """Returns the use by name, most hours first; with `only`, all other names in one sum."""
         names: dict[str, Counter[int]] = defaultdict(Counter)
         for (of, name), sums in self.by.items():
             if of == kind:
@@ -212,7 +213,7 @@ class _Sums:
 
 
 class _Forecasts:
-    """The budgets that concern a question, with what was used, and when they run out."""
+    """The budgets that concern a question, with their use, and when they run out."""
 
     def __init__(self, budgets: Mapping[str, Budgets], asked: Asked, now: float) -> None:
         self._budgets = budgets
@@ -223,7 +224,7 @@ class _Forecasts:
         self._recent: dict[Scope, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def take(self, charge: Charge) -> None:
-        """Count one attempt."""
+        """Counts one attempt."""
         budgets = self._budgets.get(charge.tenant)
         if budgets is None:
             return
@@ -243,7 +244,7 @@ class _Forecasts:
             recent[1] += used[1]
 
     def reports(self) -> Iterator[BudgetReport]:
-        """Each budget that the reader is to see: of the tenant, of projects, and of users as far as they may be named."""
+        """Yields each budget that the reader may see: of the tenant, of projects, and of users as far as they may be named."""
         asked = self._asked
         for tenant, budgets in sorted(self._budgets.items()):
             for balance in self._meter.balances(tenant, self._now):
@@ -269,7 +270,7 @@ class _Forecasts:
         )  # fmt: skip
 
     def _runs_out(self, balance: Balance, rates: tuple[float, float]) -> str | None:
-        """When the first of the two budgets is used up, if work goes on at these rates (hours a day)."""
+        """Returns when the first of the two budgets is used up, if work goes on at these rates (hours a day); None: not in sight."""
         if balance.exhausted:
             return None
         used = (balance.used.node_hours, balance.used.gpu_hours)
@@ -283,7 +284,10 @@ class _Forecasts:
         return format_time(first) if first is not None else None
 
     def _end(self, balance: Balance, window: Window, used: float, limit: float, rate: float) -> float | None:
-        """When the hours reach the limit: those of a rolling window as they leave it, day by day; of a calendar's before its end."""
+        """Returns when the hours reach the limit; None: not in sight.
+
+        Hours of a rolling window leave it day by day; those of a calendar period count until its end.
+        """
         now = self._now
         if balance.end is not None or balance.told_by:
             at = now + (limit - used) / rate * DAY

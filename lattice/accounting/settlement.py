@@ -1,9 +1,9 @@
-"""What is written into UsageRecords next, so that each ended attempt stands there exactly once.
+"""Decides the next write of UsageRecords, so that each ended attempt stands in them exactly once.
 
-The parts of a tenant's month are a chain. Only its last part is appended to, with compare-and-swap on what was read; before a next
-part is made the last one is sealed, which a compare-and-swap too decides. Whoever writes from an older reading is refused by one of
-the two, or by the name of the next part, which is taken. So no attempt is written twice, whoever else writes, and killed at any
-point nothing is lost: what no record holds is settled again.
+The parts of a tenant's month are a chain. Only its last part is appended to, with compare-and-swap on the version that was read; before
+a next part is made the last one is sealed, which a compare-and-swap decides, too. A writer with an older reading is refused by one of
+the two, or by the name of the next part, which is taken. So no attempt is written twice, whoever else writes, and a kill at any point
+loses nothing: attempts that no record holds are settled again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lattice.accounting.records import Page, Records, encode_row, month_of, reco
 from lattice.views.allocation import Allocation
 
 LARGEST: Final = 64 * 1024
-"""Bytes of the rows of one part: what one write carries at most."""
+"""Most bytes of the rows of one part, which one write carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Replace the rows of a part as it was read (`page`) by longer ones."""
+    """Replaces the rows of a part as it was read (`page`) by longer ones."""
 
     page: Page
     text: str
@@ -32,7 +32,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Make a new part."""
+    """Makes a new part."""
 
     name: str
     tenant: str
@@ -45,7 +45,7 @@ Write = Append | Open
 
 
 def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
-    """The attempts of an allocation that have ended for good and that no record holds, oldest first."""
+    """Returns the attempts of an allocation that have ended for good and that no record holds, oldest first."""
     uid, usage = allocation.metadata.uid, allocation.status.usage
     upto = records.upto(uid)
     charges = [charge for charge in settled_only(charges_of(allocation)) if charge.attempt > upto]
@@ -56,15 +56,15 @@ def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
 
 
 def is_settled(allocation: Allocation, records: Records) -> bool:
-    """Whether the records hold every attempt of an allocation that is final."""
+    """Tells whether the records hold every attempt of a final allocation."""
     charges = settled_only(charges_of(allocation))
     return not charges or charges[-1].attempt <= records.upto(allocation.metadata.uid)
 
 
 def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest: int = LARGEST) -> Write | None:
-    """The next thing to write for these unsettled attempts of one tenant; None when there are none.
+    """Returns the next write for these unsettled attempts of one tenant; None without any.
 
-    After it was carried out, and the records show it, the same question is asked again: until nothing is left.
+    Once it is carried out, and the records show it, ask again, until nothing is left.
     """
     month, rows = _first_month(charges)
     if not rows:
@@ -79,9 +79,9 @@ def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest
 
 
 def _first_month(charges: Iterable[Charge]) -> tuple[str, list[Charge]]:
-    """The earliest month in which something is to be written, and its rows: of each allocation the first attempts without a gap.
+    """Returns the earliest month with something to write, and its rows: of each allocation the first attempts without a gap.
 
-    Attempts of an allocation are written in their order whatever its clocks said, since a record that holds one holds all before it.
+    Attempts of an allocation are written in their order whatever the clocks said, since a record that holds one holds all before it.
     """
     by_uid: dict[str, list[Charge]] = {}
     for charge in sorted(charges, key=lambda charge: charge.attempt):
@@ -96,7 +96,7 @@ def _month(charge: Charge) -> str:
 
 
 def _fitting(rows: Sequence[Charge], taken: int, largest: int) -> int:
-    """How many of the rows fit beside so many bytes."""
+    """Returns how many of the rows fit beside so many bytes."""
     for count, charge in enumerate(rows):
         taken += len(encode_row(charge))
         if taken > largest:

@@ -1,7 +1,7 @@
-"""Counts every attempt once, whoever tells of it first: the object, or the record that holds it.
+"""Counts every attempt once, from the object or from the record that holds it, whichever comes first.
 
-What no record holds is counted from the objects, and counted again as they change; what a record holds is counted from its row and
-never again. An object that is gone before its record was read stays counted until that comes.
+Attempts that no record holds are counted from the objects, and counted again as they change; attempts in a record are counted from
+their row and never again. An object that is gone before its record was read stays counted until that comes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lattice.views.allocation import Allocation
 
 
 class Tally:
-    """Tells `count` each charge that counts (+1), or counts no longer (-1)."""
+    """Calls `count` with each charge that begins to count (+1), or ceases to (-1)."""
 
     def __init__(self, records: Records, count: Callable[[Charge, int], None]) -> None:
         self._records = records
         self._count = count
         self._open: dict[str, tuple[Charge, ...]] = {}
-        """By uid: what is counted that no record holds."""
+        """By uid: the counted charges that no record holds."""
 
     def see(self, allocation: Allocation) -> None:
-        """An object is there, or has changed."""
+        """Counts an object that is new or has changed."""
         uid = allocation.metadata.uid
         upto, usage = self._records.upto(uid), allocation.status.usage
         charges = [charge for charge in charges_of(allocation) if charge.attempt > upto]
@@ -35,13 +35,13 @@ class Tally:
         self._replace(uid, tuple(charges))
 
     def forget(self, uid: str, at: float) -> None:
-        """An object is gone: what it used stays counted, what still ran ends now."""
+        """Ends the charges of an object that is gone: its use stays counted, running attempts end at `at`."""
         charges = self._open.get(uid)
         if charges is not None:
             self._replace(uid, tuple(_ended(charge, at) for charge in charges))
 
     def settle(self, rows: Iterable[Charge]) -> None:
-        """Records hold these rows now."""
+        """Takes over rows that records hold now."""
         for row in rows:
             self._count(row, 1)
             charges = self._open.get(row.uid)
@@ -49,12 +49,12 @@ class Tally:
                 self._replace(row.uid, tuple(charge for charge in charges if charge.attempt > row.attempt))
 
     def unsettled(self) -> Iterator[Charge]:
-        """What is counted that no record holds."""
+        """Yields the counted charges that no record holds."""
         for charges in self._open.values():
             yield from charges
 
     def tell_open(self) -> None:
-        """Tell anew what no record holds, to whoever counts from now on; of the records' rows `Recount` tells."""
+        """Counts again every charge that no record holds, for a counter that starts now; `Recount` does so for the records' rows."""
         for charge in self.unsettled():
             self._count(charge, 1)
 
@@ -73,10 +73,10 @@ class Tally:
 
 
 class Recount:
-    """Counts the rows of all records anew, one record a step, so that others run in between; what is written meanwhile comes at the end.
+    """Counts the rows of all records again, one record a step, so that other tasks run in between; later rows come at the end.
 
-    Months that ended before `since` (seconds since the epoch) are passed over: records are never deleted, and what is asked for has
-    a beginning.
+    Months that ended before `since` (seconds since the epoch) are passed over: records are never deleted, and every question has a
+    beginning.
     """
 
     def __init__(self, records: Records, since: float, count: Callable[[Charge], None]) -> None:
@@ -85,16 +85,16 @@ class Recount:
         self._count = count
         self._restarts = records.restarts
         self._counted: dict[str, int] = {}
-        """By name of a record: so many characters of its rows."""
+        """By name of a record: the characters of its rows that are counted."""
         self._left = sorted(records.pages.values(), key=lambda page: (page.month, page.tenant, page.part), reverse=True)
 
     @property
     def stale(self) -> bool:
-        """Whether rows have gone away meanwhile: all of it is to be counted again."""
+        """Tells whether rows have gone away meanwhile, so that everything is to be counted again."""
         return self._restarts != self._records.restarts
 
     def step(self) -> bool:
-        """Count one more record; False when none is left but those that were written meanwhile."""
+        """Counts one more record; returns False when only rows are left that were written meanwhile."""
         while self._left:
             page = self._left.pop()
             if page.month >= self._first:
@@ -103,7 +103,7 @@ class Recount:
         return False
 
     def finish(self) -> None:
-        """Count what is left, and what was written meanwhile; from then on whoever hears of rows counts them."""
+        """Counts the rest, and rows that were written meanwhile; from then on new rows are for the caller to count."""
         while self.step():
             pass  # one more
         for page in self._records.pages.values():
