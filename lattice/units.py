@@ -1,7 +1,7 @@
-"""Durations, clocks, quantities, node sets, ranges, times and uids: texts that people write, and back.
+"""Parses and formats the texts that people write: durations, clocks, quantities, node sets, ranges, times and uids.
 
-Pure and free of pydantic, so that every process can load it. What does not parse is
-`errors.Rejected`, with the text and the place in the sentence.
+Pure and free of pydantic, so that every process can load it. Text that does not parse raises `errors.Rejected`, with the text and the
+place in the sentence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from lattice.errors import Rejected
 
 MAX_NODES_IN_A_SET = 16_384
-"""A node set that expands to more names is refused."""
+"""Most names of a node set; a set that expands to more is refused."""
 
 _DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,12})s)?", re.ASCII)
 _QUANTITY = re.compile(r"\+?([0-9]{1,30})(?:\.([0-9]{1,30}))?(m|k|Ki|[MGTPE]i?)?", re.ASCII)
@@ -28,7 +28,7 @@ _NODE_MARKS = re.compile(r"[\[\],]")
 _TRAILING_NUMBER = re.compile(r"(.*?)([0-9]+)", re.ASCII | re.DOTALL)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_SECOND = 253402300799.0
-"""The last one that RFC 3339 can write: sums of times and durations that people choose go beyond it."""
+"""The last second that RFC 3339 can write; sums of times and durations that people choose go beyond it."""
 _MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
     unit: 1 << (10 * power) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
 }
@@ -44,7 +44,7 @@ def _shown(text: object) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`; at least one number with its unit, the larger units first."""
+    """Returns the seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`; at least one number with its unit, the larger units first."""
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise Rejected(f"{_shown(text)} is not a duration: write for example 45s, 30m, 1h30m, 72h or 7d", reason="BadDuration")
@@ -53,7 +53,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`1h30m` of 5400: whole seconds (rounded), the larger units first, `0s` for nothing; negative counts as nothing."""
+    """Returns the duration as text, `1h30m` for 5400: whole seconds (rounded), the larger units first, `0s` for nothing or less."""
     rest = max(0, round(seconds))
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -64,7 +64,10 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_slurm_time(text: str) -> float | None:
-    """Seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None is unlimited (also any zero)."""
+    """Returns the seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None: unlimited.
+
+    Any zero is unlimited, too.
+    """
     word = text.strip()
     if word.lower() in _SLURM_UNLIMITED:
         return None
@@ -88,7 +91,7 @@ def parse_slurm_time(text: str) -> float | None:
 
 
 def format_clock(seconds: float) -> str:
-    """`72:00:00` of 259200: hours, minutes, seconds, rounded down; negative counts as nothing."""
+    """Returns the duration as a clock, `72:00:00` for 259200: hours, minutes, seconds, rounded down; `00:00:00` for less than nothing."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours:02d}:{minute:02d}:{second:02d}"
@@ -98,7 +101,7 @@ def format_clock(seconds: float) -> str:
 
 
 def parse_quantity(value: int | str) -> int | Decimal:
-    """The exact number of a Kubernetes quantity (`500Gi`, `150m`, `24`): an int where it is whole."""
+    """Returns the exact number of a Kubernetes quantity (`500Gi`, `150m`, `24`): an int where it is whole."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -114,7 +117,7 @@ def parse_quantity(value: int | str) -> int | Decimal:
 
 
 def quantity_bytes(value: int | str) -> int:
-    """A quantity as whole bytes, rounded up as Kubernetes does."""
+    """Returns a quantity as whole bytes, rounded up as Kubernetes does."""
     number = parse_quantity(value)
     if isinstance(number, int):
         return number
@@ -123,7 +126,7 @@ def quantity_bytes(value: int | str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """`128Gi`: the largest binary unit that divides the count exactly."""
+    """Returns the bytes in the largest binary unit that divides the count exactly: `128Gi`."""
     for unit in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         if count and count % _MULTIPLES[unit] == 0:
             return f"{count // _MULTIPLES[unit]}{unit}"
@@ -134,7 +137,7 @@ def format_bytes(count: int) -> str:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty is no name."""
+    """Returns the names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty text has no name."""
     names: list[str] = []
     for pieces in _node_parts(text):
         names.extend("".join(choice) for choice in product(*map(_choices, pieces)))
@@ -142,12 +145,12 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def count_nodes(text: str) -> int:
-    """How many names a node set writes, repeated ones counted again; none of them is made."""
+    """Returns how many names a node set writes, repeated ones counted again; makes none of the names."""
     return sum(prod(map(_choice_count, pieces)) for pieces in _node_parts(text))
 
 
 def fold_nodes(names: Sequence[str]) -> str:
-    """The shortest node set this grammar has that expands to exactly these names, in this order."""
+    """Returns the shortest node set of this grammar that expands to exactly these names, in this order."""
     parts: list[str] = []
     run: list[tuple[str, str]] = []
     prefix = ""
@@ -170,7 +173,7 @@ def fold_nodes(names: Sequence[str]) -> str:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """The numbers of `0-3,7`, in the order written; empty is none."""
+    """Returns the numbers of `0-3,7`, in the order written; none for empty text."""
     if not text:
         return []
     numbers: list[int] = []
@@ -187,7 +190,7 @@ def parse_ranges(text: str) -> list[int]:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`: ascending, each number once."""
+    """Returns the numbers as ranges, ascending, each number once: `0-3,7`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -198,7 +201,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_node_count(value: int | str) -> tuple[int, int]:
-    """Minimum and maximum of `64` or `"32-128"`; zero, negative and backward ranges are refused."""
+    """Returns minimum and maximum of `64` or `"32-128"`; raises Rejected for zero, negative and backward ranges."""
     match = _NODE_COUNT.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
     if match is None:
         raise Rejected(f"{_shown(value)} is not a number of nodes: write for example 4, or 32-128 for a range", reason="BadNodeCount")
@@ -235,11 +238,11 @@ def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
 
 
 _Runs = list[tuple[int, int, int]]
-"""What stands in a bracket: first and last number, and the least number of digits."""
+"""The ranges in a bracket: first and last number, and the least number of digits."""
 
 
 def _node_parts(text: str) -> Iterator[list[str | _Runs]]:
-    """Each name of a node set as its literal pieces and its brackets; refused where they write too many names together."""
+    """Yields each name of a node set as its literal pieces and its brackets; raises Rejected where they write too many names."""
     total = 0
     for start, part in _split_outside_brackets(text) if text else ():
         pieces = list(_node_pieces(text, start, part, MAX_NODES_IN_A_SET - total))
@@ -300,7 +303,7 @@ def _choice_count(piece: str | _Runs) -> int:
 
 
 def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
-    """Write the collected runs of one prefix as one part, and forget them."""
+    """Appends the collected runs of one prefix as one part, and empties them."""
     if not run:
         return
     if len(run) == 1 and run[0][0] == run[0][1]:
@@ -314,7 +317,7 @@ def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
 
 
 def parse_time(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time; a time without a zone is refused."""
+    """Returns the seconds since the epoch of an RFC 3339 time; raises Rejected for a time without a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -325,17 +328,20 @@ def parse_time(text: str) -> float:
 
 
 def format_time(epoch: float, *, micro: bool = False) -> str:
-    """RFC 3339 in UTC with whole seconds (rounded down), or with microseconds; what lies outside the years 1970 to 9999 is their end."""
+    """Returns the time as RFC 3339 in UTC with whole seconds (rounded down), or with microseconds.
+
+    Times outside the years 1970 to 9999 become their first or last second.
+    """
     moment = _EPOCH + timedelta(microseconds=round(min(max(epoch, 0.0), LAST_SECOND) * 1_000_000))
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if micro else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _URL_SAFE: Final = str.maketrans({"-": "+", "_": "/", "+": "!", "/": "!", "=": "!"})
-"""To the alphabet that `binascii` reads; what is not in the URL-safe one becomes unreadable."""
+"""Translates the URL-safe alphabet to the one that `binascii` reads; other characters become unreadable."""
 
 
 def encode_uid(uid: str) -> str:
-    """The 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding."""
+    """Returns the 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding."""
     digits = uid.replace("-", "")
     if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
         raise Rejected(f"{_shown(uid)} is not a uid", reason="BadUid")
@@ -343,7 +349,7 @@ def encode_uid(uid: str) -> str:
 
 
 def decode_uid(text: str) -> str:
-    """The uid, as `metadata.uid` has it, of its 22 characters."""
+    """Returns the uid, as `metadata.uid` has it, of its 22 characters; raises Rejected for other text."""
     try:
         digits = binascii.a2b_base64(text.translate(_URL_SAFE) + "==", strict_mode=True).hex()
     except ValueError:
@@ -354,12 +360,12 @@ def decode_uid(text: str) -> str:
 
 
 ADDRESS_PATTERN: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]:[0-9]{1,5}"
-"""HOST:PORT and nothing else: no scheme, no path."""
+"""Matches HOST:PORT and nothing else: no scheme, no path."""
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
 def dial_target(address: str) -> str:
-    """The gRPC target of HOST:PORT, in which a host such as `unix` is no scheme. Raises Rejected for anything else."""
+    """Returns the gRPC target of HOST:PORT, in which a host such as `unix` is no scheme; raises Rejected for anything else."""
     if not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) > 65535:
         raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressInvalid")
     return f"dns:///{address}"
