@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 from lattice.daemon import loops
 from lattice.daemon.logs import event
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_ERROR, EXIT_REFUSED, EXIT_CORRUPT, EXIT_FORCED = 0, 1, 2, 3, 130
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_handler: ContextVar[Callable[[int], None] | None] = ContextVar("handler of signals", default=None)
 
 
 def run(main: Callable[[], Awaitable[None]], program: str) -> int:
@@ -67,14 +69,24 @@ async def _watched(main: Callable[[], Awaitable[None]], program: str, received: 
         event(log, "Stopping", program=program, signal=name.name)
         task.cancel()
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
+    _handler.set(on_signal)
+    listen_to_signals()
     event(log, "Started", program=program, pid=os.getpid())
     try:
         await main()
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+def listen_to_signals() -> None:
+    """Has `run` hear of signals, again where a library has taken them for itself; where `run` does not run, nobody does."""
+    loop, heard = asyncio.get_running_loop(), _handler.get()
+    for number in _SIGNALS:
+        if heard is None:
+            loop.remove_signal_handler(number)
+        else:
+            loop.add_signal_handler(number, heard, number)
 
 
 async def endless(work: Awaitable[object]) -> None:

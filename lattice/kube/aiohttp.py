@@ -62,6 +62,20 @@ class AiohttpCluster:
         """The server's own metrics, as Prometheus has them."""
         return (await self._send(requests.METRICS)).decode()
 
+    async def forward(
+        self, method: str, url: str, *, json: Any = None, headers: Mapping[str, str] | None = None, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Sends a request that another library has made, with our identity and over our connections; its answer is not judged.
+
+        A credential that the server refuses is read again once, where it comes from a file.
+        """
+        while True:
+            identified = self._identified(CIMultiDict(headers or {}))
+            response = await self._session.request(method, URL(url), json=json, timeout=timeout, **identified)
+            if response.status != 401 or not self._credentials.refused():
+                return response
+            response.close()
+
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
         """Read one object."""
         request = requests.get(resource, name, namespace, metadata_only=metadata_only)
@@ -183,23 +197,24 @@ class AiohttpCluster:
         raise answers.error_of(request, failure)
 
     def _open(self, request: Request) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        identity = self._credentials.identity()
-        headers = CIMultiDict(identity.headers)
-        headers.extend(self._impersonation)
+        headers: CIMultiDict[str] = CIMultiDict(self._impersonation)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         if request.accept != requests.JSON:
             headers["Accept"] = request.accept
-        config = self._credentials.config
-        return self._session.request(
-            request.method,
-            URL(config.server + request.target, encoded=True),
-            data=request.body,
-            headers=headers,
-            ssl=identity.tls or True,
-            server_hostname=config.server_name or None,
-            allow_redirects=False,
-        )
+        url = URL(self._credentials.config.server + request.target, encoded=True)
+        return self._session.request(request.method, url, data=request.body, **self._identified(headers))
+
+    def _identified(self, headers: CIMultiDict[str]) -> dict[str, Any]:
+        """Returns the options of a request by which it is ours: who asks, and the TLS that goes with it."""
+        identity, config = self._credentials.identity(), self._credentials.config
+        headers.extend(identity.headers)
+        return {
+            "headers": headers,
+            "ssl": identity.tls or True,
+            "server_hostname": config.server_name or None,
+            "allow_redirects": False,
+        }
 
     @contextlib.asynccontextmanager
     async def _stream(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import kopf
 import pytest
+from kopf.testing import KopfRunner
 
+from lattice.kube.aiohttp import connect
+from lattice.kube.resources import TENANTS
 from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
+from lattice_controllers.operator.kinds import KopfKinds, connection_of, registry_of, settings_of
 from tests import servers
+from tests.contract import places
 from tests.contract.test_policies import GROUP, LEASES, Person, agent, collection, manifests
-from tests.servers import ApiServer
+from tests.servers import MERGE, ApiServer
 
 PATHS = ("", "controllers", "dev")
 
@@ -31,14 +41,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield running
 
 
+def start(server: ApiServer, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """An operator with the rights of its role."""
+    paths = os.pathsep.join(str(servers.ROOT / path) for path in PATHS)
+    command = [sys.executable, "-m", "lattice_controllers.operator", f"--kubeconfig={server.kubeconfig_for('lattice:operator')}"]
+    with log.open("ab") as stream:
+        return subprocess.Popen([*command, *arguments], stdout=stream, stderr=stream, env={**os.environ, "PYTHONPATH": paths})
+
+
 @pytest.fixture
 def operator(server: ApiServer) -> Iterator[subprocess.Popen[bytes]]:
-    kubeconfig = server.kubeconfig_for("lattice:operator")
-    paths = os.pathsep.join(str(servers.ROOT / path) for path in PATHS)
     log = server.directory / "operator.log"
-    command = [sys.executable, "-m", "lattice_controllers.operator", f"--kubeconfig={kubeconfig}", "--lease-seconds=3", "--log-level=info"]
-    with log.open("ab") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env={**os.environ, "PYTHONPATH": paths})
+    process = start(server, log, "--lease-seconds=3")
     yield process
     process.send_signal(signal.SIGTERM)
     code = process.wait(15)
@@ -126,17 +140,74 @@ def _told(server: ApiServer) -> set[str]:
     return {event["reason"] for event in server.request("GET", "/apis/events.k8s.io/v1/namespaces/default/events").body["items"]}
 
 
+def test_kopf_names_what_people_declare_and_writes_nothing_into_it(server: ApiServer) -> None:
+    named: list[tuple[str, str]] = []
+    stack = contextlib.AsyncExitStack()
+
+    async def login() -> kopf.AiohttpSession:
+        cluster = await stack.enter_async_context(connect(str(server.kubeconfig), user_agent="lattice-contract"))
+        return connection_of(cluster)
+
+    registry = registry_of(login, lambda resource, name: named.append((resource.kind, name)))
+
+    @kopf.on.cleanup(registry=registry)
+    async def close(**_: Any) -> None:
+        await stack.aclose()
+
+    made = server.request("POST", f"{GROUP}/tenants", kind("seen", "Tenant", {}))
+    with KopfRunner(["run", "--all-namespaces", "--standalone"], registry=registry, settings=settings_of(), timeout=30) as runner:
+        servers.until(lambda: ("Tenant", "seen") in named, "kopf names the tenant", within=20)
+        assert server.request("POST", f"{GROUP}/vclusters", kind("seen", "VCluster", {})).ok
+        servers.until(lambda: ("VCluster", "seen") in named, "kopf names the vcluster", within=20)
+        standing = server.request("GET", f"{GROUP}/tenants/seen").body["metadata"]
+        assert standing["resourceVersion"] == made.body["metadata"]["resourceVersion"]
+        assert not standing.keys() & {"annotations", "finalizers"}
+        named.clear()
+        assert server.request("DELETE", f"{GROUP}/tenants/seen").ok
+        servers.until(lambda: ("Tenant", "seen") in named, "kopf names the tenant that is gone", within=20)
+    assert runner.exit_code == 0, runner.output
+    assert server.request("DELETE", f"{GROUP}/vclusters/seen").ok
+
+
+async def test_kopf_runs_in_our_loop_and_its_end_leaves_no_task_and_ends_none_of_ours(server: ApiServer) -> None:
+    named: set[str] = set()
+    async with connect(str(server.kubeconfig), user_agent="lattice-contract") as cluster, asyncio.TaskGroup() as group:
+        before = asyncio.all_tasks()
+        running = group.create_task(KopfKinds(cluster).run(lambda _resource, name: named.add(name)))
+        await cluster.create(TENANTS, kind("shared", "Tenant", {}))
+        await places.until(lambda: "shared" in named, shows=lambda: named)
+        ours = group.create_task(asyncio.Event().wait())
+        running.cancel()
+        await asyncio.wait([running])
+        assert asyncio.all_tasks() == before | {ours}
+        ours.cancel()
+        await cluster.delete(TENANTS, "shared")
+
+
+def test_what_is_declared_around_the_death_of_the_api_server_is_in_force_after_its_return(server: ApiServer, tmp_path: Path) -> None:
+    log = tmp_path / "operator.log"
+    process = start(server, log, "--lease-seconds=4")
+    try:
+        assert server.request("POST", f"{GROUP}/tenants", kind("first", "Tenant", {})).ok
+        servers.until(lambda: _in_force(server, "tenants/first"), f"it works ({log})", within=20)
+        outage = places.Outage(server)
+        assert server.request("PATCH", f"{GROUP}/tenants/first", {"spec": {"access": {"users": ["alice"]}}}, content_type=MERGE).ok
+        outage.begin()
+        time.sleep(6)  # longer than the Lease: the term ends, and another begins
+        outage.end()
+        assert server.request("POST", f"{GROUP}/tenants", kind("second", "Tenant", {})).ok
+        servers.until(lambda: _in_force(server, "tenants/second"), f"a tenant made afterwards is in force ({log})", within=30)
+        servers.until(lambda: Person(server, "alice")("GET", f"{GROUP}/tenants/first").ok, "alice may read hers", within=30)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0, log.read_text()[-4000:]
+
+
 def test_a_killed_operator_is_replaced_by_the_next(server: ApiServer) -> None:
-    kubeconfig = server.kubeconfig_for("lattice:operator")
-    paths = os.pathsep.join(str(servers.ROOT / path) for path in PATHS)
-    command = [sys.executable, "-m", "lattice_controllers.operator", f"--kubeconfig={kubeconfig}", "--lease-seconds=2"]
-    names = iter(("first", "second"))
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for name in names:
-            with (server.directory / f"operator-{name}.log").open("wb") as log:
-                arguments = [*command, f"--identity={name}"]
-                processes.append(subprocess.Popen(arguments, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": paths}))
+        for name in ("first", "second"):
+            processes.append(start(server, server.directory / f"operator-{name}.log", "--lease-seconds=2", f"--identity={name}"))
             if name == "first":
                 servers.until(lambda: _holder(server) == "first", "the first one leads", within=15)
         processes[0].kill()

@@ -23,7 +23,7 @@ from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS
 from lattice.ledger.reports import UNHEARD
 from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
@@ -31,7 +31,7 @@ from lattice_controllers.operator.agents import Agents
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.fail_open import FailOpen
 from lattice_controllers.operator.hours import Hours
-from lattice_controllers.operator.kinds import Kinds, KopfKinds
+from lattice_controllers.operator.kinds import Declared, Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.nodes import Nodes
@@ -126,7 +126,9 @@ class Operator:
         self.settlement.observers.append(self.hours)
         self.nodes.observers.append(self.vclusters)
         self.nodes.name_observers.append(self.agents)
-        self._queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
+        queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
+        known = {TENANTS: self.tenants.known, VCLUSTERS: self.vclusters.known, CONFIGS: self.configs.known}
+        self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
         """Runs every part while this process leads; judges nothing of a tenant before all allocations are known."""
@@ -143,13 +145,14 @@ class Operator:
             group.create_task(self.profiles.run())
             if self.fail_open is not None:
                 group.create_task(self.fail_open.run())
-            for queue in self._queues.values():
+            for queue in self._declared.queues.values():
                 group.create_task(process.endless(queue.run()))
             group.create_task(self.settlement.run())
             await self.settlement.informer.synced.wait()
             group.create_task(self._count_hours())
             group.create_task(self.retention.run())
-            group.create_task(self._kinds.run(self.named))
+            group.create_task(self._declared.resync())
+            group.create_task(self._kinds.run(self._declared.named))
 
     async def _bind_agents(self) -> None:
         """Users of agents enter and leave their bindings, and renew their certificates, from when all nodes are known."""
@@ -169,10 +172,6 @@ class Operator:
         self.usage.on_allocation(change)
         self.settlement.on_allocation(change)
         self.hours.on_allocation(change)
-
-    def named(self, resource: Resource, name: str) -> None:
-        """Has an object of a small kind reconciled that exists, or has changed."""
-        self._queues[resource].add(name)
 
     async def _read_ledger(self) -> None:
         """Mirrors the accounts while there are tenants."""
@@ -239,7 +238,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 async def run(given: Settings) -> None:
     """Connects and runs until cancelled."""
     async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster.config), cluster.metrics, given.signing()))
+        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing()))
         async with asyncio.TaskGroup() as group:
             for work in works:
                 group.create_task(_as_coroutine(work))

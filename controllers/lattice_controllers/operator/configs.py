@@ -71,6 +71,8 @@ class Configs:
         self.in_force = ConfigSpec()
         """The last good options."""
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
+        self.known: set[str] = set()
+        """Names of those that stand; the server lets none but `NAME` stand."""
         self._cluster = cluster
         self._clock = clock
         self._announcer = announcer
@@ -83,9 +85,11 @@ class Configs:
         try:
             config = await self._cluster.get(CONFIGS, name, type=Config)
         except NotFound:
+            self.known.discard(name)
             event(log, "ConfigGone", logging.WARNING, message=GONE)
             await self._announcer.announce(CONFIGS, Metadata(name=name), "ConfigGone", GONE, action="Keep", warning=True)
             return None
+        self.known.add(name)
         metadata, now = config.metadata, format_time(self._clock.now())
         found = refusals(config.spec)
         if found:
@@ -101,4 +105,4 @@ class Configs:
         changed = statuses.changes(config.status.conditions, conditions, former, {"observedGeneration": metadata.generation})
         if await statuses.write(self._cluster, CONFIGS, metadata, changed):
             event(log, "ConfigRead", generation=metadata.generation, refused=len(found))
-        return None
+        return statuses.RESYNC_SECONDS

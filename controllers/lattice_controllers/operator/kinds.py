@@ -1,64 +1,124 @@
-"""kopf watches the kinds of which there are few; its handlers only name what changed.
+"""kopf watches the kinds that people declare, and of which there are few; its handlers name the objects whose level is to be read.
 
-It runs in a thread and loop of its own, behind the operator's Lease (`standalone=True`). Only event handlers are
-registered, on a registry of its own: they need no finalizer, no annotation and no progress in the object, so kopf
-writes nothing at all. What is named is reconciled by our own queues, from the level.
+It runs as tasks of the process's own loop, over the process's own connections, while this process leads. It writes nothing: handlers of
+events alone need no finalizer, no annotation and no progress in the object. Retries and finalizers are those of the reconcilers
+(docs/decisions/0003-kopf.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
 
 import kopf
 
-from lattice.errors import Retry
-from lattice.kube.kubeconfig import ClusterConfig
+from lattice.daemon import process
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import LatticeError, Retry
+from lattice.kube.aiohttp import AiohttpCluster
+from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CONFIGS, TENANTS, VCLUSTERS, Resource
 
-WATCHED = (TENANTS, VCLUSTERS, CONFIGS)
+log = logging.getLogger(__name__)
+
+DECLARED: Final = (TENANTS, VCLUSTERS, CONFIGS)
+"""The kinds that people declare and that this operator reconciles."""
+BACK_OFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
+"""Between the requests of a watch that finds no API server; then it begins anew."""
+RESYNC_SECONDS: Final = 60.0
 
 Named = Callable[[Resource, str], None]
+Login = Callable[[], Awaitable[kopf.AiohttpSession]]
+
+_KOPF: Final = Path(kopf.__file__).parent
 
 
 class Kinds(Protocol):
-    """Names each object of the watched kinds once at the start, and at each change."""
+    """Names each object of the declared kinds once at the start, and at each change."""
 
     async def run(self, named: Named) -> None:
         """Watches until cancelled."""
 
 
-class KopfKinds:
-    """`Kinds` by kopf, with the same server and identity as the rest of the process."""
+class Declared:
+    """The work queues of the declared kinds; what a watch has missed comes into them by the names that stand."""
 
-    def __init__(self, config: ClusterConfig) -> None:
-        self._config = config
+    def __init__(
+        self, cluster: Cluster, clock: Clock, queues: Mapping[Resource, KeyedQueue], known: Mapping[Resource, Collection[str]]
+    ) -> None:
+        self.queues = queues
+        self._cluster = cluster
+        self._clock = clock
+        self._known = known
+
+    def named(self, resource: Resource, name: str) -> None:
+        """Has an object reconciled that exists, or has changed."""
+        self.queues[resource].add(name)
+
+    async def resync(self) -> None:
+        """Has the objects reconciled, now and then, that came or went without an event: kopf tells of no deletion while it was cut off.
+
+        Nor does it list again after etcd was put back: the server is silent about a version that is to come.
+        """
+        while True:
+            await self._clock.sleep(RESYNC_SECONDS)
+            for resource in self.queues:
+                try:
+                    await self._resync(resource)
+                except LatticeError as error:
+                    event(log, "ResyncFailed", logging.WARNING, kind=resource.kind, reason=error.reason, message=error.message)
+
+    async def _resync(self, resource: Resource) -> None:
+        standing = {item["metadata"]["name"] for item in (await self._cluster.list(resource)).items}
+        for name in standing.symmetric_difference(self._known[resource]):
+            event(log, "EventMissed", logging.WARNING, kind=resource.kind, name=name)
+            self.named(resource, name)
+
+
+class KopfKinds:
+    """`Kinds` by kopf."""
+
+    def __init__(self, cluster: AiohttpCluster) -> None:
+        self._cluster = cluster
 
     async def run(self, named: Named) -> None:
-        """Runs kopf in its thread until cancelled; raises Retry when it ends by itself."""
-        loop, stop = asyncio.get_running_loop(), threading.Event()
+        """Runs kopf until cancelled; leaves no task of it behind. Raises Retry when it ends by itself."""
 
-        def forward(resource: Resource, name: str) -> None:
-            if not stop.is_set():
-                loop.call_soon_threadsafe(named, resource, name)
+        info = connection_of(self._cluster)  # the same at each login: one that the server refuses ends kopf
 
-        with_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kopf")
+        async def login() -> kopf.AiohttpSession:
+            return info
+
         try:
-            await loop.run_in_executor(with_thread, self._serve, forward, stop)
+            tasks = await kopf.spawn_tasks(registry=registry_of(login, named), settings=settings_of(), standalone=True, clusterwide=True)
+            process.listen_to_signals()  # kopf has taken them
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.set()
-            with_thread.shutdown(wait=False)
-        raise Retry("kopf has ended, although nobody asked it to", reason="WatchEnded")
+            await _stop()
+        raise _ended(ended)
 
-    def _serve(self, forward: Named, stop: threading.Event) -> None:
-        asyncio.run(
-            kopf.operator(
-                registry=registry_of(self._config, forward), settings=settings_of(), standalone=True, clusterwide=True, stop_flag=stop
-            )
-        )
+
+class SharedSession:
+    """What kopf needs of a session of aiohttp, over the connections and with the credentials of the process."""
+
+    closed = False
+
+    def __init__(self, cluster: AiohttpCluster) -> None:
+        self.headers = {"User-Agent": "the session's own"}
+        self.request = cluster.forward
+
+    async def close(self) -> None:
+        """Closes nothing: the connections are the process's."""
+
+
+def connection_of(cluster: AiohttpCluster) -> kopf.AiohttpSession:
+    """Returns our server, identity and connections in kopf's terms."""
+    return kopf.AiohttpSession(server=cluster.config.server, aiohttp_session=cast("Any", SharedSession(cluster)))
 
 
 def settings_of() -> kopf.OperatorSettings:
@@ -69,50 +129,50 @@ def settings_of() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = BACK_OFF_SECONDS
+    settings.process.ultimate_exiting_timeout = None  # or it kills the process so long after a term has ended
     return settings
 
 
-def registry_of(config: ClusterConfig, forward: Named) -> kopf.OperatorRegistry:
-    """Returns one event handler a kind, and the login."""
+def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
+    """Returns one handler a kind, on a registry of its own, and the login."""
     registry = kopf.OperatorRegistry()
 
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return connection_of(config)
+    async def connection(**_: Any) -> kopf.AiohttpSession:
+        return await login()
 
-    kopf.on.login(registry=registry)(login)
-    for resource in WATCHED:
-        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)(_handler(resource, forward))
+    kopf.on.login(registry=registry)(connection)
+    for resource in DECLARED:
+        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)(_handler(resource, named))
     return registry
 
 
-def _handler(resource: Resource, forward: Named) -> Any:
-    async def named(name: str | None, **_: Any) -> None:
+def _handler(resource: Resource, named: Named) -> Any:
+    async def changed(name: str | None, **_: Any) -> None:
         if name:
-            forward(resource, name)
+            named(resource, name)
 
-    return named
-
-
-def connection_of(config: ClusterConfig) -> kopf.ConnectionInfo:
-    """Returns our server and identity in kopf's terms."""
-    token = config.token
-    if config.token_file:
-        with open(config.token_file, encoding="utf-8") as file:  # noqa: PTH123 - kopf asks again when the token has expired
-            token = file.read().strip()
-    return kopf.ConnectionInfo(
-        server=config.server,
-        ca_path=config.ca_file or None,
-        ca_data=_text(config.ca_data),
-        insecure=config.insecure or None,
-        username=config.username or None,
-        token=token or None,
-        certificate_path=config.cert_file or None,
-        certificate_data=_text(config.cert_data),
-        private_key_path=config.key_file or None,
-        private_key_data=_text(config.key_data),
-    )
+    return changed
 
 
-def _text(data: bytes) -> bytes | None:
-    return data or None
+async def _stop() -> None:
+    """Ends every task of kopf: `kopf.operator` would end all tasks of the loop that are younger than itself, ours too."""
+    while tasks := [task for task in asyncio.all_tasks() if _is_of_kopf(task)]:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def _is_of_kopf(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and Path(code.co_filename).is_relative_to(_KOPF)
+
+
+def _ended(tasks: Collection[asyncio.Task[Any]]) -> Retry:
+    cause = next((task.exception() for task in tasks if not task.cancelled() and task.exception() is not None), None)
+    event(log, "KopfEnded", logging.WARNING, message=repr(cause))
+    ended = Retry("kopf has ended, although nobody asked it to", reason="WatchEnded")
+    ended.__cause__ = cause
+    return ended

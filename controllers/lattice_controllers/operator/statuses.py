@@ -13,6 +13,10 @@ from lattice.views import Condition, Metadata
 
 IN_USE = "InUse"
 IN_USE_FINALIZER = "lattice.dev/in-use"
+RESYNC_SECONDS = 300.0
+"""After so long without a change an object of a declared kind is read again."""
+DELETION_AGAIN_SECONDS = 2.0
+"""So often it is looked whether a deleted object is still in use."""
 
 
 def ready(conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:

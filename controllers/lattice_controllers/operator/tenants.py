@@ -26,9 +26,6 @@ from lattice_controllers.operator.usage import Usage
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 300.0
-DELETION_AGAIN_SECONDS = 2.0
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -86,7 +83,7 @@ class Tenants:
         taken = await self._settle_namespaces(tenant, wanted)
         problems = [*taken.values(), *await self._settle_roles(name, wanted.without(taken))]
         await self._publish(tenant, problems)
-        return RESYNC_SECONDS
+        return statuses.RESYNC_SECONDS
 
     async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> dict[str, Problem]:
         """Makes and labels its namespaces, takes the label off those that are its no longer; returns those that it cannot have, and why."""
@@ -213,7 +210,7 @@ class Tenants:
             message = f"{pending} allocations are not final, {rows} still hold nodes"
             conditions = statuses.waiting(tenant.status.conditions, "DeletionWaits", message, metadata.generation, now)
             await self._write(tenant, conditions, now, in_use=True)
-            return DELETION_AGAIN_SECONDS
+            return statuses.DELETION_AGAIN_SECONDS
         for resource in (ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES):
             await self._align(resource, name, {})
         kept = tuple(entry for entry in metadata.finalizers if entry != statuses.IN_USE_FINALIZER)

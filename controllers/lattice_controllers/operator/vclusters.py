@@ -25,8 +25,6 @@ from lattice_controllers.operator.usage import Usage
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 300.0
-DELETION_AGAIN_SECONDS = 2.0
 DEBOUNCE_SECONDS = 0.5
 HOME_CONFLICT = "HomeConflict"
 WEIGHTS_CHANGED = "WeightsChanged"
@@ -115,7 +113,7 @@ class VClusters:
             await statuses.set_finalizers(self._cluster, VCLUSTERS, vcluster.metadata, finalizers)
             vcluster = self.known[name] = await self._cluster.get(VCLUSTERS, name, type=VCluster)
         await self._publish(vcluster)
-        return RESYNC_SECONDS
+        return statuses.RESYNC_SECONDS
 
     def _tell_others(self, name: str) -> None:
         for other in self.known:
@@ -170,7 +168,7 @@ class VClusters:
             message = f"{pending} allocations are not final, {rows} still hold nodes"
             conditions = statuses.waiting(vcluster.status.conditions, "DeletionWaits", message, metadata.generation, now)
             await self._write(vcluster, statuses.used(conditions, True, metadata.generation, now))
-            return DELETION_AGAIN_SECONDS
+            return statuses.DELETION_AGAIN_SECONDS
         kept = tuple(entry for entry in metadata.finalizers if entry != statuses.IN_USE_FINALIZER)
         await statuses.set_finalizers(self._cluster, VCLUSTERS, metadata, kept)
         event(log, "VClusterGone", vcluster=name)

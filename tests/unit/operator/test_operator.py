@@ -23,6 +23,7 @@ from lattice.kube.resources import (
     LEASES,
     LEDGERS,
     NAMESPACES,
+    NODE_LEASE_NAMESPACE,
     NODES,
     ROLE_BINDINGS,
     TENANTS,
@@ -33,10 +34,9 @@ from lattice.ledger.format import Row, encode_shard
 from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
 from lattice.units import format_time
 from lattice_controllers.operator.__main__ import Operator, Outside
-from lattice_controllers.operator.kinds import Named
+from lattice_controllers.operator.kinds import RESYNC_SECONDS, Kinds, Named
 from lattice_controllers.operator.metrics import OperatorMetrics
 
-LEASE_NAMESPACE = "lattice-node-lease"
 UID = "11111111-1111-1111-1111-111111111111"
 API = "lattice.dev/v1alpha1"
 
@@ -57,18 +57,30 @@ class InformedKinds:
         await Informer(self._cluster, resource, clock=self._clock, on_change=lambda change: named(resource, change.key)).run()
 
 
+class SilentKinds:
+    """`Kinds` that tells of nothing by itself, as a watch from a version that is to come; `tell` is what a handler calls."""
+
+    def __init__(self) -> None:
+        self.tell: Named = lambda _resource, _name: None
+
+    async def run(self, named: Named) -> None:
+        self.tell = named
+        await asyncio.Event().wait()
+
+
 class World:
     """A cluster in memory, a clock, and a running operator."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.cluster = FakeCluster(self.clock)
+        self.kinds: Kinds = InformedKinds(self.cluster, self.clock)
         self.measured = OperatorMetrics()
         self.beats: dict[str, int] = {}
         self.operator = self._new()
 
     def _new(self) -> Operator:
-        return Operator(Outside(self.cluster, self.clock, InformedKinds(self.cluster, self.clock)), self.measured, "test")
+        return Operator(Outside(self.cluster, self.clock, self.kinds), self.measured, "test")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Operator]:
@@ -100,9 +112,9 @@ class World:
             self.beats[name] = self.beats.get(name, 0) + 1
             annotations = {ANNOTATION: format_report(NodeReport(self.beats[name], 0, "b", "i"))}
             if self.beats[name] == 1:
-                await self.add(LEASES, name, {"holderIdentity": name}, LEASE_NAMESPACE, annotations=annotations)
+                await self.add(LEASES, name, {"holderIdentity": name}, NODE_LEASE_NAMESPACE, annotations=annotations)
             else:
-                await self.cluster.patch(LEASES, name, {"metadata": {"annotations": annotations}}, LEASE_NAMESPACE)
+                await self.cluster.patch(LEASES, name, {"metadata": {"annotations": annotations}}, NODE_LEASE_NAMESPACE)
 
     async def live(self, seconds: float, *names: str) -> None:
         """Let time pass while these nodes renew every ten seconds."""
@@ -337,6 +349,7 @@ async def test_a_state_patch_that_meets_a_change_is_decided_again(world: World) 
 # --- tenants --------------------------------------------------------------------------------------------------------
 
 PHYSICS = {"access": {"users": ["alice"], "groups": ["phys"], "admins": ["carol"]}, "quota": {"maxNodes": 8}}
+DECLARED = ((TENANTS, "physics"), (VCLUSTERS, "hpc"), (CONFIGS, "lattice"))
 ALL = (TENANTS, NAMESPACES, ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, EVENTS)
 
 
@@ -447,6 +460,46 @@ async def test_a_deleted_tenant_waits_for_its_work_and_then_goes(world: World) -
         assert world.cluster.snapshot(TENANTS) == {}
         assert world.cluster.snapshot(ROLE_BINDINGS) == world.cluster.snapshot(CLUSTER_ROLES) == {}
         assert "physics" in world.cluster.snapshot(NAMESPACES)
+
+
+# --- declared kinds whose events are missed -----------------------------------------------------------------------------
+
+
+async def test_what_is_declared_without_an_event_is_in_force_after_the_next_resync(world: World) -> None:
+    world.kinds = SilentKinds()
+    async with world.running():
+        await world.add(TENANTS, "physics", PHYSICS)
+        await world.add(VCLUSTERS, "hpc")
+        await world.add(CONFIGS, "lattice", {})
+        await world.clock.run_for(RESYNC_SECONDS + 1)
+        ready = [world.condition(resource, name)["reason"] for resource, name in DECLARED]
+        assert ready == ["InForce", "InForce", "InForce"]
+        before = world.writes(*ALL, VCLUSTERS, CONFIGS)
+        await world.clock.run_for(10 * RESYNC_SECONDS)
+        assert world.writes(*ALL, VCLUSTERS, CONFIGS) == before
+
+
+async def test_a_tenant_that_went_without_an_event_is_known_no_longer_after_the_next_resync(world: World) -> None:
+    await world.add(TENANTS, "physics", PHYSICS)
+    world.kinds = SilentKinds()
+    async with world.running() as operator:
+        await world.clock.run_for(RESYNC_SECONDS + 1)
+        assert set(operator.tenants.known) == {"physics"}
+        await world.cluster.patch(TENANTS, "physics", {"metadata": {"finalizers": None}})
+        await world.cluster.delete(TENANTS, "physics")
+        await world.clock.run_for(RESYNC_SECONDS + 1)
+        assert set(operator.tenants.known) == set()
+
+
+async def test_a_handler_that_comes_late_in_a_former_term_writes_nothing(world: World) -> None:
+    world.kinds = kinds = SilentKinds()
+    async with world.running():
+        pass
+    await world.add(TENANTS, "physics", PHYSICS)
+    before = world.writes(*ALL)
+    kinds.tell(TENANTS, "physics")
+    await world.clock.run_for(RESYNC_SECONDS)
+    assert world.writes(*ALL) == before
 
 
 # --- vclusters, configuration, retention ------------------------------------------------------------------------------
