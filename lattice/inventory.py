@@ -97,10 +97,10 @@ def read_inventory(text: str, name: str = "the inventory") -> Inventory:
         raise Rejected(f"{name} is no YAML: {' '.join(str(error).split())}", reason="BadInventory") from error
     if not isinstance(root, yaml.MappingNode):
         raise Rejected(f"{name} is no inventory: it is a map of `classes` and `nodes`", reason="BadInventory")
-    return _Reader(name).inventory(root)
+    return _InventoryReader(name).inventory(root)
 
 
-class _Reader:
+class _InventoryReader:
     """Reads one text; every refusal knows its line."""
 
     def __init__(self, name: str) -> None:

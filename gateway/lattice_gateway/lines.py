@@ -17,7 +17,7 @@ LONGEST_LINE: Final = 65536
 
 
 @dataclass
-class _Stream:
+class _OutputStream:
     """What is remembered of one stream: the unfinished line, and how far it has been read."""
 
     name: str
@@ -29,12 +29,12 @@ class _Stream:
     skip: int = 0
 
 
-class Lines:
+class OutputLines:
     """Turns the chunks of one node and attempt into records; after a reconnect it skips what it has had."""
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self._streams = {value: _Stream(name) for value, name in NAMES.items()}
+        self._streams = {value: _OutputStream(name) for value, name in NAMES.items()}
         self.begun = False
         """Whether anything has come yet."""
 
@@ -84,7 +84,7 @@ class Lines:
             stream.text += stream.decoder.decode(b"", final=True)
         return self.flush()
 
-    def _had(self, stream: _Stream, chunk: pb.LogChunk) -> bool:
+    def _had(self, stream: _OutputStream, chunk: pb.LogChunk) -> bool:
         """Whether the chunk came before the reconnect; chunks of one moment are counted."""
         if chunk.time < stream.last:
             return stream.skip > 0
@@ -96,12 +96,12 @@ class Lines:
         stream.last = chunk.time
         return False
 
-    def _part(self, stream: _Stream) -> list[Record]:
+    def _part(self, stream: _OutputStream) -> list[Record]:
         if not stream.text:
             return []
         record = self._record(stream, stream.began, stream.text) | {"partial": True}
         stream.text = ""
         return [record]
 
-    def _record(self, stream: _Stream, began: float, text: str) -> Record:
+    def _record(self, stream: _OutputStream, began: float, text: str) -> Record:
         return {"node": self.node, "stream": stream.name, "time": format_time(began, micro=True), "text": text}

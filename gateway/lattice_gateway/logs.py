@@ -20,7 +20,7 @@ from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.views import Allocation
 from lattice_gateway.agents import OUT_OF_SERVICE, Agents
 from lattice_gateway.attempts import Target, following, is_live, is_over, limit_to
-from lattice_gateway.lines import Lines, Record
+from lattice_gateway.lines import OutputLines, Record
 from lattice_gateway.query import ALL_LINES, Query
 
 Sink = Callable[[list[Record]], Awaitable[None]]
@@ -38,7 +38,7 @@ CHECK_SECONDS: Final = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 
 
-class Level:
+class AllocationState:
     """The newest known state of one allocation; `changed` wakes whoever waits."""
 
     def __init__(self, allocation: Allocation | None) -> None:
@@ -54,7 +54,7 @@ class Level:
 class NodeReader:
     """Reads one node's output of one attempt to its end, over reconnects, or says why it cannot."""
 
-    def __init__(self, agents: Agents, clock: Clock, level: Level, sink: Sink, query: Query) -> None:
+    def __init__(self, agents: Agents, clock: Clock, level: AllocationState, sink: Sink, query: Query) -> None:
         self._agents = agents
         self._clock = clock
         self._level = level
@@ -63,7 +63,7 @@ class NodeReader:
 
     async def read(self, uid: str, node: str, attempt: int) -> None:
         """Return when the node's output is complete, or when the node is given up and that has been said."""
-        lines, pause = Lines(node), FIRST_PAUSE
+        lines, pause = OutputLines(node), FIRST_PAUSE
         heard = self._clock.monotonic()
         while True:
             position = lines.position
@@ -79,7 +79,7 @@ class NodeReader:
             await self._clock.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)
 
-    def _request(self, uid: str, attempt: int, lines: Lines) -> pb.ReadLogsRequest:
+    def _request(self, uid: str, attempt: int, lines: OutputLines) -> pb.ReadLogsRequest:
         lines.resume()
         return pb.ReadLogsRequest(
             uid=uid,
@@ -101,7 +101,7 @@ class NodeReader:
         state = self._agents.state(node)
         return not state or state in OUT_OF_SERVICE
 
-    async def _connection(self, request: pb.ReadLogsRequest, lines: Lines, attempt: int) -> LatticeError | None:
+    async def _connection(self, request: pb.ReadLogsRequest, lines: OutputLines, attempt: int) -> LatticeError | None:
         """One call to the agent, until it ends; why the output is not complete then, if it is not."""
         chunks: asyncio.Queue[pb.LogChunk | LatticeError | None] = asyncio.Queue(maxsize=4)
         async with asyncio.TaskGroup() as group:
@@ -119,7 +119,9 @@ class NodeReader:
         except LatticeError as error:
             await chunks.put(error)
 
-    async def _consume(self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: Lines, attempt: int) -> LatticeError | None:
+    async def _consume(
+        self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: OutputLines, attempt: int
+    ) -> LatticeError | None:
         while True:
             try:
                 async with asyncio.timeout(PART_SECONDS if lines.unfinished else CHECK_SECONDS):
@@ -163,7 +165,7 @@ class LogStream:
         self._name = allocation.metadata.name
         self._query = query
         self._sink = sink
-        self._level = Level(allocation)
+        self._level = AllocationState(allocation)
         self._reader = NodeReader(agents, clock, self._level, sink, query)
 
     async def read(self, target: Target) -> None:

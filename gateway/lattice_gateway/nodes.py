@@ -20,7 +20,7 @@ from lattice.rpc.v1 import gateway_pb2_grpc as rpc
 from lattice.views import Node
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.variables import Secrets
-from lattice_gateway.works import Asked, Works
+from lattice_gateway.works import WorkQuestion, Works
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class WorkService(rpc.GatewayServicer):
 
     async def _answer(self, caller: str, request: pb.GetWorkRequest) -> pb.Work:
         self._check(caller, request)
-        asked = Asked(request.node, request.uid, request.attempt, request.generation, request.namespace, request.name, request.stale)
+        asked = WorkQuestion(request.node, request.uid, request.attempt, request.generation, request.namespace, request.name, request.stale)
         found = await self._works.find(asked)
         if not (request.variables and found.starts and found.sources):
             return pb.Work(allocation=found.body)

@@ -35,7 +35,7 @@ MOST_PLANNED: Final = 64
 MOST_NAMESPACES: Final = 16
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PlanQuestion(msgspec.Struct, frozen=True):
     """The body of a plan: complete Allocations, as a server dry run gives them."""
 
     allocations: list[dict[str, Any]]
@@ -149,14 +149,14 @@ def _namespaces(request: web.Request) -> tuple[str, ...]:
     return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 
-async def _asked(request: web.Request) -> Asked:
+async def _asked(request: web.Request) -> PlanQuestion:
     body = await request.content.read(LARGEST_PLAN + 1)
     while len(body) <= LARGEST_PLAN and (more := await request.content.read(LARGEST_PLAN + 1)):
         body += more
     if len(body) > LARGEST_PLAN:
         raise Rejected(f"a plan of more than {LARGEST_PLAN} bytes is not read", reason="PlanTooLarge")
     try:
-        asked = msgspec.json.decode(body, type=Asked)
+        asked = msgspec.json.decode(body, type=PlanQuestion)
     except msgspec.DecodeError as error:
         raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
     if not 1 <= len(asked.allocations) <= MOST_PLANNED:

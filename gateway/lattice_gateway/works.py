@@ -34,7 +34,7 @@ Rows = Mapping[tuple[str, int], PlanRow]
 
 
 @dataclass(frozen=True)
-class Asked:
+class WorkQuestion:
     """A node's question: the attempt as its plan row names it."""
 
     node: str
@@ -48,7 +48,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundWork:
     """One Allocation, as it is sent; `starts`: the row orders the node to run it, with variables of these Secrets."""
 
     namespace: str
@@ -66,10 +66,10 @@ class Works:
         self._nodes = nodes
         self._plans = plans
         self._rows: dict[str, tuple[str, Rows]] = {}
-        self._kept: Kept[str, Found] = Kept(clock, KEPT_SECONDS, KEPT_BYTES, lambda found: len(found.body))
+        self._kept: Kept[str, FoundWork] = Kept(clock, KEPT_SECONDS, KEPT_BYTES, lambda found: len(found.body))
         self._once: Once[tuple[str, str], Any] = Once()
 
-    async def find(self, asked: Asked) -> Found:
+    async def find(self, asked: WorkQuestion) -> FoundWork:
         """The Allocation. Raises NotFound (gone, or the attempt is over), Denied (NotYourWork), Retry."""
         row = await self._row(asked)
         if row is None:
@@ -79,7 +79,7 @@ class Works:
 
     # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _row(self, asked: Asked) -> PlanRow | None:
+    async def _row(self, asked: WorkQuestion) -> PlanRow | None:
         """The row of the node's plan that gives it the right; a plan that the cache is behind of is read once more."""
         node = self._nodes.get(asked.node)
         if node is None or node.status.index is None:
@@ -111,7 +111,7 @@ class Works:
 
     # ── the object ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _allocation(self, asked: Asked, row: PlanRow) -> Found:
+    async def _allocation(self, asked: WorkQuestion, row: PlanRow) -> FoundWork:
         """The Allocation at the generation that is asked for, or newer; one read serves all who ask meanwhile."""
         kept = self._kept.get(row.uid)
         if kept is not None and not asked.stale and kept.generation >= asked.generation:
@@ -122,7 +122,7 @@ class Works:
             raise Retry(f"generation {asked.generation} of {row.namespace}/{row.name} is not there yet", reason="GenerationBehind")
         return self._kept.keep(row.uid, found)
 
-    async def _as_reporter(self, asked: Asked) -> Found:
+    async def _as_reporter(self, asked: WorkQuestion) -> FoundWork:
         """For a node that no row names any more: whether its attempt is over, or, while it reports it, the Allocation."""
         read = await self._read(asked.namespace, asked.name)
         found = _found(read, asked.uid)
@@ -140,7 +140,7 @@ class Works:
         return await self._cluster.get(ALLOCATIONS, name, namespace)
 
 
-def _naming(rows: Rows, asked: Asked) -> PlanRow | None:
+def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
     """The row of the attempt, if it is the ledger's and names the node or has it report."""
     row = rows.get((asked.uid, asked.attempt))
     if row is None or not row.name or row.cause == UNNAMED:
@@ -148,7 +148,7 @@ def _naming(rows: Rows, asked: Asked) -> PlanRow | None:
     return row if asked.node in row.nodes or asked.node == row.reporter else None
 
 
-def _found(read: Mapping[str, Any], uid: str) -> Found:
+def _found(read: Mapping[str, Any], uid: str) -> FoundWork:
     """The object as it is sent. Raises NotFound when it is another one of the same name."""
     metadata = read["metadata"]
     if metadata["uid"] != uid:
@@ -159,4 +159,4 @@ def _found(read: Mapping[str, Any], uid: str) -> Found:
         "status": read.get("status") or {},
     }
     environment = msgspec.convert(read["spec"].get("environment") or {}, Environment)
-    return Found(metadata["namespace"], metadata.get("generation", 0), msgspec.json.encode(sent), environment.variables_from)
+    return FoundWork(metadata["namespace"], metadata.get("generation", 0), msgspec.json.encode(sent), environment.variables_from)

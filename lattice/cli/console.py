@@ -14,7 +14,7 @@ from lattice.cli.render.text import printable
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
-    from lattice.cli.stream import Stream
+    from lattice.cli.stream import GatewayStream
     from lattice.kube.kubeconfig import ClusterConfig
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -39,7 +39,7 @@ class Outside:
     """Reads the kubeconfig of a path and a context."""
     connect: Callable[[ClusterConfig, Callable[[str], None]], Blocking]
     """Connects to a server, whose warnings go to the function."""
-    stream: Callable[[ClusterConfig, str, str, str, bytes | None, float], Stream]
+    stream: Callable[[ClusterConfig, str, str, str, bytes | None, float], GatewayStream]
     """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, seconds of silence."""
     random: Callable[[], str]
     """Five random characters for the name of an object."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from lattice.cli.stream import SILENCE_SECONDS, Stream
+from lattice.cli.stream import SILENCE_SECONDS, GatewayStream
 from lattice.errors import Denied, NotFound, Rejected, Retry, TooMany
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def find_gateway(console: Console) -> tuple[str, str]:
     return url.rstrip("/"), data.get("ca", "")
 
 
-def open_logs(console: Console, namespace: str, name: str, **query: str) -> Stream:
+def open_logs(console: Console, namespace: str, name: str, **query: str) -> GatewayStream:
     """Opens the stream of an allocation's output."""
     url, ca = find_gateway(console)
     wanted = urlencode({key: value for key, value in query.items() if value})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lattice.cli.submission import finish, gather_asked, ignored_flags, read_manifests, read_source
 from lattice.errors import LatticeError, Rejected
-from lattice.scripts.asked import Site, Submitter, needs
+from lattice.scripts.asked import SiteFacts, Submitter, needs
 from lattice.scripts.commands import slurm_variables
 from lattice.scripts.directives import DIALECTS
 from lattice.scripts.options import LATTICE, SLURM, Argument
@@ -110,7 +110,7 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
     if tenant and asked["tenant"].source in DIALECTS:
         args.tenant_from = asked["tenant"].place
     wanted = needs(asked, reads_slurm_variables=source.script is not None and bool(slurm_variables(source.script.text)))
-    site = Site() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)
+    site = SiteFacts() if args.dry_run == "client" else gather_site_for(console, wanted, tenant)
     tenant = tenant_of(asked, site)
     args.tenant = args.tenant or tenant or None
     outside = console.outside
@@ -129,10 +129,10 @@ def _flags(console: Console) -> dict[str, str | bool]:
     return flags
 
 
-def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> Site:
+def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
     """Asks the cluster for facts, only where something depends on them."""
     if not wanted:
-        return Site(vclusters={}, qos={})
+        return SiteFacts(vclusters={}, qos={})
     from lattice.cli.site import gather_site
 
     return gather_site(console, wanted, tenant)

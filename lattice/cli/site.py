@@ -9,17 +9,17 @@ from lattice.cli.readable import list_readable
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import CONFIGS, NODES, TENANTS, VCLUSTERS
 from lattice.scheduling.conversion.facts import home_groups
-from lattice.scripts.asked import Queue, Site
+from lattice.scripts.asked import SiteFacts, VClusterFacts
 from lattice.views import Config, Node, Tenant, VCluster
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 
-def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
+def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
     """Asks for the facts that are wanted, and no others."""
     if not wanted:
-        return Site(vclusters={}, qos={})
+        return SiteFacts(vclusters={}, qos={})
     qos: Mapping[str, int] = {}
     slurm_env: bool | None = None
     if "config" in wanted:
@@ -30,22 +30,22 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> Site:
             pass  # a site without options: no class for a QOS, and nothing is said of variables
     accounts = _accounts(console) if "tenants" in wanted else None
     if "vclusters" not in wanted:
-        return Site(vclusters={}, qos=qos, accounts=accounts, slurm_env=slurm_env)
+        return SiteFacts(vclusters={}, qos=qos, accounts=accounts, slurm_env=slurm_env)
     vclusters = console.cluster.list(VCLUSTERS, type=VCluster).items
     nodes = console.cluster.list(NODES, type=Node).items if "nodes" in wanted else []
     homes = home_groups(vclusters)
     queues = {one.metadata.name: queue_of(one, nodes, homes) for one in vclusters}
-    return Site(queues, _default_vcluster(console, (accounts or {}).get(tenant, tenant)), qos, accounts, slurm_env)
+    return SiteFacts(queues, _default_vcluster(console, (accounts or {}).get(tenant, tenant)), qos, accounts, slurm_env)
 
 
-def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> Queue:
+def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> VClusterFacts:
     """Returns what a submission must know of a vcluster, `homes` by group; hollow nodes count only where there are no others."""
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""
     home = [node for node in nodes if homes.get(node.spec.group or node.metadata.name, "") == mine]
     real = [node for node in home if not node.status.hollow] or home
     sizes = [node.status.capabilities.cpus for node in real if node.status.capabilities.cpus]
-    return Queue(vcluster.spec.partition_names, vcluster.spec.limits.max_walltime, min(sizes, default=None))
+    return VClusterFacts(vcluster.spec.partition_names, vcluster.spec.limits.max_walltime, min(sizes, default=None))
 
 
 def _accounts(console: Console) -> Mapping[str, str] | None:

@@ -17,7 +17,7 @@ SILENCE_SECONDS = 3600.0
 """A followed stream may be silent for long; a dead connection is found by TCP keepalive before that."""
 
 
-class Stream(Protocol):
+class GatewayStream(Protocol):
     """Reads an open answer of the gateway."""
 
     def lines(self) -> Iterator[bytes]:
@@ -29,7 +29,9 @@ class Stream(Protocol):
         ...
 
 
-def open_stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS) -> Stream:
+def open_stream(
+    config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS
+) -> GatewayStream:
     """Sends the GET, or the POST of a body, with the kubeconfig's identity, and reads the head of the answer.
 
     `seconds` is how long the gateway may be silent.

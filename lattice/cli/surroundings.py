@@ -14,7 +14,7 @@ from lattice.cli.console import Outside
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
-    from lattice.cli.stream import Stream
+    from lattice.cli.stream import GatewayStream
     from lattice.kube.kubeconfig import ClusterConfig
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -77,7 +77,7 @@ def _connect(config: ClusterConfig, warn: Callable[[str], None]) -> Blocking:
     return BlockingCluster(config, warn=warn)
 
 
-def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> Stream:
+def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> GatewayStream:
     from lattice.cli.stream import open_stream
 
     return open_stream(config, url, ca, path, body, seconds)

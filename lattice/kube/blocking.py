@@ -20,7 +20,7 @@ from lattice.errors import Denied, LatticeError
 from lattice.kube import answers, attempts, requests
 from lattice.kube.answers import Failure
 from lattice.kube.cluster import OBJECT, Listing, PatchKind, T, WatchEvent
-from lattice.kube.credentials import Credentials, Identity
+from lattice.kube.credentials import ClientIdentity, Credentials
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.kube.requests import Request
 from lattice.kube.resources import Resource
@@ -49,7 +49,7 @@ class BlockingCluster:
         self._jitter = jitter
         self._warn = warn
         self._connection: http.client.HTTPConnection | None = None
-        self._identity: Identity | None = None
+        self._identity: ClientIdentity | None = None
         self._ahead: Request | None = None
         """Sent already, its answer not read."""
 
@@ -237,7 +237,7 @@ class BlockingCluster:
             self.close()  # its answer would be taken for that of this request
         return self._send_on(request, self._credentials.identity())
 
-    def _send_on(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+    def _send_on(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
         """Send on our connection, which is closed when that fails."""
         connection = self._connected(request, identity)
         try:
@@ -247,7 +247,7 @@ class BlockingCluster:
             raise
         return connection
 
-    def _connected(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+    def _connected(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
         """The open connection, or a new one when there is none, it was closed by the server, or we are another now."""
         connection = self._connection
         if connection is not None and self._identity is identity and not _is_closed(connection):
@@ -256,7 +256,7 @@ class BlockingCluster:
         self._connection, self._identity = self._open(request, identity), identity
         return self._connection
 
-    def _open(self, request: Request, identity: Identity) -> http.client.HTTPConnection:
+    def _open(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
         """A new connection; an error here is certain to have sent nothing."""
         connection = _connection(self.config, identity, self._timeout_seconds)
         try:
@@ -270,13 +270,13 @@ class BlockingCluster:
             raise answers.not_sent(request, f"{self.config.server}: {error}") from error
         return connection
 
-    def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: Identity) -> http.client.HTTPResponse:
+    def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: ClientIdentity) -> http.client.HTTPResponse:
         """Send, and read the head of the answer."""
         self._put(connection, request, identity)
         with _lost_after_sending(request):
             return connection.getresponse()
 
-    def _put(self, connection: http.client.HTTPConnection, request: Request, identity: Identity) -> None:
+    def _put(self, connection: http.client.HTTPConnection, request: Request, identity: ClientIdentity) -> None:
         """Send."""
         with _lost_after_sending(request):
             connection.putrequest(request.method, request.target, skip_accept_encoding=True)
@@ -288,7 +288,7 @@ class BlockingCluster:
             connection.endheaders(request.body)
 
 
-def _connection(config: ClusterConfig, identity: Identity, timeout_seconds: float) -> http.client.HTTPConnection:
+def _connection(config: ClusterConfig, identity: ClientIdentity, timeout_seconds: float) -> http.client.HTTPConnection:
     parts = urlsplit(config.server)
     host = parts.hostname or ""
     if identity.tls is None:

@@ -26,7 +26,7 @@ Header = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ClientIdentity:
     """What a request needs: the TLS context (None: plain HTTP) and the headers that say who asks."""
 
     tls: ssl.SSLContext | None
@@ -46,7 +46,7 @@ class Credentials:
         self._checked = self._made = monotonic()
         self._identity = _identity(config)
 
-    def identity(self) -> Identity:
+    def identity(self) -> ClientIdentity:
         """The identity now; what cannot be read anew leaves the former in force."""
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
@@ -113,7 +113,7 @@ def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
     return tuple(marks)
 
 
-def _identity(config: ClusterConfig) -> Identity:
+def _identity(config: ClusterConfig) -> ClientIdentity:
     headers = list(config.headers)
     if config.plugin is not None:
         given = config.plugin()
@@ -127,7 +127,7 @@ def _identity(config: ClusterConfig) -> Identity:
     elif config.username:
         pair = base64.b64encode(f"{config.username}:{config.password}".encode()).decode("ascii")
         headers.append(("Authorization", "Basic " + pair))
-    return Identity(_tls(config), tuple(headers))
+    return ClientIdentity(_tls(config), tuple(headers))
 
 
 def _token(path: str) -> str:

@@ -24,8 +24,8 @@ from lattice.ledger.proposals import (
     Numbers,
     Pool,
     Proposal,
+    ProposalRefused,
     Recover,
-    Refused,
     Release,
     Renew,
     SensitivePool,
@@ -261,7 +261,7 @@ def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
     if standing is not None:
         if standing.held and standing.nodes == claim.nodes:
             return SAME, _nothing
-        return Refused("AttemptTaken", f"attempt {claim.attempt} of {claim.uid} is in the ledger already"), _nothing
+        return ProposalRefused("AttemptTaken", f"attempt {claim.attempt} of {claim.uid} is in the ledger already"), _nothing
     for check in (_other_attempts, _nodes_free, _within_limits, _room_in_object):
         refusal = check(book, claim)
         if refusal is not None:
@@ -276,34 +276,34 @@ def _row(claim: Claim, state: str) -> Row:
     )  # fmt: skip
 
 
-def _other_attempts(book: Book, claim: Claim) -> Refused | None:
+def _other_attempts(book: Book, claim: Claim) -> ProposalRefused | None:
     for row in book.of(claim.uid):
         if row.held or row.attempt > claim.attempt:
-            return Refused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
+            return ProposalRefused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
     return None
 
 
-def _nodes_free(book: Book, claim: Claim) -> Refused | None:
+def _nodes_free(book: Book, claim: Claim) -> ProposalRefused | None:
     taken = [node for node in claim.nodes if node in book.holders]
     if taken:
-        return Refused("NodesTaken", f"{len(taken)} of {len(claim.nodes)} nodes are held already: indices {format_ranges(taken)}")
+        return ProposalRefused("NodesTaken", f"{len(taken)} of {len(claim.nodes)} nodes are held already: indices {format_ranges(taken)}")
     if not claim.nodes or claim.reporter not in claim.nodes:
-        return Refused("ClaimUnsound", "a claim names at least one node, and its reporter among them")
+        return ProposalRefused("ClaimUnsound", "a claim names at least one node, and its reporter among them")
     used = sum(account.used_nodes for account in book.accounts.values())
     if used + len(claim.nodes) > book.head.total_nodes:
-        return Refused("NodesTaken", f"{used} of {book.head.total_nodes} nodes are held, {len(claim.nodes)} more are asked for")
+        return ProposalRefused("NodesTaken", f"{used} of {book.head.total_nodes} nodes are held, {len(claim.nodes)} more are asked for")
     return None
 
 
-def _within_limits(book: Book, claim: Claim) -> Refused | None:
+def _within_limits(book: Book, claim: Claim) -> ProposalRefused | None:
     account = book.accounts.get(claim.tenant)
     if account is None:
-        return Refused("TenantUnknown", f'tenant "{claim.tenant}" has no account in the ledger yet')
+        return ProposalRefused("TenantUnknown", f'tenant "{claim.tenant}" has no account in the ledger yet')
     wanted = len(claim.nodes)
     excess = beyond(account, book.used_by(claim.tenant, claim.user), claim.tenant, claim.user, wanted)
     if excess is None and claim.sensitive and book.sensitive.used + wanted > book.sensitive.max:
         excess = Excess("sensitive work", "sensitive_pool_size", book.sensitive.used, wanted, book.sensitive.max)
-    return Refused("WaitingForQuotaHeadroom", excess.sentence) if excess is not None else None
+    return ProposalRefused("WaitingForQuotaHeadroom", excess.sentence) if excess is not None else None
 
 
 class Excess(NamedTuple):
@@ -338,10 +338,10 @@ def beyond(account: TenantAccount, own: tuple[int, int], tenant: str, user: str,
     return None
 
 
-def _room_in_object(book: Book, claim: Claim) -> Refused | None:
+def _room_in_object(book: Book, claim: Claim) -> ProposalRefused | None:
     size = book.bytes()
     if size + 70 + 6 * len(claim.nodes) > NO_CLAIMS_FROM_BYTES:
-        return Refused(
+        return ProposalRefused(
             "LedgerFull", f"the ledger holds {len(book.rows)} allocations in {size} bytes; no more are taken above {NO_CLAIMS_FROM_BYTES}"
         )
     return None
@@ -365,7 +365,7 @@ def _release(book: Book, release: Release) -> tuple[Verdict, Undo]:
     if left == row.nodes:
         return SAME, _nothing
     if left and row.held:
-        return Refused("RowHeld", f"attempt {row.attempt} of {row.uid} is held: stop it before parts of it are freed"), _nothing
+        return ProposalRefused("RowHeld", f"attempt {row.attempt} of {row.uid} is held: stop it before parts of it are freed"), _nothing
     reporter = row.reporter if row.reporter in left else min(left, default=0)
     return Accepted(), book._swap(row, msgspec.structs.replace(row, nodes=left, reporter=reporter) if left else None)
 
@@ -385,14 +385,14 @@ def _appoint(book: Book, appoint: Appoint) -> tuple[Verdict, Undo]:
     if row is None:
         return _gone(appoint.key), _nothing
     if appoint.reporter not in row.nodes:
-        return Refused("ClaimUnsound", f"node index {appoint.reporter} is none of the nodes of {row.uid}"), _nothing
+        return ProposalRefused("ClaimUnsound", f"node index {appoint.reporter} is none of the nodes of {row.uid}"), _nothing
     if row.reporter == appoint.reporter:
         return SAME, _nothing
     return Accepted(), book._swap(row, msgspec.structs.replace(row, reporter=appoint.reporter))
 
 
-def _gone(key: Key) -> Refused:
-    return Refused("RowGone", f"attempt {key[1]} of {key[0]} is not in the ledger")
+def _gone(key: Key) -> ProposalRefused:
+    return ProposalRefused("RowGone", f"attempt {key[1]} of {key[0]} is not in the ledger")
 
 
 def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
@@ -408,7 +408,7 @@ def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
         return SAME, _nothing
     if before is None and len(book.accounts) >= MOST_TENANTS:
         sentence = f'the ledger keeps accounts of {MOST_TENANTS} tenants at most: tenant "{limits.tenant}" gets none until one is deleted'
-        return Refused("LedgerFull", sentence), _nothing
+        return ProposalRefused("LedgerFull", sentence), _nothing
     return Accepted(), _set_account(book, limits.tenant, before, after)
 
 
@@ -429,7 +429,7 @@ def _forget(book: Book, forget: Forget) -> tuple[Verdict, Undo]:
     if before is None:
         return SAME, _nothing
     if before.used_allocations or before.used_nodes:
-        return Refused("TenantInUse", f'tenant "{forget.tenant}" holds {before.used_nodes} nodes'), _nothing
+        return ProposalRefused("TenantInUse", f'tenant "{forget.tenant}" holds {before.used_nodes} nodes'), _nothing
     return Accepted(), _set_account(book, forget.tenant, before, None)
 
 
@@ -447,10 +447,10 @@ def _set_account(book: Book, tenant: str, before: TenantAccount | None, after: T
 def _pool(book: Book, pool: Pool) -> tuple[Verdict, Undo]:
     held = [node for node in pool.without if node in book.holders]
     if held:
-        return Refused("NodeHeld", f"node indices {format_ranges(held)} are held and cannot leave"), _nothing
+        return ProposalRefused("NodeHeld", f"node indices {format_ranges(held)} are held and cannot leave"), _nothing
     used = sum(account.used_nodes for account in book.accounts.values())
     if pool.total_nodes < used:
-        return Refused("NodeHeld", f"{used} nodes are held, {pool.total_nodes} would exist"), _nothing
+        return ProposalRefused("NodeHeld", f"{used} nodes are held, {pool.total_nodes} would exist"), _nothing
     if pool.total_nodes == book.head.total_nodes:
         return SAME, _nothing
     return Accepted(), book._set_head(total_nodes=pool.total_nodes)

@@ -118,7 +118,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     changed: bool = True
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class ProposalRefused(msgspec.Struct, frozen=True, gc=False):
     """The proposal cannot hold; carries the reason and a sentence with the numbers."""
 
     reason: str
@@ -129,4 +129,4 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The leader was deposed before the outcome was known; read the ledger."""
 
 
-Verdict = Accepted | Refused | Unknown
+Verdict = Accepted | ProposalRefused | Unknown

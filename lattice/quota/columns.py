@@ -23,7 +23,7 @@ NO_CUT: Final = 2**63 - 1
 Column = MutableSequence[int]
 
 
-class Columns:
+class TreeColumns:
     """All figures of one tree; slot 0 is the root, the children of slot p are the slots `first[p]` to `last[p]`, by name.
 
     A column holds the resource k of slot i at k × `width` + i.

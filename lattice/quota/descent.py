@@ -11,7 +11,7 @@ import importlib.util
 from types import ModuleType
 from typing import Final
 
-from lattice.quota.columns import Columns
+from lattice.quota.columns import TreeColumns
 from lattice.quota.division import Claim, divide, scale_mins
 
 LARGE_SET: Final = 24
@@ -20,14 +20,14 @@ LARGE_TREE: Final = 2000
 """Groups × resources from which on vectors are worth the time and memory that numpy takes to load."""
 
 
-def divide_path(columns: Columns, slot: int) -> None:
+def divide_path(columns: TreeColumns, slot: int) -> None:
     """Brings every set on the way to a slot up to date."""
     for p in columns.path(slot):
         if _is_due(columns, p):
             divide_set(columns, p)
 
 
-def divide_all(columns: Columns) -> None:
+def divide_all(columns: TreeColumns) -> None:
     """Brings every set up to date."""
     due = [p for p, first in enumerate(columns.first) if columns.last[p] > first and columns.stale[p]]
     vectors = _vectors(columns) if len(due) > 1 or _is_due(columns, 0) else None
@@ -42,7 +42,7 @@ def divide_all(columns: Columns) -> None:
             divide_set(columns, p)
 
 
-def divide_set(columns: Columns, p: int) -> None:
+def divide_set(columns: TreeColumns, p: int) -> None:
     """Divides the runtime of slot p among its children, for every resource."""
     vectors = _vectors(columns) if columns.last[p] - columns.first[p] >= LARGE_SET else None
     again = [(k, p) for k in range(len(columns.keys))]
@@ -53,7 +53,7 @@ def divide_set(columns: Columns, p: int) -> None:
     columns.stale[p] = 0
 
 
-def divide_one(columns: Columns, k: int, p: int) -> None:
+def divide_one(columns: TreeColumns, k: int, p: int) -> None:
     """Divides one resource of slot p among its children by the rule itself."""
     first, last, base = columns.first[p], columns.last[p], k * columns.width
     start, end = base + first, base + last
@@ -70,14 +70,14 @@ def divide_one(columns: Columns, k: int, p: int) -> None:
     columns.given[base + p] = available
 
 
-def _is_due(columns: Columns, p: int) -> bool:
+def _is_due(columns: TreeColumns, p: int) -> bool:
     if columns.stale[p]:
         return True
     width, runtime, given = columns.width, columns.runtime, columns.given
     return any(runtime[at] != given[at] for at in range(p, len(columns.keys) * width, width))
 
 
-def _vectors(columns: Columns) -> ModuleType | None:
+def _vectors(columns: TreeColumns) -> ModuleType | None:
     """Returns the module that divides as vectors; None where the tree is small, numpy not installed, or a number too large."""
     if columns.exact or not _NUMPY or len(columns.runtime) < LARGE_TREE:
         return None

@@ -64,7 +64,7 @@ def read_document(text: str) -> Document:
         raise Rejected("the document nests too deep to be a tree of quotas", reason="BadDocument") from error
     except ValueError as error:
         raise Rejected(f"the document is no JSON: {error}", reason="BadDocument") from error
-    reader = _Reader()
+    reader = _DocumentReader()
     document = reader.document(data)
     refuse(reader.faults)
     refuse(structural_faults(document.groups))
@@ -87,7 +87,7 @@ def answer(tree: QuotaTree, names: Iterable[str]) -> dict[str, Any]:
     return {name: {"runtime": tree.runtime(name), "effectiveMin": tree.effective_min(name)} for name in (ROOT, *names)}
 
 
-class _Reader:
+class _DocumentReader:
     """Reads a parsed document and collects its faults, each with its place."""
 
     def __init__(self) -> None:

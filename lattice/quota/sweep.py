@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.quota.columns import FITS, LIGHT, Columns
+from lattice.quota.columns import FITS, LIGHT, TreeColumns
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ class Batch:
         return len(self.names)
 
 
-def batches(columns: Columns) -> Sequence[Batch]:
+def batches(columns: TreeColumns) -> Sequence[Batch]:
     """Returns all sets, from the top, in batches that are divided at once."""
     views = _views(columns)
     if not views.plan:
@@ -87,13 +87,13 @@ def batches(columns: Columns) -> Sequence[Batch]:
     return views.plan
 
 
-def batch_of(columns: Columns, p: int) -> Batch:
+def batch_of(columns: TreeColumns, p: int) -> Batch:
     """Returns the set below one slot as a batch."""
     first, last = columns.first[p], columns.last[p]
     return Batch(slice(p, p + 1), slice(first, last), [p], last - first, _places(last - first))
 
 
-def divide(columns: Columns, batch: Batch) -> list[tuple[int, int]]:
+def divide(columns: TreeColumns, batch: Batch) -> list[tuple[int, int]]:
     """Divides the runtime of each parent among its children, for every resource.
 
     Returns resource and parent of the rows that must be divided by the rule.
@@ -104,7 +104,7 @@ def divide(columns: Columns, batch: Batch) -> list[tuple[int, int]]:
     return again + [(row // batch.sets, batch.names[row % batch.sets]) for row in wrong]
 
 
-def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
+def _divide(columns: TreeColumns, views: Views, batch: Batch) -> list[int]:
     """Writes the shares of all rows (one for each resource of each set) into the columns; returns the rows that are not sure."""
     resources, members, parents = len(columns.keys), batch.members, batch.parents
     shape = (resources * batch.sets, batch.width)
@@ -133,7 +133,7 @@ def _divide(columns: Columns, views: Views, batch: Batch) -> list[int]:
     return wrong
 
 
-def _mins(columns: Columns, views: Views, batch: Batch, available: Ints) -> tuple[Ints, list[int]]:
+def _mins(columns: TreeColumns, views: Views, batch: Batch, available: Ints) -> tuple[Ints, list[int]]:
     """Returns the mins in effect, and the rows in which they are too large for floating point."""
     least = views.least[:, batch.members].reshape(-1, batch.width)
     sums = views.least_below[:, batch.parents].reshape(-1)
@@ -294,7 +294,7 @@ def _places(width: int) -> Ints:
 _PLACES: Final[dict[int, Ints]] = {}
 
 
-def _views(columns: Columns) -> Views:
+def _views(columns: TreeColumns) -> Views:
     views = columns.vectors
     if not isinstance(views, Views):
         width, slots = columns.width, len(columns.names)
@@ -321,14 +321,14 @@ def _views(columns: Columns) -> Views:
     return views
 
 
-def _below(columns: Columns, matrix: Ints) -> Ints:
+def _below(columns: TreeColumns, matrix: Ints) -> Ints:
     """Returns the sums over the set below each slot; they wrap where weights are too large for 64 bits."""
     upto = np.concatenate([np.zeros((len(matrix), 1), dtype=np.int64), np.cumsum(matrix, axis=1)], axis=1)
     sums: Ints = upto[:, columns.last] - upto[:, columns.first]
     return sums
 
 
-def _plan(columns: Columns) -> Iterator[Batch]:
+def _plan(columns: TreeColumns) -> Iterator[Batch]:
     """Yields all sets in batches, from the top: those of one depth whose size is the same up to a factor of two."""
     depth = [0]
     for i in range(1, len(columns.names)):

@@ -15,7 +15,7 @@ from operator import sub
 from typing import NamedTuple
 
 from lattice.errors import Corrupt, NotFound, Rejected
-from lattice.quota.columns import Column, Columns
+from lattice.quota.columns import Column, TreeColumns
 from lattice.quota.descent import divide_all, divide_path
 from lattice.quota.gates import Borrower, Level
 from lattice.quota.groups import BUILT_IN, ROOT, Group, Options, Resources
@@ -45,7 +45,7 @@ class QuotaTree:
         self._children: dict[str, dict[str, None]] = {ROOT: {}}
         self._own: dict[str, Own] = {}
         """The demand of a group's own work, where it has had any."""
-        self._columns: Columns | None = None
+        self._columns: TreeColumns | None = None
         self._borrowed: dict[tuple[str, str], Level] = {}
         """By parent and resource: the loans, kept until something changes."""
         self._plant(list(groups))
@@ -294,14 +294,14 @@ class QuotaTree:
 
     # Figures
 
-    def _ready(self) -> Columns:
+    def _ready(self) -> TreeColumns:
         if self._columns is None:
             groups = {name: self.group(name) for name in self._groups}
-            self._columns = Columns(self._total, self.options, groups, self._children)
+            self._columns = TreeColumns(self._total, self.options, groups, self._children)
             self._fill_root()
         return self._columns
 
-    def _divided(self, name: str) -> Columns:
+    def _divided(self, name: str) -> TreeColumns:
         self._known(name)
         columns = self._ready()
         divide_path(columns, columns.slots[name])
@@ -332,7 +332,7 @@ class QuotaTree:
             columns.counted = set(self._total)
             columns.stale[:] = b"\1" * len(columns.stale)  # mins of a resource that nobody counts do not shrink
 
-    def _managed(self, columns: Columns, name: str, column: Column) -> dict[str, int]:
+    def _managed(self, columns: TreeColumns, name: str, column: Column) -> dict[str, int]:
         slot = columns.slots[name]
         keys = self._total if name == ROOT else self._groups[name].max
         return {key: column[columns.index[key] * columns.width + slot] for key in keys}
@@ -354,6 +354,6 @@ class QuotaTree:
         return {key: amount for k, key in enumerate(columns.keys) if (amount := column[k * columns.width + slot])}
 
 
-def _figures(columns: Columns, at: int) -> Figures:
+def _figures(columns: TreeColumns, at: int) -> Figures:
     request = max(columns.asked[at], columns.kept[at])
     return Figures(columns.used[at], columns.fixed[at], request, columns.runtime[at], columns.least[at], columns.effective[at])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lattice.errors import Rejected
 from lattice.lifecycle.hardware import implied_features
-from lattice.replay.jobs import Job, Log, TenantTerms
+from lattice.replay.jobs import Log, TenantTerms, TraceJob
 from lattice.replay.profiles import settings_of
 from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.conversion.candidates import candidate_of
@@ -68,7 +68,7 @@ def capture(seen: Seen, since: float, now: float) -> Log:
     return log
 
 
-def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> Job | None:
+def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> TraceJob | None:
     """The job of an Allocation; None, counted, for one that cannot be read."""
     candidate = candidate_of(allocation, vcluster, {})
     status, spec = allocation.status, allocation.spec
@@ -83,7 +83,7 @@ def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> Job | N
     if ended is None:
         log.open.add(uid)
     constraints = spec.resources.constraints
-    return Job(
+    return TraceJob(
         id=uid, submit=candidate.submitted, nodes=candidate.minimum, most=candidate.maximum, run=run, walltime=candidate.walltime,
         tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster, name=candidate.name,
         preemption_class=candidate.preemption_class,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from lattice.errors import Rejected
-from lattice.replay.jobs import Job, Log, TenantTerms
+from lattice.replay.jobs import Log, TenantTerms, TraceJob
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT
 from lattice.units import (
@@ -92,7 +92,7 @@ class _Cancel(_Line, frozen=True, tag="cancel", kw_only=True):
     alloc_id: str
 
 
-class _Nodes(_Line, frozen=True, tag="nodes", kw_only=True):
+class _NodesLine(_Line, frozen=True, tag="nodes", kw_only=True):
     classes: dict[str, Any]
     nodes: list[Any]
 
@@ -114,7 +114,7 @@ class _Trace(_Line, frozen=True, tag="trace", kw_only=True):
     missing: str = ""
 
 
-_Event = _Submit | _Start | _Complete | _Cancel | _Nodes | _Tenant | _VCluster | _Trace
+_Event = _Submit | _Start | _Complete | _Cancel | _NodesLine | _Tenant | _VCluster | _Trace
 TYPES: Final = ("submit", "start", "complete", "cancel", "nodes", "tenant", "vcluster", "trace")
 _QUOTED: Final = re.compile("`([^`]+)`")
 _DECODER: Final[msgspec.json.Decoder[_Event]] = msgspec.json.Decoder(_Event)
@@ -135,7 +135,7 @@ class _Life:
 
 
 @dataclass
-class _Reader:
+class _EventsReader:
     log: Log = field(default_factory=lambda: Log("jsonl"))
     lives: dict[str, _Life] = field(default_factory=dict)
     later: list[tuple[int, _Start | _Complete | _Cancel]] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Reader:
                 self._submit(at, event)
             case _Start() | _Complete() | _Cancel():
                 self.later.append((at, event))
-            case _Nodes():
+            case _NodesLine():
                 if self.log.inventory is not None:
                     raise _bad(at, "type", "a second line of nodes: a trace has one machine")
                 self.log.inventory = {"classes": event.classes, "nodes": event.nodes}
@@ -218,7 +218,7 @@ class _Reader:
 
 def read(lines: Iterable[bytes]) -> Log:
     """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
-    reader = _Reader()
+    reader = _EventsReader()
     for at, text in enumerate(lines, start=1):
         if text.strip():
             reader.take(at, text)
@@ -243,7 +243,7 @@ def _decode(at: int, text: bytes) -> _Event:
         raise Rejected(f"line {at} is no JSON object: {error}{hint}", reason="BadTrace") from error
 
 
-def _job(name: str, life: _Life, log: Log) -> Job | None:
+def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
     """The job, or None where it cannot be replayed, which is counted; what it says is checked in any case."""
     alloc, at = life.alloc, life.line
     low, high = _nodes(at, alloc.nodes)
@@ -252,7 +252,7 @@ def _job(name: str, life: _Life, log: Log) -> Job | None:
         raise _bad(at, "alloc.walltime", f"{_shown(alloc.walltime)} is no time to run")
     run = _run_of(name, life)
     withdrawn = life.cancel[1] if life.cancel is not None and life.start is None and run is None else None
-    job = Job(
+    job = TraceJob(
         id=name, submit=life.at, nodes=low, most=high, run=(walltime or 0.0) if run is None else run, walltime=walltime,
         tenant=alloc.tenant, user=alloc.user, vcluster=alloc.vcluster, name=alloc.name, preemption_class=_class(at, alloc),
         need=_need(at, alloc), only=_set(at, "alloc.node_list", alloc.node_list),
@@ -390,7 +390,7 @@ def lines_of(log: Log) -> Iterator[str]:
         yield from (_text({"ts": _moment(at), "type": kind, "alloc_id": job.id, **more}) for kind, at, more in _life_of(job, log))
 
 
-def _life_of(job: Job, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
+def _life_of(job: TraceJob, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
     """What became of a job: type, time and further fields of each line."""
     if job.started is not None:
         yield "start", job.started, {}
@@ -401,7 +401,7 @@ def _life_of(job: Job, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
         yield "complete", (job.submit if job.started is None else job.started) + job.run, {"duration": _duration(job.run), **exit_code}
 
 
-def _asked(job: Job) -> dict[str, Any]:
+def _asked(job: TraceJob) -> dict[str, Any]:
     """The `alloc` of a submission; what is left at its default is left out."""
     need = job.need
     every: dict[str, tuple[Any, Any]] = {

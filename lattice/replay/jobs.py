@@ -16,7 +16,7 @@ ANYTHING: Final = Need()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """One job of a trace; times in seconds (of the epoch, or of the log where it has no other), durations in seconds."""
 
     id: str
@@ -70,7 +70,7 @@ class Log:
     """What was read of a trace: jobs in order of submission, equal times in order of the lines."""
 
     format: str
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[TraceJob] = field(default_factory=list)
     total: int = 0
     """Jobs that the trace speaks of, also those left out."""
     left: Tally = field(default_factory=Tally)

@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from math import ceil, fsum
 from typing import Any, Final
 
-from lattice.replay.jobs import Job, TenantTerms
+from lattice.replay.jobs import TenantTerms, TraceJob
 from lattice.scheduling.model.hardware import NodeFacts
 
 INSTANTS: Final = 2000
@@ -27,7 +27,7 @@ _HOUR: Final = 3600.0
 class Ran:
     """One job that the replay ran; times in seconds, nodes as indices."""
 
-    job: Job
+    job: TraceJob
     start: float
     end: float
     nodes: tuple[int, ...]
@@ -64,9 +64,9 @@ class Replayed:
 
     nodes: Sequence[NodeFacts]
     ran: list[Ran] = field(default_factory=list)
-    withdrawn: list[Job] = field(default_factory=list)
+    withdrawn: list[TraceJob] = field(default_factory=list)
     """Cancelled by their users while they waited."""
-    stuck: list[tuple[Job, str, str]] = field(default_factory=list)
+    stuck: list[tuple[TraceJob, str, str]] = field(default_factory=list)
     """Never started: with the reason and the sentence of the last cycle."""
     cycles: int = 0
     decided: int = 0

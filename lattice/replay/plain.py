@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lattice.replay.jobs import Job, Log
+from lattice.replay.jobs import Log, TraceJob
 from lattice.replay.swf import Trace
 from lattice.replay.workload import Left, Machine, select
 from lattice.scheduling.model.hardware import NodeFacts
@@ -20,12 +20,12 @@ def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: boo
     """
     workload, left = select(trace, machine, run_stands_in=run_stands_in)
     place = {number: at for at, number in enumerate(trace.job)}
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     for number, submit, estimate, nodes in zip(workload.job, workload.submit, workload.estimate, workload.nodes, strict=True):
         at = place[number]
         group, user = trace.group[at], trace.user[at]
         jobs.append(
-            Job(
+            TraceJob(
                 id=str(number), submit=float(submit), nodes=nodes, most=nodes, run=float(trace.run[at]), walltime=float(estimate),
                 tenant=f"group-{group}" if group > 0 else "default", user=f"user-{user}" if user > 0 else "", vcluster=vcluster,
                 grace=0.0, line=trace.line[at],

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from lattice.errors import Rejected
-from lattice.replay.jobs import Job, Log
+from lattice.replay.jobs import Log, TraceJob
 from lattice.replay.measures import Ran, Replayed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache
 from lattice.scheduling.cycle.cycle import decide
@@ -47,10 +47,10 @@ class Setting:
 
 
 @dataclass(slots=True)
-class _Work:
+class _SubmittedJob:
     """One job that was submitted; `nodes` is empty while it waits."""
 
-    job: Job
+    job: TraceJob
     candidate: Candidate
     nodes: tuple[int, ...] = ()
     ended: bool = False
@@ -97,7 +97,7 @@ def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
     return node_cache
 
 
-def need_of(job: Job, node_cache: NodeCache) -> Need | None:
+def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
     """What each node must offer, with node lists as indices; None where it names a node that there is not."""
     if not job.only and not job.without:
         return job.need
@@ -134,7 +134,7 @@ class World:
         self._timing = timing
         self._events: list[tuple[float, int, int]] = []
         """A heap of (time, kind, number of the job)."""
-        self._work: dict[str, _Work] = {}
+        self._work: dict[str, _SubmittedJob] = {}
         self._pending: dict[str, dict[str, Candidate]] = {}
         """By vcluster, in order of submission."""
         self._wakes: set[float] = set()
@@ -219,12 +219,12 @@ class World:
             user=job.user, walltime=job.walltime, grace=job.grace, topology=job.topology, conformance=job.conformance,
             checkpointable=job.checkpointable, preemptible=job.preemptible, sensitive=job.sensitive, name=job.name,
         )  # fmt: skip
-        self._work[job.id] = _Work(job, candidate)
+        self._work[job.id] = _SubmittedJob(job, candidate)
         self._pending.setdefault(job.vcluster, {})[job.id] = candidate
         if job.withdrawn is not None:
             heappush(self._events, (max(now, job.withdrawn), _CANCEL, number))
 
-    def _cancel(self, work: _Work, now: float) -> None:
+    def _cancel(self, work: _SubmittedJob, now: float) -> None:
         """Its user gives it up: from the queue, or where it runs already."""
         if work.ended:
             return
@@ -235,7 +235,7 @@ class World:
         work.ended = True
         self.done.withdrawn.append(work.job)
 
-    def _end(self, work: _Work, now: float) -> None:
+    def _end(self, work: _SubmittedJob, now: float) -> None:
         if work.ended:
             return
         work.ended = True
@@ -320,11 +320,11 @@ class World:
 
     # Counters
 
-    def _run(self, work: _Work, start: float) -> Run:
+    def _run(self, work: _SubmittedJob, start: float) -> Run:
         gpus = sum(self._gpus[node] for node in work.nodes)
         return Run(work.job.id, work.job.tenant, work.job.user, len(work.nodes), gpus, start)
 
-    def _count(self, work: _Work, sign: int) -> None:
+    def _count(self, work: _SubmittedJob, sign: int) -> None:
         """Count what starts (+1) or ends (−1) in the tenant's account and in the GPU-hours that run."""
         job, count = work.job, len(work.nodes)
         account = self._accounts[job.tenant]

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 from lattice.errors import Rejected
-from lattice.replay.jobs import Job, Log
+from lattice.replay.jobs import Log, TraceJob
 from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_slurm_time
 
@@ -57,7 +57,7 @@ class Translation:
 
 
 @dataclass
-class _Reader:
+class _SacctReader:
     header: list[str]
     names: list[str]
     how: Translation
@@ -92,7 +92,7 @@ class _Reader:
         if job is not None:
             self.log.jobs.append(job)
 
-    def _job(self, row: _Row, name: str) -> Job | None:
+    def _job(self, row: _Row, name: str) -> TraceJob | None:
         """The job, or None where it cannot be replayed, which is counted."""
         state = row.get("State").partition(" ")[0].rstrip("+")
         if state and state not in _STATES:
@@ -122,7 +122,7 @@ class _Reader:
             self.log.changed.count("jobs without a time limit, on whose end no reservation counts", row.at, "Timelimit")
         elif run > walltime:
             self.log.changed.count("runs cut at their time limit", row.at, "Elapsed")
-        return Job(
+        return TraceJob(
             id=name, submit=submit, nodes=nodes, run=run, walltime=walltime, tenant=row.get("Account") or "default",
             user=row.get("User"), vcluster=(row.get("Partition").partition(",")[0]) or "default", name=row.get("JobName"),
             preemption_class=(self.how.classes or {}).get(row.get("QOS"), 5), need=_need(row, nodes), withdrawn=withdrawn,
@@ -196,13 +196,13 @@ class _Row:
 
 def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
     """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
-    reader: _Reader | None = None
+    reader: _SacctReader | None = None
     for at, text in enumerate(lines, start=1):
         words = _words(text)
         if not words:
             continue
         if reader is None:
-            reader = _Reader(words, _header(at, words), how or Translation(), Log("sacct"), {})
+            reader = _SacctReader(words, _header(at, words), how or Translation(), Log("sacct"), {})
         else:
             reader.take(at, words)
     if reader is None:

@@ -29,20 +29,20 @@ from lattice.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SuiteSize:
     """Nodes and hours of each trace."""
 
     nodes: int
     hours: float
 
 
-FULL: Final = Size(128, 48)
-REDUCED: Final = Size(64, 24)
+FULL: Final = SuiteSize(128, 48)
+REDUCED: Final = SuiteSize(64, 24)
 _LONGEST_CYCLE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SuiteVerdict:
     """One judgement: what was asked, what was found, and whether it holds; None: it cannot be judged, `found` says why."""
 
     trace: str
@@ -59,10 +59,12 @@ class Outcome:
     jobs: int
     cpu_seconds: float
     measures: Measures
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[SuiteVerdict]
 
 
-def outcome(kind: str, seed: int, size: Size, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None) -> Outcome:
+def outcome(
+    kind: str, seed: int, size: SuiteSize, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None
+) -> Outcome:
     """Generate, replay and judge one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)
@@ -83,36 +85,36 @@ def outcome(kind: str, seed: int, size: Size, clock: Callable[[], float], progre
     return Outcome(kind, len(done.ran), spent, measures, list(JUDGES[kind](kind, done, measures, timing)))
 
 
-def _steady(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+def _steady(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
     share = found.utilisation_submitting
-    return [Verdict(kind, "utilisation until the last submission > 85 %", f"{share:.1%}", share > 0.85)]
+    return [SuiteVerdict(kind, "utilisation until the last submission > 85 %", f"{share:.1%}", share > 0.85)]
 
 
-def _burst(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
-    return [Verdict(kind, "p99 wait < 4 h", format_duration(found.waits.p99), found.waits.p99 < 4 * 3600)]
+def _burst(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    return [SuiteVerdict(kind, "p99 wait < 4 h", format_duration(found.waits.p99), found.waits.p99 < 4 * 3600)]
 
 
-def _unfair(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
-    return [Verdict(kind, "greatest share deviation < 10 %", f"{found.deviation:.1%}", found.deviation < 0.10)]
+def _unfair(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    return [SuiteVerdict(kind, "greatest share deviation < 10 %", f"{found.deviation:.1%}", found.deviation < 0.10)]
 
 
-def _claims(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+def _claims(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
     asked = "every sensitive wait = 0"
     if found.sensitive is None:
-        return [Verdict(kind, asked, "the trace is too short to have sensitive work", None)]
+        return [SuiteVerdict(kind, asked, "the trace is too short to have sensitive work", None)]
     longest = found.sensitive.most
-    return [Verdict(kind, asked, f"{format_duration(longest)} at most, of {found.sensitive.jobs} jobs", longest == 0)]
+    return [SuiteVerdict(kind, asked, f"{format_duration(longest)} at most, of {found.sensitive.jobs} jobs", longest == 0)]
 
 
-def _inversions(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+def _inversions(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
     def p95(low: int, high: int) -> float:
         return waits_of([each.wait for each in _of_classes(done.ran, low, high)] or [0.0]).p95
 
     upper, lower = p95(7, 9), p95(1, 3)
     shown = f"{format_duration(upper)} against {format_duration(lower)}"
     return [
-        Verdict(kind, "p95 wait of classes 7-9 below that of classes 1-3", shown, upper < lower),
-        Verdict(kind, "checkpoint success > 95 %", "preemption is decided, not executed yet", None),
+        SuiteVerdict(kind, "p95 wait of classes 7-9 below that of classes 1-3", shown, upper < lower),
+        SuiteVerdict(kind, "checkpoint success > 95 %", "preemption is decided, not executed yet", None),
     ]
 
 
@@ -120,16 +122,16 @@ def _of_classes(ran: Sequence[Ran], low: int, high: int) -> list[Ran]:
     return [each for each in ran if low <= each.job.preemption_class <= high]
 
 
-def _ramp(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[Verdict]:
+def _ramp(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
     took = "never" if found.ramp_up is None else format_duration(found.ramp_up)
     longest = max(timing.seconds, default=0.0)
     return [
-        Verdict(kind, "95 % of the nodes held within 15 min", took, found.ramp_up is not None and found.ramp_up <= 900),
-        Verdict(kind, f"longest cycle < {_LONGEST_CYCLE:g} s", f"{longest * 1000:.1f} ms", longest < _LONGEST_CYCLE),
+        SuiteVerdict(kind, "95 % of the nodes held within 15 min", took, found.ramp_up is not None and found.ramp_up <= 900),
+        SuiteVerdict(kind, f"longest cycle < {_LONGEST_CYCLE:g} s", f"{longest * 1000:.1f} ms", longest < _LONGEST_CYCLE),
     ]
 
 
-JUDGES: Final[dict[str, Callable[[str, Replayed, Measures, Timing], list[Verdict]]]] = {
+JUDGES: Final[dict[str, Callable[[str, Replayed, Measures, Timing], list[SuiteVerdict]]]] = {
     "steady-state": _steady,
     "burst": _burst,
     "unfair": _unfair,

@@ -12,7 +12,7 @@ from math import ceil, exp, log
 from typing import Final, TypeVar
 
 from lattice.errors import Rejected
-from lattice.replay.jobs import Job, Log, TenantTerms
+from lattice.replay.jobs import Log, TenantTerms, TraceJob
 from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_time
 
@@ -60,7 +60,7 @@ class Dice:
 
 
 @dataclass(frozen=True)
-class Site:
+class SyntheticSite:
     """The machine of a trace: half of its groups with GPUs, and what is at home elsewhere."""
 
     nodes: int
@@ -103,7 +103,7 @@ class Kind:
     """One of the six: what it is, and the jobs it makes."""
 
     what: str
-    make: Callable[[Site], list[Job]]
+    make: Callable[[SyntheticSite], list[TraceJob]]
     tenants: dict[str, TenantTerms]
     vclusters: dict[str, dict[str, object]]
     reserved_share: float = 0.0
@@ -119,7 +119,7 @@ def generate(kind: str, seed: int, *, nodes: int = NODES, hours: float = HOURS) 
         raise Rejected(f"--hours={hours:g} is not between 1 and {24 * 366}", reason="BadInput")
     chosen = KINDS[kind]
     reserved = max(GROUP, int(nodes * chosen.reserved_share) // GROUP * GROUP) if chosen.reserved_share else 0
-    site = Site(nodes, hours, Dice(seed * 1_000_003 + sum(kind.encode())), reserved)
+    site = SyntheticSite(nodes, hours, Dice(seed * 1_000_003 + sum(kind.encode())), reserved)
     jobs = sorted(chosen.make(site), key=lambda job: job.submit)
     named = [replace(job, id=f"{kind}-{number}", line=0) for number, job in enumerate(jobs, start=1)]
     return Log(
@@ -139,22 +139,22 @@ def _whole(seconds: float) -> float:
     return float(max(60, round(seconds)))
 
 
-def _walltime(site: Site, run: float) -> float:
+def _walltime(site: SyntheticSite, run: float) -> float:
     """What people request: more than it takes, in quarters of an hour."""
     return ceil(run * site.dice.between(1.05, 2.5) / 900) * 900.0
 
 
-def _job(site: Site, submit: float, nodes: int, run: float, tenant: str, vcluster: str, level: int = 5) -> Job:
+def _job(site: SyntheticSite, submit: float, nodes: int, run: float, tenant: str, vcluster: str, level: int = 5) -> TraceJob:
     run = _whole(run)
-    return Job(
+    return TraceJob(
         id="", submit=BEGIN + float(round(submit)), nodes=nodes, most=nodes, run=run, walltime=_walltime(site, run), tenant=tenant,
         user=f"{tenant}-{1 + int(site.dice.share() * 5)}", vcluster=vcluster, preemption_class=level, name=f"{vcluster}-{nodes}",
     )  # fmt: skip
 
 
-def _stream(site: Site, load: float, capacity: int, make: Callable[[float], Job], begin: float, end: float) -> list[Job]:
+def _stream(site: SyntheticSite, load: float, capacity: int, make: Callable[[float], TraceJob], begin: float, end: float) -> list[TraceJob]:
     """Jobs at random moments whose node-hours come to this part of a capacity, spread over the time."""
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     wanted = load * capacity * (end - begin)
     sample = [make(begin) for _ in range(64)]
     mean = sum(job.nodes * job.run for job in sample) / len(sample)
@@ -169,21 +169,21 @@ def _stream(site: Site, load: float, capacity: int, make: Callable[[float], Job]
     return jobs
 
 
-def _full(capacity: int, make: Callable[[float], Job]) -> list[Job]:
+def _full(capacity: int, make: Callable[[float], TraceJob]) -> list[TraceJob]:
     """As many jobs at once as fill so many nodes: what a steady state begins with."""
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     while sum(job.nodes for job in jobs) < capacity:
         jobs.append(make(0.0))
     return jobs
 
 
-def _width(site: Site, capacity: int) -> int:
+def _width(site: SyntheticSite, capacity: int) -> int:
     """Mostly small, powers of two, at most an eighth of the capacity."""
     most = max(1, capacity // 8)
     return min(most, 1 << int(site.dice.share() * site.dice.share() * (most.bit_length() + 1)))
 
 
-def _length(site: Site) -> float:
+def _length(site: SyntheticSite) -> float:
     """Minutes to some hours, skewed to the short."""
     return _HOUR * 0.1 * exp(log(80.0) * site.dice.share())
 
@@ -196,16 +196,16 @@ _SERVICE: Final[dict[str, object]] = {"policy": "BinPack", "profile": "Service"}
 _SENSITIVE: Final[dict[str, object]] = {"policy": "SensitiveReservation", "profile": "Sensitive"}
 
 
-def _steady(site: Site) -> list[Job]:
+def _steady(site: SyntheticSite) -> list[TraceJob]:
     """A full machine, and HPC, ML and services that together ask for somewhat more than it can do."""
     end, dice = site.hours * _HOUR, site.dice
     gpu, cpu = site.gpu_nodes, site.open_nodes - site.gpu_nodes
 
-    def ml(at: float) -> Job:
+    def ml(at: float) -> TraceJob:
         job = _job(site, at, _width(site, gpu), _length(site), dice.one(_TENANTS), "ml-training", dice.one((3, 4, 5)))
         return replace(job, need=Need(gpus=4, gpu_type="GH200"))
 
-    def hpc(at: float) -> Job:
+    def hpc(at: float) -> TraceJob:
         return _job(site, at, _width(site, cpu), _length(site), dice.one(_TENANTS), "hpc-batch", dice.one((3, 4, 5, 6)))
 
     services = [
@@ -215,11 +215,11 @@ def _steady(site: Site) -> list[Job]:
     return [*_full(gpu, ml), *_full(cpu, hpc), *_stream(site, 1.05, gpu, ml, 0.0, end), *_stream(site, 1.05, cpu, hpc, 0.0, end), *services]
 
 
-def _burst(site: Site) -> list[Job]:
+def _burst(site: SyntheticSite) -> list[TraceJob]:
     """Half a load, and at a third of the time as much at once as the whole machine does in an hour and a half."""
     end, dice = site.hours * _HOUR, site.dice
 
-    def make(at: float) -> Job:
+    def make(at: float) -> TraceJob:
         return _job(site, at, _width(site, site.nodes), dice.between(0.05, 1.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", 5)
 
     spike = end / 3
@@ -229,24 +229,24 @@ def _burst(site: Site) -> list[Job]:
     ]
 
 
-def _unfair(site: Site) -> list[Job]:
+def _unfair(site: SyntheticSite) -> list[TraceJob]:
     """Four tenants with equal shares; one asks for twice the machine, the others for a little more than theirs."""
     end, dice = site.hours * _HOUR, site.dice
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     for tenant, load in zip(_TENANTS, (2.0, 0.3, 0.3, 0.3), strict=True):
 
-        def make(at: float, tenant: str = tenant) -> Job:
+        def make(at: float, tenant: str = tenant) -> TraceJob:
             return _job(site, at, 1 + int(dice.share() * 4), dice.between(0.2, 2.0) * _HOUR, tenant, "hpc-batch", 5)
 
         jobs += _stream(site, load, site.nodes, make, 0.0, end)
     return jobs
 
 
-def _claims(site: Site) -> list[Job]:
+def _claims(site: SyntheticSite) -> list[TraceJob]:
     """A full open machine, and sensitive work that never asks for more than what is at home there is free for."""
     end, dice = site.hours * _HOUR, site.dice
 
-    def make(at: float) -> Job:
+    def make(at: float) -> TraceJob:
         return _job(site, at, _width(site, site.open_nodes), _length(site), dice.one(_TENANTS), "hpc-batch", dice.one((3, 4, 5)))
 
     jobs = _stream(site, 1.1, site.open_nodes, make, 0.0, end)
@@ -264,16 +264,16 @@ def _claims(site: Site) -> list[Job]:
     return jobs
 
 
-def _inversions(site: Site) -> list[Job]:
+def _inversions(site: SyntheticSite) -> list[TraceJob]:
     """Long work of low classes holds the machine when work of high classes comes, again and again."""
     end, dice = site.hours * _HOUR, site.dice
 
-    def low(at: float) -> Job:
+    def low(at: float) -> TraceJob:
         return _job(
             site, at, _width(site, site.nodes), dice.between(2.0, 8.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", dice.one((1, 2, 3))
         )
 
-    def high(at: float) -> Job:
+    def high(at: float) -> TraceJob:
         return _job(
             site, at, _width(site, site.nodes), dice.between(0.2, 1.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", dice.one((7, 8, 9))
         )
@@ -281,9 +281,9 @@ def _inversions(site: Site) -> list[Job]:
     return [*_stream(site, 0.9, site.nodes, low, 0.0, end), *_stream(site, 0.2, site.nodes, high, end * 0.05, end)]
 
 
-def _ramp(site: Site) -> list[Job]:
+def _ramp(site: SyntheticSite) -> list[TraceJob]:
     """Nothing, and then within ten minutes twice what the machine holds."""
-    dice, jobs, asked = site.dice, list[Job](), 0
+    dice, jobs, asked = site.dice, list[TraceJob](), 0
     while asked < 2 * site.nodes:
         at = 600.0 * min(1.0, asked / (2 * site.nodes))
         job = _job(site, at, min(_width(site, site.nodes), site.nodes), dice.between(1.0, 4.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", 5)

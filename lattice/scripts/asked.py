@@ -41,7 +41,7 @@ def merge(given: Iterable[tuple[str, Given]]) -> dict[str, Given]:
 
 
 @dataclass(frozen=True)
-class Queue:
+class VClusterFacts:
     """What a submission must know of a vcluster: its partitions, its longest walltime, the CPUs of its smallest node."""
 
     partitions: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteFacts:
     """What is known of the cluster; `vclusters` None means that nobody asked it (`--dry-run=client`)."""
 
-    vclusters: Mapping[str, Queue] | None = None
+    vclusters: Mapping[str, VClusterFacts] | None = None
     default_vcluster: str = ""
     qos: Mapping[str, int] | None = None
     accounts: Mapping[str, str] | None = None

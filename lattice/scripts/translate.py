@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lattice.errors import NotFound, Rejected
-from lattice.scripts.asked import SOURCES, Asked, Given, Queue, Site, Submitter
+from lattice.scripts.asked import SOURCES, Asked, Given, SiteFacts, Submitter, VClusterFacts
 from lattice.scripts.begin import read_begin
 from lattice.scripts.commands import missing_from
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
@@ -45,7 +45,7 @@ class _Draft:
 
     asked: Asked
     submitter: Submitter
-    site: Site
+    site: SiteFacts
     script: Script | None
     warnings: list[str]
     notes: list[str]
@@ -55,7 +55,7 @@ class _Draft:
         return None if given is None else (given.value or "").strip()
 
 
-def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: Site) -> Translation:
+def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: SiteFacts) -> Translation:
     """The Allocation of a script or of a command line; what cannot be said is `Rejected` with its line."""
     draft = _Draft(asked, submitter, site, script, list(script.warnings) if script else [], [])
     spec: dict[str, Any] = _identity(draft)
@@ -118,7 +118,7 @@ def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
     return words[value.lower()]
 
 
-def tenant_of(asked: Asked, site: Site) -> str:
+def tenant_of(asked: Asked, site: SiteFacts) -> str:
     """The tenant that is asked for, by its name or by a Slurm account; empty where none is, or nobody can know which it is."""
     given = asked.get("tenant")
     value = (given.value or "").strip() if given is not None else ""
@@ -138,7 +138,7 @@ def tenant_of(asked: Asked, site: Site) -> str:
     return site.accounts[value]
 
 
-def _name(given: Given, value: str, what: str, site: Site) -> str:
+def _name(given: Given, value: str, what: str, site: SiteFacts) -> str:
     """The value; without a cluster, which knows the names, Rejected where no object can have that name."""
     if site.vclusters is None and not _NAME.fullmatch(value):
         raise given.rejected(f"{value!r} cannot be the name of a {what}: small letters, digits and '-' inside, at most 63")
@@ -358,7 +358,7 @@ def _nodes_word(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def _queue(draft: _Draft, vcluster: str) -> Queue | None:
+def _queue(draft: _Draft, vcluster: str) -> VClusterFacts | None:
     known = draft.site.vclusters or {}
     name = vcluster or draft.site.default_vcluster or (next(iter(known)) if len(known) == 1 else "")
     return known.get(name)

@@ -40,7 +40,7 @@ from lattice.views import Allocation, Config, Metadata, Node, Reservation, Tenan
 from lattice.views.cluster import SubmissionOptions, UserQuota
 from lattice_webhooks.pending import WAITING, PendingCounts
 from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGatherer
-from lattice_webhooks.reviews import Identity
+from lattice_webhooks.reviews import Authenticated
 
 TENANT_LABEL = "lattice.dev/tenant"
 
@@ -113,14 +113,14 @@ class Gatherer:
         self._caches = caches
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
-    async def defaults(self, request: Request, identity: Identity) -> Facts:
+    async def defaults(self, request: Request, identity: Authenticated) -> Facts:
         """What `fill` looks at."""
         if request.kind in JUDGED:
             creates = request.kind == KOORDINATORS and request.operation == "CREATE"
             return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)
         return await self._known(request, identity)
 
-    async def checks(self, request: Request, identity: Identity) -> Facts:
+    async def checks(self, request: Request, identity: Authenticated) -> Facts:
         """What `judge` looks at."""
         if request.kind in JUDGED:
             return await self._of_quota(request, identity)
@@ -136,7 +136,7 @@ class Gatherer:
             return replace(known, waits=waits, own=own, pending=self._pending(request, known), quotas=quotas)
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
-    async def _known(self, request: Request, identity: Identity, rights: frozenset[str] | None = None) -> Facts:
+    async def _known(self, request: Request, identity: Authenticated, rights: frozenset[str] | None = None) -> Facts:
         namespaces = {name: entry.metadata.labels.get(TENANT_LABEL, "") for name, entry in self._caches.namespaces.objects.items()}
         home = await self._home(request.namespace) if request.kind == "Allocation" else None
         spec = request.obj.get("spec")
@@ -251,14 +251,14 @@ class Gatherer:
         waiting = sum(status.phase in ("", PENDING) for status in theirs)
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
-    async def _of_quota(self, request: Request, identity: Identity) -> Facts:
+    async def _of_quota(self, request: Request, identity: Authenticated) -> Facts:
         """What a quota or a profile is judged by; nothing where the change means nothing to a tree."""
         if request.operation == "UPDATE" and request.kind in QUOTA_KINDS and means_the_same(request.kind, request.old, request.obj):
             return Facts(identity.requester)
         tenants, vclusters = self._caches.tenants.objects, self._caches.vclusters.objects
         return Facts(identity.requester, tenants=tenants, vclusters=vclusters, quotas=await self._quotas.of_tree(request))
 
-    async def _of_submission(self, request: Request, identity: Identity) -> QuotaFacts | None:
+    async def _of_submission(self, request: Request, identity: Authenticated) -> QuotaFacts | None:
         """The quota trees as a new Allocation sees them; whether the requester may use the leaf that it names is asked of the server."""
         quotas = await self._quotas.of_submission(request)
         asked = read_submission(request.obj)
@@ -270,14 +270,14 @@ class Gatherer:
             return quotas
         return replace(quotas, may_use=await self._allowed(identity, ELASTIC_QUOTAS, "use", leaf))
 
-    async def _rights(self, request: Request, identity: Identity) -> frozenset[str]:
+    async def _rights(self, request: Request, identity: Authenticated) -> frozenset[str]:
         tenant, verbs = wanted_rights(request, identity.user)
         return frozenset([verb for verb in sorted(verbs) if await self._may(identity, verb, tenant)])
 
-    async def _may(self, identity: Identity, verb: str, tenant: str) -> bool:
+    async def _may(self, identity: Authenticated, verb: str, tenant: str) -> bool:
         return await self._allowed(identity, TENANTS, verb, tenant)
 
-    async def _allowed(self, identity: Identity, resource: Resource, verb: str, name: str) -> bool:
+    async def _allowed(self, identity: Authenticated, resource: Resource, verb: str, name: str) -> bool:
         review = {
             "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
             "kind": SUBJECT_ACCESS_REVIEWS.kind,

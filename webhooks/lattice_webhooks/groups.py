@@ -35,7 +35,7 @@ class Objects:
     profiles: Sequence[KoordinatorProfile]
 
 
-class Reader:
+class GroupReader:
     """Reads objects; what has not changed since it was read last is not read again, and one that does not read takes no part."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from lattice.scheduling.state.quota_usage import node_amounts
 from lattice.units import parse_node_count
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node, View
 from lattice.views.allocation import AllocationStatus, Resources
-from lattice_webhooks.groups import Declarations, Objects, Published, Reader, laid_out
+from lattice_webhooks.groups import Declarations, GroupReader, Objects, Published, laid_out
 
 JUDGED = frozenset((*QUOTA_KINDS, PROFILE))
 
@@ -44,7 +44,7 @@ class WorkSpec(View, frozen=True):
     quota: str = ""
 
 
-class Work(View, frozen=True):
+class CountedWork(View, frozen=True):
     """An Allocation, as far as it is counted."""
 
     metadata: Metadata
@@ -120,7 +120,7 @@ class QuotaGatherer:
         self._caches = caches
         self._nodes = nodes
         self._inventory = inventory
-        self._reader = Reader()
+        self._reader = GroupReader()
         self._turn = asyncio.Lock()
         self._begun = 0
         self._latest: tuple[int, QuotaFacts] | None = None
@@ -184,7 +184,7 @@ class QuotaGatherer:
     async def _work(self, quotas: QuotaFacts) -> dict[str, int]:
         """How many allocations that have not ended belong to each leaf."""
         counts: dict[str, int] = {}
-        for work in (await self._cluster.list(ALLOCATIONS, type=Work)).items:
+        for work in (await self._cluster.list(ALLOCATIONS, type=CountedWork)).items:
             if not is_final(work.status):
                 spec, metadata = work.spec, work.metadata
                 label = metadata.labels.get(NAME_LABEL, "")

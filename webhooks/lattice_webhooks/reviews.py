@@ -47,7 +47,7 @@ class _UserInfo(msgspec.Struct):
 _NOTHING: Final = msgspec.Raw(b"null")
 
 
-class _Request(msgspec.Struct, rename="camel"):
+class _ReviewRequest(msgspec.Struct, rename="camel"):
     uid: str
     operation: str
     kind: _GroupKind = msgspec.field(default_factory=_GroupKind)
@@ -61,11 +61,11 @@ class _Request(msgspec.Struct, rename="camel"):
 
 class _Review(msgspec.Struct, rename="camel"):
     api_version: str
-    request: _Request
+    request: _ReviewRequest
 
 
 @dataclass(frozen=True)
-class Identity:
+class Authenticated:
     """Who asks, with all that an authoriser may look at."""
 
     user: str
@@ -85,7 +85,7 @@ class Review:
 
     uid: str
     request: Request | None
-    identity: Identity
+    identity: Authenticated
     too_large: Refused | None = None
     """The refusal of an object that is not read for its size."""
     dry_run: bool = False
@@ -113,7 +113,7 @@ def read_review(body: bytes) -> Review:
     if review.api_version != API_VERSION:
         raise Rejected(f"AdmissionReview {review.api_version!r} is not served: {API_VERSION} is", reason="ReviewVersion")
     asked, user = review.request, review.request.user_info
-    identity = Identity(user.username, user.uid, user.groups, user.extra)
+    identity = Authenticated(user.username, user.uid, user.groups, user.extra)
     operation = _OPERATIONS.get(asked.operation)
     kind = asked.kind.kind if asked.kind.group == "lattice.dev" else _KINDS.get((asked.kind.group, asked.kind.kind), "")
     if operation is None or asked.sub_resource or not kind:
@@ -135,7 +135,7 @@ def _unread(body: bytes) -> Review | None:
         refused = _oversize(f"the object has {len(body)} bytes as JSON", MOST_CREATED)
     elif (parts := _parts_of(body)) > MOST_PARTS_OF_ALL:
         refused = _crowded("the object, with what it was before,", parts, MOST_PARTS_OF_ALL)
-    return Review(uid[1].decode(), None, Identity("", "", (), {}), refused) if refused is not None else None
+    return Review(uid[1].decode(), None, Authenticated("", "", (), {}), refused) if refused is not None else None
 
 
 def beyond(head: bytes, size: int, most: int) -> bytes | None:
@@ -143,7 +143,7 @@ def beyond(head: bytes, size: int, most: int) -> bytes | None:
     uid, operation = _UID.search(head), _OPERATION.search(head)
     if uid is None or operation is None:
         return None
-    review = Review(uid[1].decode(), None, Identity("", "", (), {}))
+    review = Review(uid[1].decode(), None, Authenticated("", "", (), {}))
     if operation[1] == b"DELETE":
         return allowed(review)
     return judged(review, _oversize(f"the object has {size} bytes as JSON, with what it was before", most))
@@ -171,7 +171,7 @@ _UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([0-9A-Za-z-]{1,64})"')
 _OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
 
 
-def _objects(kind: str, operation: Operation, asked: _Request) -> tuple[Object, Object, Refused | None]:
+def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Object, Object, Refused | None]:
     """The object, the one before, and why they are not read, where they are too large."""
     if kind != "Allocation":
         too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None

@@ -34,7 +34,7 @@ from lattice_controllers.operator.hours import Hours
 from lattice_controllers.operator.kinds import Declared, Kinds, KopfKinds
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
-from lattice_controllers.operator.nodes import Nodes
+from lattice_controllers.operator.nodes import NodeStates
 from lattice_controllers.operator.profiles import Profiles
 from lattice_controllers.operator.requests import BY_ANOTHER, Requests, Signing
 from lattice_controllers.operator.retention import Retention
@@ -108,7 +108,7 @@ class Operator:
             cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self._on_reservation
         )
         self.tenants = Tenants(cluster, clock, self.ledger, self.usage, announcer, measured, self.reservations.objects)
-        self.nodes = Nodes(cluster, clock, self.ledger, announcer, measured, unheard=unheard)
+        self.nodes = NodeStates(cluster, clock, self.ledger, announcer, measured, unheard=unheard)
         self.settlement = Settlement(cluster, clock, self.allocations.objects, measured, self.nodes.running)
         self.hours = Hours(cluster, clock, self.settlement.records, self.tenants.known, announcer, measured)
         self.agents = Agents(cluster, clock, self.nodes.informer.objects)

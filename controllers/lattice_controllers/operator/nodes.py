@@ -58,7 +58,7 @@ class NameObserver(Protocol):
         """Hears that a LatticeNode was made or deleted."""
 
 
-class Nodes:
+class NodeStates:
     """Two informers, the table of heartbeats, and a queue of nodes to judge."""
 
     def __init__(

@@ -19,7 +19,7 @@ from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger import projection
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import Refused, Verdict
+from lattice.ledger.proposals import ProposalRefused, Verdict
 from lattice.ledger.starting import START_SECONDS
 from lattice.ledger.steps import (
     FINALIZER,
@@ -230,7 +230,7 @@ class Allocations:
         match step:
             case Propose(proposal):
                 verdict: Verdict = await self._ledger.propose(proposal)
-                if isinstance(verdict, Refused):
+                if isinstance(verdict, ProposalRefused):
                     event(log, "The ledger refused", allocation=uid, reason=verdict.reason, message=verdict.message)
                     return REFUSED_SECONDS
                 return _ON

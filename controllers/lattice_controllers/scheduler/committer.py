@@ -22,7 +22,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import Accepted, Limits, Proposal, Refused, SensitivePool, Unknown, Verdict
+from lattice.ledger.proposals import Accepted, Limits, Proposal, ProposalRefused, SensitivePool, Unknown, Verdict
 from lattice.ledger.stored import Stored
 from lattice.models.conditions import LEDGER_RECOVER
 from lattice.views.ledger import Ledger, LedgerStatus
@@ -70,7 +70,7 @@ class CommitObserver(Protocol):
 
 
 @dataclass
-class _Entry:
+class _QueuedProposal:
     proposal: Proposal
     answer: asyncio.Future[Verdict]
     since: float
@@ -102,9 +102,9 @@ class Committer:
         self._new_id = new_id
         self._metrics = metrics
         self.observers: list[CommitObserver] = []
-        self._first: list[_Entry] = []
+        self._first: list[_QueuedProposal] = []
         """What is committed before everything that waits, and apart from it."""
-        self._waiting: list[_Entry] = []
+        self._waiting: list[_QueuedProposal] = []
         self._arrived = asyncio.Event()
         metrics.active.set_function(lambda: sum(row.held for row in self.stored.rows.values()))
         self._budget = BYTES_PER_SECOND * BURST_SECONDS
@@ -115,7 +115,7 @@ class Committer:
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
         """Queues a proposal; the future gives its verdict once the commit stands (or does not)."""
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(proposal, answer, self._clock.monotonic()))
+        self._waiting.append(_QueuedProposal(proposal, answer, self._clock.monotonic()))
         self._arrived.set()
         return answer
 
@@ -162,7 +162,7 @@ class Committer:
             _check(ledger.status, head, (head.commit,))
             self._version = ledger.metadata.resource_version  # an annotation has changed
 
-    async def _commit(self, batch: list[_Entry]) -> None:
+    async def _commit(self, batch: list[_QueuedProposal]) -> None:
         """Stores a batch, limits before claims; when the server refuses it, splits it until the culprit stands alone.
 
         So every version of the ledger is within the limits that it shows, as far as claims went.
@@ -187,17 +187,17 @@ class Committer:
         self._metrics.commits.labels("stored").inc()
         self._settle(batch, verdicts, changes)
 
-    async def _split(self, batch: list[_Entry], error: Rejected) -> None:
+    async def _split(self, batch: list[_QueuedProposal], error: Rejected) -> None:
         if len(batch) == 1:
             self._metrics.disagreements.inc()
             event(log, "The server refused a proposal", proposal=repr(batch[0].proposal), reason=error.reason, message=error.message)
-            _answer(batch[0], Refused("Rejected", error.message))
+            _answer(batch[0], ProposalRefused("Rejected", error.message))
             return
         middle = len(batch) // 2
         await self._commit(batch[:middle])
         await self._commit(batch[middle:])
 
-    def _settle(self, batch: list[_Entry], verdicts: list[Verdict], changes: Changes) -> None:
+    def _settle(self, batch: list[_QueuedProposal], verdicts: list[Verdict], changes: Changes) -> None:
         self.stored.advance(changes, self.book.head, self.book.accounts, self.book.sensitive)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
@@ -273,7 +273,7 @@ def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) ->
     raise Deposed("another scheduler has taken the ledger", reason="Deposed")
 
 
-def _answer(entry: _Entry, verdict: Verdict) -> None:
+def _answer(entry: _QueuedProposal, verdict: Verdict) -> None:
     if not entry.answer.done():
         entry.answer.set_result(verdict)
 

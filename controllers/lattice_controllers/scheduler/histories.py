@@ -23,7 +23,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeHistoryAnswer:
     """All pages of one node, and when its state directory was made."""
 
     rows: Sequence[HistoryRow]
@@ -41,7 +41,7 @@ class Histories:
         owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
-    async def answers(self, recovery: str) -> dict[str, Answer]:
+    async def answers(self, recovery: str) -> dict[str, NodeHistoryAnswer]:
         """Returns the answers that are complete and can be read, by node."""
         pages: dict[str, dict[int, NodeHistory]] = {}
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
@@ -73,11 +73,11 @@ def _is_whole(pages: dict[int, NodeHistory]) -> bool:
     return all(pages[number].spec.pages == wanted for number in pages) and all(number in pages for number in range(wanted))
 
 
-def _joined(node: str, pages: dict[int, NodeHistory]) -> Answer | None:
+def _joined(node: str, pages: dict[int, NodeHistory]) -> NodeHistoryAnswer | None:
     """Returns all that a node tells; None where it cannot be read: then that node has not answered, and the others have."""
     ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
     try:
-        return Answer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)
+        return NodeHistoryAnswer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)
     except Corrupt as error:
         event(log, "A node's history cannot be read", logging.WARNING, node=node, reason=error.reason, message=error.message)
         return None

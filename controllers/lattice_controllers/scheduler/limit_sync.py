@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from lattice.daemon.logs import event
 from lattice.kube.lasting import LastKnown
-from lattice.ledger.proposals import Forget, Limits, Proposal, Refused, SensitivePool
+from lattice.ledger.proposals import Forget, Limits, Proposal, ProposalRefused, SensitivePool
 from lattice.views import Config, Tenant
 from lattice_controllers.scheduler.committer import Committer
 
@@ -45,7 +45,7 @@ class LimitSync:
     async def _propose_all(self, proposals: Sequence[Proposal]) -> None:
         for answer in [self._committer.propose(proposal) for proposal in proposals]:
             verdict = await answer
-            if isinstance(verdict, Refused):
+            if isinstance(verdict, ProposalRefused):
                 event(log, "The ledger refused a limit", logging.WARNING, reason=verdict.reason, message=verdict.message)
 
 

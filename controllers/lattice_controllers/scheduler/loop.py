@@ -12,7 +12,7 @@ from typing import Protocol
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Failure, Guard
 from lattice.daemon.logs import event
-from lattice.ledger.proposals import Accepted, Claim, Refused, Verdict
+from lattice.ledger.proposals import Accepted, Claim, ProposalRefused, Verdict
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, asks_for_more, extended
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
@@ -235,7 +235,7 @@ class Loop:
         else:
             self.state.drop_holder(candidate.uid)
             self._due.set()
-            if isinstance(verdict, Refused):
+            if isinstance(verdict, ProposalRefused):
                 event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
         self._queue.add(candidate.uid)
 

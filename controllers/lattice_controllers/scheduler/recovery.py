@@ -30,7 +30,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.lasting import LastKnown
 from lattice.kube.resources import LEDGERS, NODES, PLANS
 from lattice.ledger.plans import PlanRow, plan_name
-from lattice.ledger.proposals import Pool, Proposal, Recover, Refused
+from lattice.ledger.proposals import Pool, Proposal, ProposalRefused, Recover
 from lattice.ledger.reports import NodeReport
 from lattice.ledger.restoration import Answers, Present, Restored, orders_of, restore, restored_at, seen_elsewhere, uncertain
 from lattice.ledger.steps import DOWN
@@ -40,7 +40,7 @@ from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, Node, NodeOptions
 from lattice.views.ledger import Ledger, Plan
 from lattice_controllers.scheduler.committer import NAME, Committer, Deposed
-from lattice_controllers.scheduler.histories import Answer, Histories
+from lattice_controllers.scheduler.histories import Histories, NodeHistoryAnswer
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.status_writer import write_status
@@ -296,7 +296,7 @@ class Recovery:
         await self._annotate({LEDGER_RECOVERY: msgspec.json.encode(self.begun).decode()})
         return self.begun
 
-    def _missing(self, answers: Mapping[str, Answer]) -> list[str]:
+    def _missing(self, answers: Mapping[str, NodeHistoryAnswer]) -> list[str]:
         """Returns nodes whose answer is waited for: those that this leader has seen alive, and for one Down period every other.
 
         Whoever does not know a node has not restored it: unknown ones have as long to register. Restored states count for nothing.
@@ -326,7 +326,7 @@ class Recovery:
         return parse_duration(options.heartbeat_timeout) + parse_duration(options.grace_period)
 
     async def _recover(
-        self, begun: Begun, answers: Mapping[str, Answer], allocations: Mapping[str, Allocation], *, accepted: bool
+        self, begun: Begun, answers: Mapping[str, NodeHistoryAnswer], allocations: Mapping[str, Allocation], *, accepted: bool
     ) -> None:  # fmt: skip
         now = self._clock.now()
         await self._nodes.give_indices()
@@ -389,7 +389,7 @@ class Recovery:
     async def _commit(self, proposals: list[Proposal]) -> None:
         verdicts = [await answer for answer in self.committer.commit_paused(proposals)]
         for proposal, verdict in zip(proposals, verdicts, strict=True):
-            if isinstance(verdict, Refused):
+            if isinstance(verdict, ProposalRefused):
                 asked, why = repr(proposal), verdict.message
                 event(log, "Part of a recovery was refused", logging.WARNING, proposal=asked, reason=verdict.reason, message=why)
 
@@ -429,7 +429,7 @@ class Recovery:
         if after != doubt or not ledger.metadata.annotations.get(LEDGER_CONDITION, "").startswith(UNCERTAIN):
             await self._settle(after if after.sentence else None)
 
-    async def _hear_late(self, doubt: Doubt, late: Mapping[str, Answer], allocations: Mapping[str, Allocation]) -> None:
+    async def _hear_late(self, doubt: Doubt, late: Mapping[str, NodeHistoryAnswer], allocations: Mapping[str, Allocation]) -> None:
         """Enters what nodes that were away have journaled: ends into allocations, running work into the ledger."""
         now = self._clock.now()
         told = Answers({node: answer.rows for node, answer in late.items()}, written=now, now=now)

@@ -51,7 +51,7 @@ Say = Callable[[float], None]
 
 
 @dataclass
-class Held:
+class AnswerCosts:
     """What the questions of one kind cost: each longest turn of the loop, by its thread's CPU and by the clock; all CPU; ms."""
 
     turns: list[float] = field(default_factory=list)
@@ -78,7 +78,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 async def _measure(queries: QueryService, waiting: Sequence[str], where: str, say: Say) -> list[Figure]:
     chosen = [waiting[place * (len(waiting) - 1) // (ASKED - 1)] for place in range(ASKED)]
-    why, plan, queue = Held(), Held(), Held()
+    why, plan, queue = AnswerCosts(), AnswerCosts(), AnswerCosts()
     for place, uid in enumerate(chosen, 1):
         await _ask(partial(queries.why, uid, READER), why)
         await _ask(lambda: queries.plan([DOCUMENT], READER, optimal=False), plan)
@@ -87,7 +87,7 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
     return [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
 
 
-async def _ask(question: Callable[[], Awaitable[object]], held: Held) -> None:
+async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
     """Ask, and see after each turn of the loop how much of its thread's time was gone."""
     turns, waits = [0.0], [0.0]
 

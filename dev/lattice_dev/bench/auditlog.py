@@ -26,7 +26,7 @@ class _User(msgspec.Struct, frozen=True, gc=False):
     username: str = ""
 
 
-class _Entry(msgspec.Struct, rename="camel", gc=False):
+class _AuditEntry(msgspec.Struct, rename="camel", gc=False):
     verb: str = ""
     stage: str = ""
     user: _User = _User()
@@ -66,7 +66,7 @@ class Moment:
     answered: float
 
 
-_decode = msgspec.json.Decoder(_Entry).decode
+_decode = msgspec.json.Decoder(_AuditEntry).decode
 
 
 def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozenset()) -> Writes:
@@ -87,18 +87,18 @@ def moments(lines: Iterable[bytes]) -> list[Moment]:
     """The writes of these lines in the order in which they were answered."""
     found = []
     for line in lines:
-        entry = _decode(line) if line.endswith(b"\n") else _Entry()
+        entry = _decode(line) if line.endswith(b"\n") else _AuditEntry()
         came, answered = entry.request_received_timestamp, entry.stage_timestamp
         if entry.verb in WRITES and entry.object_ref is not None and entry.response_status.code < 300 and came and answered:
             found.append(Moment(_what(entry, entry.object_ref), came.timestamp(), answered.timestamp()))
     return found
 
 
-def _what(entry: _Entry, reference: _Reference) -> str:
+def _what(entry: _AuditEntry, reference: _Reference) -> str:
     return f"{entry.verb} {reference.resource}" + (f"/{reference.subresource}" if reference.subresource else "")
 
 
-def _count(writes: Writes, entry: _Entry, reference: _Reference) -> None:
+def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
     what = _what(entry, reference)
     if entry.response_status.code >= 300:
         writes.refused[f"{what} {entry.response_status.code}"] += 1

@@ -53,14 +53,14 @@ Say = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class CoreScene:
     """A scene and what waits in it."""
 
     state: ClusterState
     candidates: list[Candidate]
 
 
-def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
+def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
     """The published instance of this size and seed."""
     roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
     node_cache = NodeCache()
@@ -82,7 +82,7 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> Instance:
         taken = [order.pop() for _ in range(min(len(order), 1 << roll.randint(0, 6)))]
         uid = f"h{len(state.holders)}"
         state.put_holder(NodeHolder(uid, uid, "t0", "u", "hpc", 5, tuple(sorted(taken)), NOW, NOW, end=NOW + roll.random() * 86400))
-    return Instance(state, [_candidate(roll, number) for number in range(pending)])
+    return CoreScene(state, [_candidate(roll, number) for number in range(pending)])
 
 
 def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
@@ -177,7 +177,7 @@ def cost_function(state: ClusterState) -> Scoring:
     return scoring
 
 
-def _cycles(made: Instance, repeats: int, before: Callable[[], object] = lambda: None) -> tuple[float, int]:
+def _cycles(made: CoreScene, repeats: int, before: Callable[[], object] = lambda: None) -> tuple[float, int]:
     """Milliseconds of a cycle from the same scene each time, the median, and how many it places; the first one warms up.
 
     `before` is called before each.
@@ -197,7 +197,7 @@ def _cycles(made: Instance, repeats: int, before: Callable[[], object] = lambda:
     return median(times[1:]), placed
 
 
-def _scans(made: Instance, repeats: int) -> tuple[float, int]:
+def _scans(made: CoreScene, repeats: int) -> tuple[float, int]:
     """Milliseconds of the scan, the median, and how many it places."""
     times: list[float] = []
     placed = 0
@@ -208,7 +208,7 @@ def _scans(made: Instance, repeats: int) -> tuple[float, int]:
     return median(times), placed
 
 
-def _after_a_change(made: Instance) -> float:
+def _after_a_change(made: CoreScene) -> float:
     """Milliseconds of a cycle for one new allocation after another has ended, with everything else as it was."""
     times: list[float] = []
     newcomers = [replace(made.candidates[number], uid=f"new{number}", key=f"t/new{number}", minimum=1, maximum=1) for number in range(9)]
@@ -222,7 +222,7 @@ def _after_a_change(made: Instance) -> float:
     return median(times)
 
 
-def _recorded(made: Instance) -> tuple[float, float]:
+def _recorded(made: CoreScene) -> tuple[float, float]:
     """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []

@@ -244,7 +244,9 @@ class _DaemonWrites:
             kept = {key: found["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
             body = {"metadata": kept, "status": merge(found["status"], outcome.status)}
             agent = self._hollow.impersonate(f"lattice:agent:{node}", ("lattice:agents",))
-            calls.append(partial(agent.replace, ALLOCATIONS, name, body, NAMESPACE, subresource="status", type=_Answer, metadata_only=True))
+            calls.append(
+                partial(agent.replace, ALLOCATIONS, name, body, NAMESPACE, subresource="status", type=_Created, metadata_only=True)
+            )
         then[:] = names
         return calls
 
@@ -294,7 +296,7 @@ class _DaemonWrites:
         async def append(number: int) -> None:
             stands["rows"] += _USAGE_ROW
             patch = {"metadata": {"resourceVersion": stands["version"]}, "spec": {"rows": stands["rows"], "sealed": False}}
-            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=_Answer)
+            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=_Created)
             stands["version"] = answer.metadata.resource_version
 
         found = await self._admin.get(USAGE_RECORDS, _USAGE_NAME)
@@ -302,7 +304,7 @@ class _DaemonWrites:
         return [partial(append, number) for number in range(count)]
 
 
-class _Answer(msgspec.Struct):
+class _Created(msgspec.Struct):
     metadata: Metadata
 
 

@@ -41,7 +41,7 @@ Say = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class FairnessSize:
     """How long scenes last, and how many jobs logs have."""
 
     nodes: int
@@ -50,8 +50,8 @@ class Size:
     jobs: int
 
 
-FULL: Final = Size(scenes.NODES, 7, 4000, 30_000)
-QUICK: Final = Size(32, 3, 500, 1_500)
+FULL: Final = FairnessSize(scenes.NODES, 7, 4000, 30_000)
+QUICK: Final = FairnessSize(32, 3, 500, 1_500)
 
 
 def measure_all(*, quick: bool, say: Say = lambda _share: None) -> list[Figure]:
@@ -70,7 +70,7 @@ def play(log: Log, nodes: int, policy: Policy = _PLAIN) -> Replayed:
     return replay(log, Setting(alike(nodes), {policy.name: policy}))
 
 
-def wide(size: Size) -> Iterator[Figure]:
+def wide(size: FairnessSize) -> Iterator[Figure]:
     """The job on all nodes: how long it waits, and what of the machine is used meanwhile."""
     log = scenes.wide(min(size.days, 4), size.nodes)
     done = play(log, size.nodes)
@@ -81,7 +81,7 @@ def wide(size: Size) -> Iterator[Figure]:
     yield Figure("wide job, use of the machine by that of EASY", _used(log, done, size.nodes), "", Aim(0.99, at_least=True))
 
 
-def shares(size: Size) -> Iterator[Figure]:
+def shares(size: FairnessSize) -> Iterator[Figure]:
     """Three tenants: the greatest distance of a share from what its tenant was entitled to, and two users of one tenant.
 
     The distance is the mean of some schedules: that of a single one differs by 0.02 from seed to seed.
@@ -101,7 +101,7 @@ def shares(size: Size) -> Iterator[Figure]:
     yield Figure("two users of one tenant, distance from half", abs(halves["small"] - 0.5), "", Aim(0.05))
 
 
-def used_by(done: Replayed, size: Size, whom: Callable[[Ran], str]) -> dict[str, float]:
+def used_by(done: Replayed, size: FairnessSize, whom: Callable[[Ran], str]) -> dict[str, float]:
     """The parts of the use after the first day, until the last submission."""
     begin, end, found = DAY, size.days * DAY, dict[str, float]()
     for one in done.ran:
@@ -112,14 +112,14 @@ def used_by(done: Replayed, size: Size, whom: Callable[[Ran], str]) -> dict[str,
     return {name: part / total for name, part in found.items()}
 
 
-def crowd(size: Size) -> Iterator[Figure]:
+def crowd(size: FairnessSize) -> Iterator[Figure]:
     """Twenty jobs an hour after a colleague's thousands."""
     done = play(scenes.spam(size.crowd, size.nodes), size.nodes)
     longest = max(one.wait for one in done.ran if one.job.user == "colleague")
     yield Figure("20 jobs behind a colleague's crowd, longest wait", longest / HOUR, "h", Aim(2.0), detail=f"{size.crowd} jobs")
 
 
-def ranges(size: Size) -> Iterator[Figure]:
+def ranges(size: FairnessSize) -> Iterator[Figure]:
     """How much longer others wait when work asks for 1 to all nodes, by how long they wait when it asks for one."""
     for least in (1, 4):
         waits = {}
@@ -131,7 +131,7 @@ def ranges(size: Size) -> Iterator[Figure]:
         yield Figure(f"wait of others beside {least}-{_RANGED}, by that beside {least}", found, "", Aim(1.05))
 
 
-def logs(size: Size) -> Iterator[Figure]:
+def logs(size: FairnessSize) -> Iterator[Figure]:
     """KTH-SP2 and two made logs: waits and bounded slowdown, beside EASY."""
     with gzip.open(log_path()) as lines:
         kth, _ = jobs_of(parse(lines), Machine(KTH_NODES), _PLAIN.name)

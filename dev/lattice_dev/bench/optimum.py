@@ -46,7 +46,7 @@ Say = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class OptimumProblem:
     """Nodes of which some are free, and work that waits, each with its score."""
 
     nodes: tuple[NodeFacts, ...]
@@ -84,7 +84,7 @@ def machine_of(chance: random.Random, count: int) -> tuple[NodeFacts, ...]:
     return tuple(nodes)
 
 
-def instance(seed: int, pending: int, count: int) -> Instance:
+def instance(seed: int, pending: int, count: int) -> OptimumProblem:
     """The published instance of a seed: part of the machine is free, up to four times as much is asked for, by jobs of up to half
     of the machine."""
     chance = random.Random(seed)  # noqa: S311 (instances, not secrets)
@@ -100,7 +100,7 @@ def instance(seed: int, pending: int, count: int) -> Instance:
             candidate(number, size, chance.choice(NEEDS), conformance=chance.choices((PREFERRED, REQUIRED, IGNORED), (6, 3, 1))[0])
         )
         scores.append(round(chance.betavariate(4, 4), 6))
-    return Instance(nodes, free, tuple(candidates), tuple(scores))
+    return OptimumProblem(nodes, free, tuple(candidates), tuple(scores))
 
 
 def candidate(number: int, nodes: int, need: Need, **fields: Any) -> Candidate:
@@ -120,7 +120,7 @@ class GivenScores:
         return [Score(self._scores[each.uid]) for each in candidates]
 
 
-def scene_of(asked: Instance) -> ClusterState:
+def scene_of(asked: OptimumProblem) -> ClusterState:
     """The instance as a cycle reads it, with a policy that makes no reservations."""
     state = ClusterState(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
     state.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})

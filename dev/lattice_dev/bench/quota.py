@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Final
 
-from lattice.quota.columns import Columns
+from lattice.quota.columns import TreeColumns
 from lattice.quota.descent import divide_all, divide_one, divide_path
 from lattice.quota.forest import DEFAULT_TREE, Forest, TreeSpec
 from lattice.quota.groups import ROOT, Group, Options
@@ -81,22 +81,22 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
         gc.unfreeze()
 
 
-def _columns(made: Sequence[Group], node_cache: int) -> Columns:
+def _columns(made: Sequence[Group], node_cache: int) -> TreeColumns:
     """Columns whose root has the machine to divide."""
     below: dict[str, list[str]] = {}
     for group in made:
         below.setdefault(group.parent, []).append(group.name)
-    columns = Columns(nodes(node_cache), Options(scale_min=True), {group.name: group for group in made}, below)
+    columns = TreeColumns(nodes(node_cache), Options(scale_min=True), {group.name: group for group in made}, below)
     _fill(columns, node_cache)
     return columns
 
 
-def _fill(columns: Columns, node_cache: int) -> None:
+def _fill(columns: TreeColumns, node_cache: int) -> None:
     for key, amount in nodes(node_cache).items():
         columns.runtime[columns.index[key] * columns.width] = amount
 
 
-def _division(columns: Columns, fan_out: int) -> float:
+def _division(columns: TreeColumns, fan_out: int) -> float:
     """Milliseconds to divide everything after the machine has grown or shrunk."""
     divide_all(columns)  # loads numpy, and makes the plan that is kept
 
@@ -108,19 +108,19 @@ def _division(columns: Columns, fan_out: int) -> float:
     return _timed(again, 15)
 
 
-def _by_the_rule(columns: Columns) -> float:
+def _by_the_rule(columns: TreeColumns) -> float:
     """Milliseconds of the same division, set by set and resource by resource."""
     parents = [p for p, first in enumerate(columns.first) if columns.last[p] > first]
     return _timed(lambda _at: _divide_each(columns, parents), 3)
 
 
-def _divide_each(columns: Columns, parents: Iterable[int]) -> None:
+def _divide_each(columns: TreeColumns, parents: Iterable[int]) -> None:
     for p in parents:
         for k in range(len(columns.keys)):
             divide_one(columns, k, p)
 
 
-def _path_by_the_rule(columns: Columns, fan_out: int) -> float:
+def _path_by_the_rule(columns: TreeColumns, fan_out: int) -> float:
     """Milliseconds of the sets on the way to one team, by the rule; without the update itself."""
     slots = [columns.slots[f"dept{at % fan_out:03d}/team001"] for at in range(30)]
     for slot in slots:

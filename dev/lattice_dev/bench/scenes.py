@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, exp
 from typing import Final
 
-from lattice.replay.jobs import Job, Log, TenantTerms
+from lattice.replay.jobs import Log, TenantTerms, TraceJob
 from lattice.replay.synthetic import Dice
 
 HOUR: Final = 3600.0
@@ -34,20 +34,20 @@ class Stream:
     most: int = 0
     """The most nodes of each job; 0: as many as the fewest."""
 
-    def jobs(self, nodes: int, begin: float, end: float, dice: Dice) -> Iterable[Job]:
+    def jobs(self, nodes: int, begin: float, end: float, dice: Dice) -> Iterable[TraceJob]:
         """Jobs at random moments that come to this load."""
         mean = sum(self.sizes) / len(self.sizes) * sum(self.runs) / len(self.runs)
         at = begin
         while (at := at + dice.gap(mean / (self.load * nodes))) < end:
             run, size = float(round(dice.one(self.runs) * dice.between(0.5, 1.5))), dice.one(self.sizes)
             walltime = ceil(run * dice.one(self.slack) / 60) * 60.0
-            yield Job(
+            yield TraceJob(
                 id="", submit=float(round(at)), nodes=size, most=max(size, self.most), run=run, walltime=walltime, tenant=self.tenant,
                 user=self.user, grace=0.0,
             )  # fmt: skip
 
 
-def log_of(jobs: Iterable[Job], shares: Mapping[str, float] | None = None) -> Log:
+def log_of(jobs: Iterable[TraceJob], shares: Mapping[str, float] | None = None) -> Log:
     """A log of these jobs; those without a name are numbered."""
     ordered = sorted(jobs, key=lambda job: job.submit)
     named = [job if job.id else replace(job, id=f"j{number}") for number, job in enumerate(ordered)]
@@ -58,7 +58,9 @@ def wide(days: float, nodes: int = NODES, part: int = 1, level: int = 5) -> Log:
     """One-node jobs of an hour, more than the machine can do, and after a day one job of the same tenant on 1/`part` of all nodes."""
     narrow = Stream(1.05, "t", "narrow").jobs(nodes, 0.0, days * DAY, Dice(11))
     asked = nodes // part
-    return log_of([*narrow, Job(WIDE, DAY, asked, HOUR, 2 * HOUR, most=asked, tenant="t", user=WIDE, grace=0.0, preemption_class=level)])
+    return log_of(
+        [*narrow, TraceJob(WIDE, DAY, asked, HOUR, 2 * HOUR, most=asked, tenant="t", user=WIDE, grace=0.0, preemption_class=level)]
+    )
 
 
 def shares(days: float, demand: tuple[float, ...], nodes: int = NODES, users: int = 4, seed: int = 23) -> Log:
@@ -78,9 +80,9 @@ def spam(jobs: int, nodes: int = NODES) -> Log:
     """So many one-node jobs of one user at once, and after an hour 20 of a colleague."""
     dice = Dice(5)
 
-    def one(at: float, user: str) -> Job:
+    def one(at: float, user: str) -> TraceJob:
         run = float(round(HOUR * dice.between(0.5, 1.0)))
-        return Job("", at, 1, run, HOUR, most=1, tenant="t", user=user, grace=0.0)
+        return TraceJob("", at, 1, run, HOUR, most=1, tenant="t", user=user, grace=0.0)
 
     return log_of([*(one(0.0, "crowd") for _ in range(jobs)), *(one(HOUR, "colleague") for _ in range(20))])
 
@@ -105,7 +107,7 @@ def ranges(days: float, least: int, most: int, nodes: int = NODES, seed: int = 4
 def made(jobs: int, load: float, seed: int, nodes: int = NODES) -> Log:
     """A log as sites have them: 40 users in 6 tenants, sizes by powers of two, run times over four decades, walltimes guessed too long."""
     dice, at = Dice(seed), 0.0
-    found: list[Job] = []
+    found: list[TraceJob] = []
     habits = [
         (f"u{user}", f"t{user % 6}", dice.between(0.0, 5.5), dice.between(3.5, 9.5), dice.one((1.2, 2.0, 5.0, 20.0))) for user in range(40)
     ]
@@ -114,7 +116,7 @@ def made(jobs: int, load: float, seed: int, nodes: int = NODES) -> Log:
         count = min(nodes, 1 << int(max(0.0, size + dice.between(-1.5, 1.5))))
         run = float(round(min(2 * DAY, max(10.0, exp(length + dice.between(-1.5, 1.5))))))
         walltime = min(3 * DAY, ceil(max(run, run * slack * dice.between(0.6, 1.2)) / 900) * 900.0)
-        found.append(Job("", float(round(at)), count, run, walltime, most=count, tenant=tenant, user=user, grace=0.0))
+        found.append(TraceJob("", float(round(at)), count, run, walltime, most=count, tenant=tenant, user=user, grace=0.0))
         at += dice.gap(count * run / (load * nodes))
     return log_of(found)
 

@@ -21,7 +21,7 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ReservationWindow, mask_of
-from lattice_dev.bench.core import NOW, TENANTS, Instance, cost_function, instance, scan
+from lattice_dev.bench.core import NOW, TENANTS, CoreScene, cost_function, instance, scan
 from lattice_dev.bench.figures import Baseline, Figure
 
 REPEATS: Final = 9
@@ -30,7 +30,7 @@ HOUR: Final = 3600.0
 WIDTH: Final = 300
 """Nodes of a window."""
 
-Prepare = Callable[[Instance], None]
+Prepare = Callable[[CoreScene], None]
 Say = Callable[[float], None]
 
 
@@ -53,7 +53,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
     return found
 
 
-def _figure(made: Instance, name: str) -> Figure:
+def _figure(made: CoreScene, name: str) -> Figure:
     state, last = made.state, made.candidates.pop()
     placed = _placed(decide(state, "hpc", made.candidates, NOW))
     for candidate in placed:
@@ -85,14 +85,14 @@ def _placed(outcomes: Iterable[object]) -> list[Candidate]:
     return [outcome.candidate for outcome in outcomes if isinstance(outcome, Placed)]
 
 
-def _windows(made: Instance) -> None:
+def _windows(made: CoreScene) -> None:
     made.state.set_windows(
         ReservationWindow(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH)))
         for day in range(8)
     )
 
 
-def _tree(made: Instance, groups: int) -> None:
+def _tree(made: CoreScene, groups: int) -> None:
     """A group for each tenant, and as many more as are wanted; each is guaranteed its part, and may have a quarter of all."""
     state, nodes = made.state, len(made.state.node_cache.nodes)
     each = max(1, nodes // (2 * TENANTS))

@@ -57,7 +57,7 @@ class Wanted:
             raise Rejected("a trace needs at least one job, one node, and a compression above 0", reason="TraceWrong")
 
 
-def read(wanted: Wanted) -> list[swf.Job]:
+def read(wanted: Wanted) -> list[swf.SwfJob]:
     """The jobs; raises Rejected for a file that is not there or is no log."""
     try:
         raw = wanted.file.read_bytes()
@@ -83,7 +83,7 @@ def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
         instance.down()
 
 
-async def on_instance(instance: Instance, jobs: Sequence[swf.Job], wanted: Wanted, say: Say) -> bool:
+async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:
     """Submit, wait for every end, judge and print."""
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
@@ -108,7 +108,7 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.Job], wanted: Wante
     return not found
 
 
-async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.Job], compression: float) -> None:
+async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.SwfJob], compression: float) -> None:
     """Each at its compressed time, as the log has it."""
     began, first = at.clock.monotonic(), next(iter(jobs.values())).submit
     for name, job in jobs.items():
@@ -140,7 +140,7 @@ async def _ready_nodes(at: Driver) -> int:
     return sum(1 for node in found.items if node.status.hollow and node.status.state == "Ready")
 
 
-def _queue(seen: Watching, jobs: Mapping[str, swf.Job], compression: float) -> list[Queued]:
+def _queue(seen: Watching, jobs: Mapping[str, swf.SwfJob], compression: float) -> list[Queued]:
     """As the scheduler orders it: submission in whole seconds, then the name."""
     return [
         Queued(
@@ -153,7 +153,7 @@ def _queue(seen: Watching, jobs: Mapping[str, swf.Job], compression: float) -> l
     ]  # fmt: skip
 
 
-def _history(seen: Watching, jobs: Mapping[str, swf.Job]) -> list[Commit]:
+def _history(seen: Watching, jobs: Mapping[str, swf.SwfJob]) -> list[Commit]:
     """The ledger's commits with the jobs that they claim and release; the real ones are on other nodes."""
     names = {life.uid: name for name, life in seen.lives.items() if name in jobs}
 

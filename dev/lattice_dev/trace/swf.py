@@ -14,7 +14,7 @@ ID, SUBMIT, RUN, ALLOCATED, REQUESTED, REQUESTED_TIME = 0, 1, 3, 4, 7, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SwfJob:
     """One job of the log; times in seconds of the log."""
 
     id: int
@@ -28,7 +28,7 @@ class Job:
         return max(1, math.ceil(self.requested / compression))
 
 
-def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[Job]:
+def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[SwfJob]:
     """The first `count` jobs that the filter keeps, in the order of the log.
 
     Dropped are jobs without processors or with more than the machine has (allocated and requested replace each other),
@@ -41,7 +41,7 @@ def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[Job]:
     return jobs
 
 
-def _kept(lines: Iterable[str], machine: int) -> Iterator[Job]:
+def _kept(lines: Iterable[str], machine: int) -> Iterator[SwfJob]:
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith(";"):
             continue
@@ -50,7 +50,7 @@ def _kept(lines: Iterable[str], machine: int) -> Iterator[Job]:
             yield job
 
 
-def _job(number: int, columns: list[str]) -> Job:
+def _job(number: int, columns: list[str]) -> SwfJob:
     if len(columns) < FIELDS:
         raise Rejected(f"line {number} has {len(columns)} fields, a job has {FIELDS}", reason="LogUnreadable")
     try:
@@ -59,4 +59,4 @@ def _job(number: int, columns: list[str]) -> Job:
         raise Rejected(f"line {number} is no job: {error}", reason="LogUnreadable") from error
     nodes = values[ALLOCATED] if values[ALLOCATED] > 0 else values[REQUESTED]
     requested = values[REQUESTED_TIME]
-    return Job(values[ID], values[SUBMIT], min(values[RUN], requested), nodes, requested)
+    return SwfJob(values[ID], values[SUBMIT], min(values[RUN], requested), nodes, requested)

@@ -57,7 +57,7 @@ def _suite(console: Console, path: str | None) -> int:
     size = suite.FULL if args.full else suite.REDUCED
     if isinstance(args.nodes, str):
         raise Rejected("the suite makes its own machine: --nodes is a number here", reason="BadInput")
-    size = suite.Size(args.nodes or size.nodes, size.hours if args.hours is None else args.hours)
+    size = suite.SuiteSize(args.nodes or size.nodes, size.hours if args.hours is None else args.hours)
     progress = Progress(console.outside.stderr, console.outside.now, quiet=args.quiet)
     found: list[suite.Outcome] = []
     try:

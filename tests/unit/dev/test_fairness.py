@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from lattice_dev.bench import fairness, scenes
-from lattice_dev.bench.fairness import Size
+from lattice_dev.bench.fairness import FairnessSize
 from lattice_dev.bench.figures import Figure
 
-SMALL = Size(nodes=32, days=2.5, crowd=400, jobs=0)
+SMALL = FairnessSize(nodes=32, days=2.5, crowd=400, jobs=0)
 
 
 @pytest.mark.parametrize(
     "scene", [pytest.param(fairness.wide, id="a job on all nodes"), pytest.param(fairness.crowd, id="a colleague's crowd")]
 )
-def test_nobody_waits_long_for_being_wide_or_for_a_colleague(scene: Callable[[Size], Iterator[Figure]]) -> None:
+def test_nobody_waits_long_for_being_wide_or_for_a_colleague(scene: Callable[[FairnessSize], Iterator[Figure]]) -> None:
     size = replace(SMALL, days=1.3)
     assert {figure.name: (figure.value, figure.detail) for figure in scene(size) if not figure.met} == {}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Corrupt, Rejected
 from lattice_dev.trace.order import Commit, PassedOver, Queued, passed_over
-from lattice_dev.trace.swf import Job, first_jobs
+from lattice_dev.trace.swf import SwfJob, first_jobs
 from lattice_dev.trace.verdict import Ended, faults, order_faults, table, witness_faults
 
 
@@ -22,7 +22,7 @@ def row(job: int, *, submit: int = 0, run: int = 10, allocated: int = 1, request
 
 
 def test_comments_and_blank_lines_are_no_jobs() -> None:
-    assert first_jobs(["; Version: 2", "", row(7, submit=3)], 1, 10) == [Job(7, 3, 10, 1, 20)]
+    assert first_jobs(["; Version: 2", "", row(7, submit=3)], 1, 10) == [SwfJob(7, 3, 10, 1, 20)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_run_is_cut_at_the_requested_time() -> None:
 
 @pytest.mark.parametrize(("compression", "walltime"), [(1, 20), (10, 2), (7, 3), (1000, 1)])
 def test_the_walltime_is_rounded_up_and_at_least_a_second(compression: float, walltime: int) -> None:
-    assert Job(1, 0, 10, 1, 20).walltime(compression) == walltime
+    assert SwfJob(1, 0, 10, 1, 20).walltime(compression) == walltime
 
 
 @pytest.mark.parametrize("line", ["1 2 3", row(1).replace("10", "ten"), "1 2 3 4 5 nan 7 8 9 10 11 12 13 14 15 16 17 inf"])

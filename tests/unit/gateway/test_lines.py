@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_gateway.lines import LONGEST_LINE, Lines, Record
+from lattice_gateway.lines import LONGEST_LINE, OutputLines, Record
 
 
 def chunk(data: bytes, time: float = 1.0, stream: pb.Stream.ValueType = pb.STDOUT, dropped: int = 0) -> pb.LogChunk:
@@ -27,7 +27,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 @given(text=st.text(st.sampled_from("aé\n漢 \r"), max_size=60), at=st.lists(st.integers(0, 200), max_size=8), flush=st.booleans())
 def test_the_text_is_the_same_however_it_was_cut(text: str, at: list[int], flush: bool) -> None:
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     records: list[Record] = []
     for index, data in enumerate(cut(text.encode(), at)):
         records += lines.feed(chunk(data, time=1.0 + index))
@@ -45,7 +45,7 @@ def test_the_text_is_the_same_however_it_was_cut(text: str, at: list[int], flush
 )
 def test_a_reconnect_repeats_nothing_and_misses_nothing(times: list[int], streams: list[pb.Stream.ValueType], broken_after: int) -> None:
     sent = [chunk(b"line %d\n" % index, float(time), streams[index]) for index, time in enumerate(times)]
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     records = [record for one in sent[:broken_after] for record in lines.feed(one)]
     lines.resume()
     again = [one for one in sent if one.time >= lines.position]
@@ -54,7 +54,7 @@ def test_a_reconnect_repeats_nothing_and_misses_nothing(times: list[int], stream
 
 
 def test_a_line_has_the_time_of_its_first_character() -> None:
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     assert lines.feed(chunk(b"half", 1.0)) == []
     assert lines.unfinished
     assert lines.feed(chunk(b" full\nnext\n", 2.5)) == [
@@ -64,7 +64,7 @@ def test_a_line_has_the_time_of_its_first_character() -> None:
 
 
 def test_what_was_dropped_is_said_before_what_follows() -> None:
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     lines.feed(chunk(b"cut off", 1.0))
     records = lines.feed(chunk(b"later\n", 2.0, dropped=4096))
     assert [record.get("dropped") or record["text"] for record in records] == ["cut off", 4096, "later"]
@@ -72,13 +72,13 @@ def test_what_was_dropped_is_said_before_what_follows() -> None:
 
 
 def test_a_line_without_an_end_is_given_in_parts() -> None:
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     (record,) = lines.feed(chunk(b"x" * LONGEST_LINE))
     assert record["partial"] is True
     assert not lines.unfinished
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_stream() -> None:
-    lines = Lines("n1")
+    lines = OutputLines("n1")
     (record,) = lines.feed(chunk(b"\xff\xfe\n"))
     assert record["text"] == "\ufffd\ufffd"

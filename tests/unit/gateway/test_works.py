@@ -16,7 +16,7 @@ from lattice.kube.resources import ALLOCATIONS, PLANS
 from lattice.ledger.plans import PlanRow, format_plan
 from lattice.views import Node
 from lattice.views.ledger import Plan
-from lattice_gateway.works import KEPT_SECONDS, Asked, Found, Works
+from lattice_gateway.works import KEPT_SECONDS, FoundWork, WorkQuestion, Works
 
 NODES = {name: msgspec.convert({"metadata": {"name": name}, "status": {"index": index}}, Node) for name, index in (("n1", 0), ("n2", 1), ("far", 64))}  # fmt: skip
 
@@ -47,9 +47,9 @@ class Site:
         if cached:
             self.cached[group] = await self.cluster.get(PLANS, group, type=Plan)
 
-    async def find(self, node: str, uid: str, *, name: str = "job", **fields: Any) -> Found:
+    async def find(self, node: str, uid: str, *, name: str = "job", **fields: Any) -> FoundWork:
         given: dict[str, Any] = {"attempt": 1, "generation": 1, "namespace": "physics", "name": name}
-        return await self.works.find(Asked(node, uid, **given | fields))
+        return await self.works.find(WorkQuestion(node, uid, **given | fields))
 
     def reads(self, plural: str = "allocations") -> int:
         return len([sent for sent in self.cluster.sent if sent.verb == "get" and sent.resource.plural == plural])

@@ -22,7 +22,7 @@ from lattice.ledger.proposals import (
     Numbers,
     Pool,
     Proposal,
-    Refused,
+    ProposalRefused,
     Release,
     Renew,
     SensitivePool,
@@ -94,7 +94,7 @@ def test_any_proposals_leave_no_node_twice_and_no_limit_exceeded(asked: list[Pro
             if isinstance(proposal, Claim) and grew and account.max_nodes is not None:
                 assert account.used_nodes <= account.max_nodes
             used_before[tenant] = account.used_nodes
-        assert isinstance(verdict, Accepted | Refused)
+        assert isinstance(verdict, Accepted | ProposalRefused)
 
 
 @settings(max_examples=300, deadline=None)
@@ -137,7 +137,7 @@ def test_a_node_that_is_held_is_refused_with_its_index() -> None:
     kept = book()
     kept.apply(claim(1, (0, 1)))
     verdict, _ = kept.apply(claim(2, (1, 2)))
-    assert verdict == Refused("NodesTaken", "1 of 2 nodes are held already: indices 1")
+    assert verdict == ProposalRefused("NodesTaken", "1 of 2 nodes are held already: indices 1")
 
 
 def test_a_releasing_row_still_counts_against_the_quota() -> None:
@@ -145,14 +145,14 @@ def test_a_releasing_row_still_counts_against_the_quota() -> None:
     kept.apply(claim(1, (0, 1)))
     kept.apply(Stop((uid(1), 1), "c"))
     verdict, _ = kept.apply(claim(2, (2,)))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, ProposalRefused)
     assert verdict.message == 'tenant "physics" would exceed max_nodes quota (current: 2, requested: 1, limit: 2)'
 
 
 def test_a_second_attempt_is_refused_while_the_first_is_held_and_taken_while_it_is_releasing() -> None:
     kept = book()
     kept.apply(claim(1, (0,)))
-    assert isinstance(kept.apply(claim(1, (1,), attempt=2))[0], Refused)
+    assert isinstance(kept.apply(claim(1, (1,), attempt=2))[0], ProposalRefused)
     kept.apply(Stop((uid(1), 1), "l"))
     assert kept.apply(claim(1, (1,), attempt=2))[0] == Accepted()
 
@@ -160,7 +160,7 @@ def test_a_second_attempt_is_refused_while_the_first_is_held_and_taken_while_it_
 def test_a_held_row_is_not_freed_in_parts() -> None:
     kept = book()
     kept.apply(claim(1, (0, 1)))
-    assert isinstance(kept.apply(Release((uid(1), 1), (0,)))[0], Refused)
+    assert isinstance(kept.apply(Release((uid(1), 1), (0,)))[0], ProposalRefused)
 
 
 def test_above_its_size_the_ledger_takes_no_claim_and_still_releases() -> None:
@@ -173,7 +173,7 @@ def test_above_its_size_the_ledger_takes_no_claim_and_still_releases() -> None:
     kept.render()
     kept._texts[0] = "x" * 1_258_291
     verdict, _ = kept.apply(claim(2, (1,)))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, ProposalRefused)
     assert verdict.reason == "LedgerFull"
     assert kept.apply(Release((uid(1), 1)))[0] == Accepted()
     assert number == 0

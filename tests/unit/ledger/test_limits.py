@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lattice.ledger.commit import MOST_TENANTS, Book, apply_all
 from lattice.ledger.format import Row, decode_shard, encode_shard
-from lattice.ledger.proposals import Accepted, Claim, Forget, Limits, Pool, Proposal, Refused, Release, SensitivePool, Stop
+from lattice.ledger.proposals import Accepted, Claim, Forget, Limits, Pool, Proposal, ProposalRefused, Release, SensitivePool, Stop
 from lattice.ledger.verify import verify, verify_step
 from lattice.models.ledger import LedgerStatus as LedgerModel
 from lattice.views.ledger import LedgerStatus
@@ -63,7 +63,7 @@ class Limited(RuleBasedStateMachine):
         before = self.book.render()
         verdict, undo = self.book.apply(asked)
         assert isinstance(verdict, Accepted) == self.fits(asked), verdict
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, ProposalRefused):
             assert verdict.reason == "WaitingForQuotaHeadroom"
             assert "(current: " in verdict.message
         elif keep:
@@ -147,14 +147,14 @@ def agreed(*limits: Proposal) -> Book:
 def test_the_sentence_names_who_exceeds_which_limit(limits: Limits, held: Claim, asked: Claim, sentence: str) -> None:
     made = agreed(limits)
     assert made.apply(held)[0] == Accepted()
-    assert made.apply(asked)[0] == Refused("WaitingForQuotaHeadroom", sentence)
+    assert made.apply(asked)[0] == ProposalRefused("WaitingForQuotaHeadroom", sentence)
 
 
 def test_another_user_of_the_tenant_has_a_limit_of_his_own() -> None:
     made = agreed(Limits("physics", None, None, 2, 1))
     assert made.apply(claim(1, (0, 1)))[0] == Accepted()
     assert made.apply(claim(2, (2, 3), user="bob"))[0] == Accepted()
-    assert isinstance(made.apply(claim(3, (4,), user="bob"))[0], Refused)
+    assert isinstance(made.apply(claim(3, (4,), user="bob"))[0], ProposalRefused)
 
 
 def test_sensitive_work_holds_no_more_nodes_than_its_pool_has_and_other_work_any() -> None:
@@ -163,7 +163,7 @@ def test_sensitive_work_holds_no_more_nodes_than_its_pool_has_and_other_work_any
     assert made.apply(secret)[0] == Accepted()
     more = msgspec.structs.replace(claim(2, (2,)), sensitive=True)
     sentence = "sensitive work would exceed sensitive_pool_size quota (current: 2, requested: 1, limit: 2)"
-    assert made.apply(more)[0] == Refused("WaitingForQuotaHeadroom", sentence)
+    assert made.apply(more)[0] == ProposalRefused("WaitingForQuotaHeadroom", sentence)
     assert made.apply(claim(3, (3, 4, 5)))[0] == Accepted()
     assert made.sensitive.used == 2
     made.apply(Release(secret.key))
@@ -175,7 +175,7 @@ def test_a_pool_that_shrinks_below_its_use_ends_nothing_and_takes_nothing_more()
     made.apply(msgspec.structs.replace(claim(1, (0, 1)), sensitive=True))
     assert made.apply(SensitivePool(1))[0] == Accepted()
     assert made.rows[uid(1), 1].held
-    assert isinstance(made.apply(msgspec.structs.replace(claim(2, (2,)), sensitive=True))[0], Refused)
+    assert isinstance(made.apply(msgspec.structs.replace(claim(2, (2,)), sensitive=True))[0], ProposalRefused)
 
 
 def test_the_mark_of_sensitive_work_outlives_the_text_and_any_other_trailing_column_is_ignored() -> None:
@@ -234,7 +234,7 @@ def test_the_ledger_keeps_as_many_accounts_as_its_schema_and_changes_those_that_
     book = Book.empty("term", "commit")
     verdicts, _ = apply_all(book, [Limits(f"t{number}", 1, None) for number in range(MOST_TENANTS + 1)])
     assert verdicts[:-1] == [Accepted()] * MOST_TENANTS
-    assert isinstance(verdicts[-1], Refused)
+    assert isinstance(verdicts[-1], ProposalRefused)
     assert (verdicts[-1].reason, f'tenant "t{MOST_TENANTS}" gets none' in verdicts[-1].message) == ("LedgerFull", True)
     assert book.apply(Limits("t0", 2, None))[0] == Accepted()
     book.apply(Forget("t0"))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from lattice.quota import sweep
-from lattice.quota.columns import Columns
+from lattice.quota.columns import TreeColumns
 from lattice.quota.descent import divide_one
 from lattice.quota.groups import ROOT, Group, Options
 from lattice.quota.tree import QuotaTree
@@ -23,26 +23,26 @@ TREES = int(os.environ.get("LATTICE_QUOTA_TREES", "150"))
 ENDS = (2**31, 2**47, 2**53 - 1, 2**53 + 1)
 
 
-def columns_of(total: dict[str, int], options: Options, groups: list[Group]) -> Columns:
+def columns_of(total: dict[str, int], options: Options, groups: list[Group]) -> TreeColumns:
     """The columns of a tree, with what there is to divide at the root and nothing divided yet."""
     return QuotaTree(total, options, groups)._ready()
 
 
-def swept(columns: Columns) -> list[list[int]]:
+def swept(columns: TreeColumns) -> list[list[int]]:
     for batch in sweep.batches(columns):
         for k, p in sweep.divide(columns, batch):
             divide_one(columns, k, p)
     return answers(columns)
 
 
-def ruled(columns: Columns) -> list[list[int]]:
+def ruled(columns: TreeColumns) -> list[list[int]]:
     for p, first in enumerate(columns.first):
         for k in range(len(columns.keys)) if columns.last[p] > first else ():
             divide_one(columns, k, p)
     return answers(columns)
 
 
-def answers(columns: Columns) -> list[list[int]]:
+def answers(columns: TreeColumns) -> list[list[int]]:
     """Runtime and effective min by resource; the slot that stands for nobody is left out."""
     rows = range(0, len(columns.keys) * columns.width, columns.width)
     return [[*column[row : row + columns.width - 1]] for column in (columns.runtime, columns.effective) for row in rows]

@@ -10,7 +10,7 @@ import pytest
 
 from lattice.errors import Rejected
 from lattice.replay.events import lines_of, read
-from lattice.replay.jobs import Job
+from lattice.replay.jobs import TraceJob
 from lattice.replay.synthetic import KINDS, generate
 from lattice.scheduling.model.hardware import Need
 from lattice.units import parse_time
@@ -30,14 +30,14 @@ def asking(**fields: Any) -> dict[str, Any]:
     return {**SUBMIT, "alloc": {**ASKED, **fields}}
 
 
-def one(*events: dict[str, Any]) -> Job:
+def one(*events: dict[str, Any]) -> TraceJob:
     (job,) = read(text(*events)).jobs
     return job
 
 
 def test_the_books_own_lines_are_one_job() -> None:
     job = one(SUBMIT, COMPLETE)
-    assert job == Job(
+    assert job == TraceJob(
         id="abc-123", submit=parse_time("2026-03-01T00:00:01Z"), nodes=64, most=64, run=68 * 3600.0, walltime=72 * 3600.0,
         tenant="physics", preemption_class=4, need=Need(gpu_type="GH200"), exit=0, line=1,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_what_is_written_is_read_again_as_the_same_jobs(kind: str) -> None:
 
 
 def test_every_field_of_a_job_survives_being_written() -> None:
-    job = Job(
+    job = TraceJob(
         id="x", submit=1000.5, nodes=2, most=4, run=61.25, walltime=120.0, tenant="t", user="u", vcluster="v", name="n", preemption_class=9,
         need=Need(cpus=3, memory=1 << 30, gpus=2, features=frozenset({"a", "b"}), gpu_type="A100", gpu_memory=1 << 31, unified=True, allow_cxl=True),
         only="n[1-4]", without="n2", grace=5.0, topology="Tight", conformance="Required", checkpointable=False, preemptible=False,

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.replay.jobs import Job, TenantTerms
+from lattice.replay.jobs import TenantTerms, TraceJob
 from lattice.replay.measures import Ran, Replayed, jain, measure, ramp_up, target_shares, waits_of, water_fill
 from lattice.replay.plain import alike
 
 
 def ran(tenant: str, submit: float, start: float, end: float, nodes: int = 1, *, backfilled: bool = False, first: int = 0) -> Ran:
-    job = Job(id=f"{tenant}-{submit}-{start}-{first}", submit=submit, nodes=nodes, run=end - start, walltime=end - start, tenant=tenant)
+    job = TraceJob(
+        id=f"{tenant}-{submit}-{start}-{first}", submit=submit, nodes=nodes, run=end - start, walltime=end - start, tenant=tenant
+    )
     return Ran(job, start, end, tuple(range(first, first + nodes)), backfilled)
 
 

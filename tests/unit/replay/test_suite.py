@@ -10,11 +10,11 @@ import pytest
 from lattice.replay.measures import Measures, Ran, Replayed, measure
 from lattice.replay.plain import alike
 from lattice.replay.production import Timing
-from lattice.replay.suite import JUDGES, TRACES, Size, outcome
+from lattice.replay.suite import JUDGES, TRACES, SuiteSize, outcome
 
 from .test_measures import ran
 
-CI = Size(nodes=32, hours=8)
+CI = SuiteSize(nodes=32, hours=8)
 
 
 @pytest.mark.parametrize("trace", TRACES)

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from lattice.inventory import read_inventory
-from lattice.replay.jobs import Job, Log
+from lattice.replay.jobs import Log, TraceJob
 from lattice.replay.measures import Replayed
 from lattice.replay.plain import alike
 from lattice.replay.production import Setting, World, fit
@@ -16,13 +16,13 @@ from lattice.scheduling.conversion.facts import facts_of_inventory
 from lattice.scheduling.model.policy import Policy
 
 
-def job(name: str, submit: float, run: float, nodes: int = 1, *, walltime: float | None = None, **fields: object) -> Job:
+def job(name: str, submit: float, run: float, nodes: int = 1, *, walltime: float | None = None, **fields: object) -> TraceJob:
     """A job without grace that runs as long as it asked for, unless told otherwise."""
-    made = Job(id=name, submit=submit, nodes=nodes, most=nodes, run=run, walltime=run if walltime is None else walltime, grace=0.0)
+    made = TraceJob(id=name, submit=submit, nodes=nodes, most=nodes, run=run, walltime=run if walltime is None else walltime, grace=0.0)
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
-def log(*jobs: Job) -> Log:
+def log(*jobs: TraceJob) -> Log:
     """A log of these jobs."""
     return Log("test", list(jobs), total=len(jobs)).settle()
 

@@ -18,7 +18,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.fake import FakeCluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book
-from lattice.ledger.proposals import Accepted, Limits, Pool, Refused, Release, Unknown, Verdict
+from lattice.ledger.proposals import Accepted, Limits, Pool, ProposalRefused, Release, Unknown, Verdict
 from lattice.ledger.verify import verify
 from lattice.views.ledger import Ledger, LedgerStatus
 from lattice_controllers.scheduler.committer import Changes, Committer, Deposed, take_over
@@ -183,7 +183,7 @@ async def test_what_the_server_refuses_is_refused_alone_and_leaves_no_trace() ->
         for _ in range(3):  # the batch, its half, and the culprit alone
             cluster.fail(Rejected("usedNodes would exceed maxNodes", reason="Invalid"), verb="replace", resource=LEDGERS, times=1)
         verdicts = await asyncio.gather(*(leader.committer.propose(claim(number, (number,))) for number in range(4)))
-        assert [isinstance(verdict, Refused) for verdict in verdicts] == [True, False, False, False]
+        assert [isinstance(verdict, ProposalRefused) for verdict in verdicts] == [True, False, False, False]
         leader.committer.book.validate()
         assert len((await stored(cluster)).tenants) == 1
         assert leader.committer.book.held(uid(0)) is None
@@ -279,7 +279,7 @@ async def test_in_one_commit_limits_come_before_claims_so_that_every_version_is_
     lowered = leader.committer.propose(Limits("physics", None, None, 1))
     assert await lowered == Accepted()
     sentence = 'user "alice" of tenant "physics" would exceed max_nodes quota (current: 0, requested: 2, limit: 1)'
-    assert await claimed == Refused("WaitingForQuotaHeadroom", sentence)
+    assert await claimed == ProposalRefused("WaitingForQuotaHeadroom", sentence)
     assert await leader.committer.propose(claim(2, (0,))) == Accepted()
     assert (await stored(cluster)).tenants["physics"].user_max_nodes == 1
     leader.task.cancel()

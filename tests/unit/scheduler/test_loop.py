@@ -10,7 +10,7 @@ import pytest
 
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt
-from lattice.ledger.proposals import Accepted, Claim, Refused
+from lattice.ledger.proposals import Accepted, Claim, ProposalRefused
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.work import Candidate
@@ -237,7 +237,7 @@ async def test_a_claim_that_the_ledger_accepts_counts_as_a_placement_and_one_tha
         await made.clock.run_for(0.1)
         first, second = made.ledger.answers
         first.set_result(Accepted())
-        second.set_result(Refused("QuotaExceeded", "no room"))
+        second.set_result(ProposalRefused("QuotaExceeded", "no room"))
         await made.clock.run_for(0.1)
         running.cancel()
     assert measured(made, "lattice_scheduling_placements_total", "hpc") == 1

@@ -11,7 +11,7 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 
 from lattice.errors import Rejected
-from lattice.scripts.asked import Given, Queue, Site, Submitter, merge, needs
+from lattice.scripts.asked import Given, SiteFacts, Submitter, VClusterFacts, merge, needs
 from lattice.scripts.book import from_book
 from lattice.scripts.directives import decode_script, read_script, split_line
 from lattice.scripts.translate import Translation, translate
@@ -23,8 +23,8 @@ def utc(moment: datetime) -> float:
     return moment.replace(tzinfo=UTC).timestamp()
 
 
-SITE = Site(
-    vclusters={"hpc-batch": Queue(("normal", "long"), "7d", 8), "interactive": Queue(("debug",), None, 4)},
+SITE = SiteFacts(
+    vclusters={"hpc-batch": VClusterFacts(("normal", "long"), "7d", 8), "interactive": VClusterFacts(("debug",), None, 4)},
     default_vcluster="hpc-batch",
     qos={"low": 1, "high": 7},
 )
@@ -32,7 +32,7 @@ SUBMITTER = Submitter("/home/alice/run", {"OMP_NUM_THREADS": "8", "WANDB_TOKEN":
 FULL = "Lattice uses full-node scheduling"
 
 
-def translated(text: str, site: Site = SITE) -> Translation:
+def translated(text: str, site: SiteFacts = SITE) -> Translation:
     script = read_script(decode_script(text.encode(), "job.sh"))
     return translate(merge(script.given), script=script, command=None, submitter=SUBMITTER, site=site)
 
@@ -241,11 +241,11 @@ def test_a_file_that_no_node_could_run_is_refused_with_the_place(data: bytes, se
 
 
 def test_without_a_cluster_what_depends_on_it_is_said() -> None:
-    result = translated("#!/bin/sh\n#SBATCH -p normal -q high -t 0\n", Site())
+    result = translated("#!/bin/sh\n#SBATCH -p normal -q high -t 0\n", SiteFacts())
     assert result.allocation["spec"]["vcluster"] == "normal"
     assert len(result.warnings) == 3
     with pytest.raises(Rejected, match="not known here"):
-        translated("#!/bin/sh\n#SBATCH -n 64\n", Site())
+        translated("#!/bin/sh\n#SBATCH -n 64\n", SiteFacts())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_script_that_calls_srun_is_warned_of_its_line(body: str, at: int | Non
 
 def test_a_script_that_reads_what_slurm_sets_is_told_what_it_will_not_find_here() -> None:
     text = "#!/bin/sh\n# $SLURM_NNODES is a comment\ncd $SLURM_SUBMIT_DIR; echo ${SLURM_CPUS_PER_TASK:-1} $SLURM_SUBMIT_DIR\n"
-    site_without, site_with, unasked = (Site(vclusters={}, qos={}, slurm_env=said) for said in (False, True, None))
+    site_without, site_with, unasked = (SiteFacts(vclusters={}, qos={}, slurm_env=said) for said in (False, True, None))
     (warning,) = translated(text, site_without).warnings
     assert warning.startswith("the script reads variables of Slurm's that this site does not set (option compat.setSlurmEnv): ")
     assert warning.endswith(": SLURM_SUBMIT_DIR is LATTICE_SUBMIT_DIR, SLURM_CPUS_PER_TASK has no counterpart")
