@@ -107,14 +107,14 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
 
 def _up(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     instance.up(lambda kept: _options(chosen, kept))
-    lines.total(f"instance {instance.where.name} is ready")
+    lines.conclude(f"instance {instance.where.name} is ready")
     print(f"export KUBECONFIG={instance.kubeconfig('alice')}    # as alice; {instance.kubeconfig()} is the administrator's")
     return 0
 
 
 def _down(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     instance.down(keep=chosen.keep)
-    lines.total(f"instance {instance.where.name} is {'stopped' if chosen.keep else 'gone'}")
+    lines.conclude(f"instance {instance.where.name} is {'stopped' if chosen.keep else 'gone'}")
     return 0
 
 
@@ -166,7 +166,7 @@ def _kubeconfig(instance: Instance, chosen: argparse.Namespace, lines: Lines) ->
 
 def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     right = demo.run(instance, print)
-    lines.total("every example came to its right end" if right else "not every example came to its right end")
+    lines.conclude("every example came to its right end" if right else "not every example came to its right end")
     print(*_next_steps(instance), sep="\n")
     return 0 if right else EXIT_FAILED
 

@@ -291,7 +291,7 @@ class Instance:
             roles = site.port_roles(options, plain=plain)
             ours = {role for name in self._supervisor.running(recorded) for role in roles if role == name or role.startswith(f"{name}-")}
             avoid = {port for other in others for port in other.ports.values()}
-            recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid, free=claims.take_port)
+            recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid, free=claims.claim_port)
             if not plain and not recorded.subnet:
                 recorded.subnet = network.free_subnet((other.subnet for other in others if other.subnet), claims.take)
             state.save(self.where, recorded)
@@ -426,7 +426,7 @@ class Instance:
         with contextlib.closing(ports.Claims()) as claims:
             user = people.new_user(
                 name, tenant, role, recorded.users, plain=here.network is None,
-                free=lambda uid: claims.take(f"uid/{uid}") and uid not in self._uids_elsewhere(),
+                free=lambda uid: claims.claim(f"uid/{uid}") and uid not in self._uids_elsewhere(),
             )  # fmt: skip
             people.make_home(self.where, name, user)
             with self.cluster() as cluster:

@@ -33,7 +33,7 @@ class Claims:
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
 
-    def take(self, what: str) -> bool:
+    def claim(self, what: str) -> bool:
         """Whether it is claimed by this call: False when anybody holds it, this process too."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -44,9 +44,9 @@ class Claims:
         self._held.enter_context(claim)
         return True
 
-    def take_port(self, port: int) -> bool:
+    def claim_port(self, port: int) -> bool:
         """Whether it is claimed by this call, and free."""
-        return self.take(f"port/{port}") and is_free(port)
+        return self.claim(f"port/{port}") and is_free(port)
 
     def close(self) -> None:
         """Gives all of it up: by now what needed it uses it."""
@@ -57,7 +57,7 @@ class Claims:
 def claimed(count: int) -> Iterator[list[int]]:
     """So many free ports that nobody else chooses until the end; raises Rejected when there are not as many."""
     with contextlib.closing(Claims()) as claims:
-        candidates = filter(claims.take_port, PASSING)
+        candidates = filter(claims.claim_port, PASSING)
         yield [_next(candidates, PASSING) for _ in range(count)]
 
 

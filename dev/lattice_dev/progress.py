@@ -59,7 +59,7 @@ class Lines:
         """Prints the remark below the steps."""
         print(f"{self._paint('!', '33')} {text}", file=self._out, flush=True)
 
-    def total(self, text: str) -> None:
+    def conclude(self, text: str) -> None:
         """Prints the last line with the time since the first."""
         self._line("✓", "32", text, self._clock.monotonic() - self._began)
 

@@ -45,7 +45,7 @@ class Guard:
         failure = self._failures.get(key)
         return failure if failure is not None and self._clock.monotonic() < failure.due else None
 
-    def forget(self, key: str) -> None:
+    def drop(self, key: str) -> None:
         """There is no such key any more."""
         self._failures.pop(key, None)
 

@@ -191,7 +191,7 @@ class AiohttpCluster:
                     body = await response.read()
                     if response.status < 300:
                         return body
-                    failure = Failure.of(response.status, body, response.headers)
+                    failure = Failure.from_answer(response.status, body, response.headers)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise _translated(request, error, self._timeout_seconds) from error
         raise answers.error_of(request, failure)
@@ -227,7 +227,7 @@ class AiohttpCluster:
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise _translated(request, error, self._timeout_seconds) from error
             if response.status >= 300:
-                failure = answers.error_of(request, Failure.of(response.status, body, response.headers))
+                failure = answers.error_of(request, Failure.from_answer(response.status, body, response.headers))
                 if isinstance(failure, Denied) and response.status == 401 and not self._credentials.refused():
                     raise self._credentials.explained(failure)
                 raise failure

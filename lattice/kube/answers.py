@@ -98,7 +98,7 @@ def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
     try:
         envelope = _envelope_decoder.decode(line)
         if envelope.type == "ERROR":
-            raise error_of(request, Failure.of(0, bytes(envelope.object)))
+            raise error_of(request, Failure.from_answer(0, bytes(envelope.object)))
         metadata = _head_decoder.decode(envelope.object).metadata
         if envelope.type == "BOOKMARK":
             ends = (metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
@@ -140,7 +140,7 @@ class Failure:
     after_seconds: float | None = None
 
     @classmethod
-    def of(cls, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
+    def from_answer(cls, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
         """From the status code (0: the one in the body), the body (a Status, or any text) and the headers."""
         after = _seconds((headers or {}).get("Retry-After"))
         try:

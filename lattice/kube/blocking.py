@@ -185,7 +185,7 @@ class BlockingCluster:
             if response.status >= 300:
                 with _lost_after_sending(request):
                     body = response.read()
-                raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))
+                raise answers.error_of(request, Failure.from_answer(response.status, body, dict(response.headers)))
             if connection.sock is not None:
                 connection.sock.settimeout(timeout_seconds + 60.0)
             for chunk in _chunks(request, response):
@@ -226,7 +226,7 @@ class BlockingCluster:
                 self._warn(answers.warning_of(header))
         if response.status < 300:
             return body
-        raise answers.error_of(request, Failure.of(response.status, body, dict(response.headers)))
+        raise answers.error_of(request, Failure.from_answer(response.status, body, dict(response.headers)))
 
     def _asked(self, request: Request) -> http.client.HTTPConnection:
         """The connection on which the answer comes: the request is sent here, unless `ask_list` has done it."""

@@ -135,7 +135,7 @@ class TreeColumns:
         """
         return max(self.allocated[at], self.least[at]) if self.guarantees[i] else self.secured[at]
 
-    def add(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
+    def book(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
         """Books more (or less: negative) of a resource at a slot; returns False when the sums may not fit any longer."""
         k = self.index[key]
         base = k * self.width

@@ -131,7 +131,7 @@ def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], 
     candidates: list[Holding] = []
     for holding in holdings:
         if holding.leaving:
-            balance.take(holding)
+            balance.remove(holding)
         elif holding.preemptible:
             candidates.append(holding)
     taken: list[tuple[Holding, Overuse, str]] = []
@@ -140,18 +140,18 @@ def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], 
         for holding in candidates:
             charge = balance.charge(holding, strict=strict) if not balance.gone(holding) else None
             if charge is not None:
-                balance.take(holding)
+                balance.remove(holding)
                 taken.append((holding, *charge))
     taken.sort(key=lambda each: each[0].order())
     stopped = []
     for holding, over, key in reversed(taken):
         if balance.fits(holding):
-            balance.give(holding)
+            balance.restore(holding)
         else:
             stopped.append(Revoked(holding, over, key))
     stopped.reverse()
     for spared in stopped[most:]:
-        balance.give(spared.holding)
+        balance.restore(spared.holding)
     return Round(tuple(stopped[:most]), tuple(over for over in due if balance.over(over)))
 
 
@@ -248,12 +248,12 @@ class _Balance:
         """Tells whether the holding is taken."""
         return holding.key in self._gone
 
-    def take(self, holding: Holding) -> None:
+    def remove(self, holding: Holding) -> None:
         """Takes a holding out of the sums."""
         self._gone.add(holding.key)
         self._book(holding, -1)
 
-    def give(self, holding: Holding) -> None:
+    def restore(self, holding: Holding) -> None:
         """Puts a holding back into the sums."""
         self._gone.discard(holding.key)
         self._book(holding, 1)

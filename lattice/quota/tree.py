@@ -315,7 +315,7 @@ class QuotaTree:
         slot = columns.slots[group.name]
         for key, more in changed.items():
             booked = key in group.max or group.keeps_unmanaged
-            if booked and (key not in columns.index or not columns.add(slot, key, *more)):
+            if booked and (key not in columns.index or not columns.book(slot, key, *more)):
                 self._columns = None  # made again, for the new resource or for sums of any size
                 return
 

@@ -73,7 +73,7 @@ def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> TraceJo
     candidate = candidate_of(allocation, vcluster, {})
     status, spec = allocation.status, allocation.spec
     if candidate.blocked is not None:
-        log.left.count("that cannot be read")
+        log.left.note("that cannot be read")
         return None
     started = parse_time(status.start_time) if status.start_time else None
     ended = parse_time(status.end_time) if status.end_time else None

@@ -138,7 +138,7 @@ class Backfill:
                 now = self._release()
                 while submit[at] == now:
                     order.append(at)
-                    waiting.add(rank[at])
+                    waiting.push(rank[at])
                     at += 1
                 self.submitted = at
                 if order:
@@ -152,7 +152,7 @@ class Backfill:
                     self._begin(at, now, nodes, believed)
                     continue
                 order.append(at)
-                waiting.add(rank[at])
+                waiting.push(rank[at])
                 if self._head == NONE:
                     self._reserve(at)
         return True
@@ -196,7 +196,7 @@ class Backfill:
                 self._begin(first, now, need[first], now + self._estimate[first])
             else:
                 order.append(first)
-                self._waiting.add(self._rank[first])
+                self._waiting.push(self._rank[first])
                 self._reserve(first)
             first += 1
         for job in sorted(range(first, at), key=self._rank.__getitem__):
@@ -204,7 +204,7 @@ class Backfill:
             if need[job] <= self._free and (believed <= self._shadow or need[job] <= self._extra):
                 self._begin(job, now, need[job], believed)
             else:
-                self._waiting.add(self._rank[job])
+                self._waiting.push(self._rank[job])
         order.extend([job for job in range(first, at) if self.start[job] == NONE])
 
     # One pass
@@ -228,7 +228,7 @@ class Backfill:
         elif self._before >= need[job]:
             self._reserve_nearer()
         if self._free:
-            for rank in self._waiting.take(self._free, self._shadow - now, self._extra):
+            for rank in self._waiting.pop_fitting(self._free, self._shadow - now, self._extra):
                 job = self._by_rank[rank]
                 self._begin(job, now, need[job], now + self._estimate[job])
 

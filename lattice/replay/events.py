@@ -141,7 +141,7 @@ class _EventsReader:
     later: list[tuple[int, _Start | _Complete | _Cancel]] = field(default_factory=list)
     """Matched when all is read: lines need not be in order."""
 
-    def take(self, at: int, text: bytes) -> None:
+    def read_line(self, at: int, text: bytes) -> None:
         event = _decode(at, text)
         match event:
             case _Submit():
@@ -221,7 +221,7 @@ def read(lines: Iterable[bytes]) -> Log:
     reader = _EventsReader()
     for at, text in enumerate(lines, start=1):
         if text.strip():
-            reader.take(at, text)
+            reader.read_line(at, text)
     return reader.finish()
 
 
@@ -264,10 +264,10 @@ def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
         line=at,
     )  # fmt: skip
     if run is None and withdrawn is None:
-        log.left.count("that did not end in the trace", at)
+        log.left.note("that did not end in the trace", at)
         return None
     if job.run <= 0:
-        log.left.count("without a run time", at)
+        log.left.note("without a run time", at)
         return None
     return job
 

@@ -95,6 +95,6 @@ class Log:
             raise Rejected(f"no job to replay: {left}{why}", reason="BadTrace")
         for before, after in zip(self.jobs, self.jobs[1:], strict=False):
             if after.submit < before.submit:
-                self.changed.count("jobs out of order sorted by submit time", after.line)
+                self.changed.note("jobs out of order sorted by submit time", after.line)
         self.jobs.sort(key=lambda job: job.submit)
         return self

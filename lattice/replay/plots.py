@@ -75,7 +75,7 @@ class _Time:
     last: float
 
     @classmethod
-    def of(cls, ran: Sequence[Ran]) -> _Time:
+    def spanning(cls, ran: Sequence[Ran]) -> _Time:
         """The axis of these jobs."""
         return cls(min(each.job.submit for each in ran), max(each.end for each in ran))
 
@@ -126,7 +126,7 @@ def _spread(rows: Iterable[tuple[float, float, float]], time: _Time) -> list[flo
 
 def _utilisation(figure: Figure, done: Replayed) -> None:
     """The part of the nodes that is held, and below it the nodes asked for by what waits."""
-    time, nodes = _Time.of(done.ran), len(done.nodes)
+    time, nodes = _Time.spanning(done.ran), len(done.nodes)
     held = _spread(((each.start, each.end, len(each.nodes)) for each in done.ran), time)
     waiting = _spread(((each.job.submit, each.start, each.job.nodes) for each in done.ran), time)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
@@ -186,7 +186,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 def _groups(figure: Figure, done: Replayed) -> None:
     """Who ran where: a bar for each run of neighbouring nodes; with very many, the share of each group that is held."""
-    axes, time = figure.subplots(), _Time.of(done.ran)
+    axes, time = figure.subplots(), _Time.spanning(done.ran)
     order = sorted(range(len(done.nodes)), key=lambda at: (done.nodes[at].group, at))
     row = {done.nodes[at].index: place for place, at in enumerate(order)}
     bars = [(each, run) for each in done.ran for run in _runs(sorted(row[node] for node in each.nodes))]

@@ -75,15 +75,15 @@ def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
     for job in log.jobs:
         need = need_of(job, node_cache)
         if need is None:
-            kept.left.count("that name nodes which the machine does not have", job.line)
+            kept.left.note("that name nodes which the machine does not have", job.line)
             continue
         if need not in needs:
             needs[need] = node_cache.census(need).eligible
         if not needs[need]:
-            kept.left.count("that ask for hardware which no node has: --nodes takes an inventory that says it", job.line)
+            kept.left.note("that ask for hardware which no node has: --nodes takes an inventory that says it", job.line)
             continue
         if job.nodes > needs[need]:
-            kept.left.count("of more nodes than the machine has for them", job.line)
+            kept.left.note("of more nodes than the machine has for them", job.line)
             continue
         kept.jobs.append(job)
     return kept.settle()

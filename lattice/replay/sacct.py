@@ -64,7 +64,7 @@ class _SacctReader:
     log: Log
     lines: dict[str, int]
 
-    def take(self, at: int, words: list[str]) -> None:
+    def read_row(self, at: int, words: list[str]) -> None:
         if words == self.header:
             return  # of the next of several outputs in one file
         if len(words) != len(self.names):
@@ -98,14 +98,14 @@ class _SacctReader:
         if state and state not in _STATES:
             raise row.bad("State", "is no state of sacct")
         if "[" in name:
-            self.log.left.count("that are arrays not yet split into tasks", row.at, "JobID")
+            self.log.left.note("that are arrays not yet split into tasks", row.at, "JobID")
             return None
         submit = row.time("Submit", self.how.zone)
         if submit is None:
-            self.log.left.count("without a submit time", row.at, "Submit")
+            self.log.left.note("without a submit time", row.at, "Submit")
             return None
         if state in _OPEN:
-            self.log.left.count("that had not ended", row.at, "State")
+            self.log.left.note("that had not ended", row.at, "State")
             return None
         run, withdrawn = _run(row, self.how.zone, state, submit)
         nodes = row.number("NNodes", "AllocNodes", "ReqNodes")
@@ -113,15 +113,15 @@ class _SacctReader:
         if withdrawn is not None and walltime and nodes:
             run = walltime
         if run <= 0:
-            self.log.left.count("without a run time", row.at, "Elapsed")
+            self.log.left.note("without a run time", row.at, "Elapsed")
             return None
         if nodes <= 0:
-            self.log.left.count("without nodes", row.at, "NNodes")
+            self.log.left.note("without nodes", row.at, "NNodes")
             return None
         if walltime is None:
-            self.log.changed.count("jobs without a time limit, on whose end no reservation counts", row.at, "Timelimit")
+            self.log.changed.note("jobs without a time limit, on whose end no reservation counts", row.at, "Timelimit")
         elif run > walltime:
-            self.log.changed.count("runs cut at their time limit", row.at, "Elapsed")
+            self.log.changed.note("runs cut at their time limit", row.at, "Elapsed")
         return TraceJob(
             id=name, submit=submit, nodes=nodes, run=run, walltime=walltime, tenant=row.get("Account") or "default",
             user=row.get("User"), vcluster=(row.get("Partition").partition(",")[0]) or "default", name=row.get("JobName"),
@@ -204,7 +204,7 @@ def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
         if reader is None:
             reader = _SacctReader(words, _header(at, words), how or Translation(), Log("sacct"), {})
         else:
-            reader.take(at, words)
+            reader.read_row(at, words)
     if reader is None:
         raise Rejected("the trace is empty: sacct -P begins with a line of column names", reason="BadTrace")
     return reader.log.settle()

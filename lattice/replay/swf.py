@@ -90,7 +90,7 @@ def parse(lines: Iterable[bytes]) -> Trace:
             continue
         values = _values(trace, words, at) if b"_" not in text else _careful(trace, words, at)
         if numbers.is_part(values[0], values[10], at):
-            trace.changed.count("lines left out that are parts of a job above them", at, "field 11")
+            trace.changed.note("lines left out that are parts of a job above them", at, "field 11")
             continue
         job(values[0])
         submit(values[1])
@@ -160,7 +160,7 @@ def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
     for place in _WHOLE.intersection(broken):
         raise _wrong(at, place, words[place], "is no whole number")
     if broken:
-        trace.changed.count("lines with parts of seconds cut to whole ones", at, f"field {broken[0] + 1}")
+        trace.changed.note("lines with parts of seconds cut to whole ones", at, f"field {broken[0] + 1}")
     return [_whole(float(word)) if b"." in word else int(word) for word in words]
 
 

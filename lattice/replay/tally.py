@@ -13,7 +13,7 @@ class Tally:
     first: dict[str, str] = field(default_factory=dict)
     """Where each rule was met first: the field and the line, as far as the format has them."""
 
-    def count(self, rule: str, line: int = 0, where: str = "") -> None:
+    def note(self, rule: str, line: int = 0, where: str = "") -> None:
         """One more job that this rule left out or changed; `line` counts from 1, 0 is nowhere; `where` is the field or column."""
         if rule not in self.counts:
             self.first[rule] = ", ".join(part for part in (where, f"first in line {line}" if line else "") if part)

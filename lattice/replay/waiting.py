@@ -42,7 +42,7 @@ class WaitingJobs:
         """By block: the shortest estimate of jobs of fewer than 2, 4, 8… nodes; made when asked for, forgotten at a change."""
         self._top = max(nodes, default=0).bit_length()
 
-    def add(self, rank: int) -> None:
+    def push(self, rank: int) -> None:
         """A job begins to wait."""
         lasts, least, shortest = self._lasts, self._least, self._shortest
         if not lasts or (rank > lasts[-1] and len(self._ranks[-1]) >= BLOCK):
@@ -83,7 +83,7 @@ class WaitingJobs:
         if self._estimate[rank] == self._shortest[at]:
             self._shortest[at] = UNKNOWN
 
-    def take(self, free: int, slack: int, extra: int) -> list[int]:
+    def pop_fitting(self, free: int, slack: int, extra: int) -> list[int]:
         """Remove and return the jobs that start now, each asked once and in order.
 
         A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes

@@ -69,18 +69,18 @@ def select(trace: Trace, machine: Machine, *, run_stands_in: bool = False) -> tu
         if rule is None:
             kept.append(at)
         else:
-            left.out.count(rule[0], trace.line[at], rule[1])
+            left.out.note(rule[0], trace.line[at], rule[1])
     if not kept:
         raise _nothing_left(trace, left)
     submit = trace.submit
     unsorted = [after for before, after in pairwise(kept) if submit[after] < submit[before]]
     for at in unsorted:
-        left.changed.count("lines out of order sorted by submit time", trace.line[at], "field 2")
+        left.changed.note("lines out of order sorted by submit time", trace.line[at], "field 2")
     if unsorted:
         kept.sort(key=submit.__getitem__)
     for at in kept:
         if trace.run[at] > estimates[at]:
-            left.changed.count("runs cut at their requested time", trace.line[at], "field 4")
+            left.changed.note("runs cut at their requested time", trace.line[at], "field 4")
     procs = array("q", (trace.requested[at] if trace.requested[at] > 0 else trace.allocated[at] for at in kept))
     workload = Workload(
         job=array("q", (trace.job[at] for at in kept)),
@@ -99,7 +99,7 @@ def _with_runs(trace: Trace, changed: Tally) -> array[int]:
     for at, estimate in enumerate(estimates):
         if estimate <= 0 < trace.run[at]:
             estimates[at] = trace.run[at]
-            changed.count("requested times that are missing taken from the run", trace.line[at], "field 9")
+            changed.note("requested times that are missing taken from the run", trace.line[at], "field 9")
     return estimates
 
 

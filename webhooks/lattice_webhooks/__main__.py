@@ -59,7 +59,7 @@ class Webhook:
         self._settings = settings
         self._clock = outside.clock
         self._scrapers = Scrapers(outside.cluster, outside.clock)
-        self._caches = Caches.of(outside.cluster, outside.clock)
+        self._caches = Caches.of_cluster(outside.cluster, outside.clock)
         self._metrics = Metrics()
         self._client_ca = settings.client_ca
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca=_clients(settings))

@@ -67,7 +67,7 @@ class Caches:
     pending: PendingCounts
 
     @classmethod
-    def of(cls, cluster: Cluster, clock: Clock) -> Caches:
+    def of_cluster(cls, cluster: Cluster, clock: Clock) -> Caches:
         """The caches of a cluster, not yet running."""
         inventory, config = Inventory(), LastKnown[Config]("lattice")
         return cls(
@@ -77,7 +77,7 @@ class Caches:
             nodes=Informer(cluster, NODES, type=Node, clock=clock, on_change=inventory.on_node, freeze=True),
             reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
             inventory=inventory,
-            quotas=QuotaCaches.of(cluster, clock),
+            quotas=QuotaCaches.of_cluster(cluster, clock),
             configs=Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=config.heard),
             config=config,
             pending=PendingCounts(cluster, clock),
@@ -219,7 +219,7 @@ class Gatherer:
         spec = request.obj.get("spec") or {}
         tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.config.object
         options = config.spec.submission if config is not None else SubmissionOptions()
-        return self._caches.pending.of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
+        return self._caches.pending.count_of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 
     async def _waits(self, request: Request, known: Facts) -> Waits | None:
         """How many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""

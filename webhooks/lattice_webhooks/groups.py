@@ -59,7 +59,7 @@ class GroupReader:
         numbers = (Published(ours, theirs, "used"), Published(ours, theirs, "childRequest"))
         return QuotaFacts(declared=declared, profiles=tuple(profiles), used=numbers[0], requested=numbers[1])
 
-    def forget(self, standing: frozenset[str]) -> None:
+    def keep_only(self, standing: frozenset[str]) -> None:
         """Drop what was read of objects that are gone, by uid."""
         self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
 

@@ -53,7 +53,7 @@ class PendingCounts:
         self._admitted: dict[str, Counter[str]] = {}
         """By tenant and user: what was let in since the last count began."""
 
-    def of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
+    def count_of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
         """What waits of a user and of the tenant, counted last and let in since, beside the limits; None: nobody knows."""
         name, quota = tenant.metadata.name, tenant.spec.quota
         self._asked.add(name)

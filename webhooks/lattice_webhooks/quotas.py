@@ -62,7 +62,7 @@ class QuotaCaches:
     declarations: Declarations
 
     @classmethod
-    def of(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
+    def of_cluster(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
         """The caches of a cluster, not yet running."""
         declarations = Declarations()
         heard = declarations.on_change
@@ -171,7 +171,7 @@ class QuotaGatherer:
                     self._list(KOORDINATOR_QUOTAS, KoordinatorQuota),
                     self._list(KOORDINATOR_PROFILES, KoordinatorProfile),
                 )
-                self._reader.forget(frozenset(each.metadata.uid for each in (*ours, *theirs, *profiles)))
+                self._reader.keep_only(frozenset(each.metadata.uid for each in (*ours, *theirs, *profiles)))
                 self._latest = (number, self._reader.declared(Objects(ours, theirs, profiles)))
             return self._latest[1]
 

@@ -127,7 +127,7 @@ class Forecasts:
         self._learnt.discard(uid)
         self.forecaster.forget(uid)
 
-    def load(self, allocations: Iterable[Allocation]) -> None:
+    def learn_from(self, allocations: Iterable[Allocation]) -> None:
         """Learns from the allocations that ended before this term, in the order in which they did."""
         for allocation in sorted(allocations, key=lambda one: (one.status.end_time or "", one.metadata.uid)):
             self.learn(allocation)

@@ -131,7 +131,7 @@ class Loop:
         for one in placed:
             self._claim(one, answers)
         for vcluster in self.pending.remove_empty_queues():
-            self._guard.forget(vcluster)
+            self._guard.drop(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)
         self._took = self._clock.monotonic() - began
 

@@ -146,7 +146,7 @@ class Recovery:
         self._fenced: frozenset[str] = frozenset()
         self._warned: set[tuple[str, str, int]] = set()
 
-    async def load(self) -> None:
+    async def resume(self) -> None:
         """Reads what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
         nodes = (await self._cluster.list(NODES, type=Node)).items
         self._fenced = frozenset(node.metadata.name for node in nodes if _fenced(node))

@@ -122,7 +122,7 @@ class Term:
         try:
             async with asyncio.TaskGroup() as reading:
                 reading.create_task(self.nodes.load(book.rows.values()))
-                reading.create_task(self.recovery.load())
+                reading.create_task(self.recovery.resume())
                 reading.create_task(_ensure_config(cluster, fresh=book.head.next_number == 1))
                 foreign = reading.create_task(self.quotas.load())
             self.informers += foreign.result()
@@ -249,7 +249,7 @@ class Term:
         self.quotas.refresh_for_cycle(self._outside.clock.now())
         self.updater.load()
         self.reservations.started()
-        self.forecasts.load(self.allocations.objects.values())
+        self.forecasts.learn_from(self.allocations.objects.values())
         self.nodes.leases_synced()
         self.allocations.all_rows()
         self.allocations.touch(list(self.allocations.objects))

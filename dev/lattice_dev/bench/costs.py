@@ -133,7 +133,7 @@ async def _hold_nodes(driver: Driver) -> None:
     names = [f"held-{number:04d}" for number in range(count)]
     async with driver.watch() as seen:
         await driver.create([work.hollow(NAMESPACE, name, seconds=None) for name in names])
-        await seen.until(lambda: seen.count("scheduled", names) == count, within=120, what=f"the placement of {count}")
+        await seen.until(lambda: seen.count_reached("scheduled", names) == count, within=120, what=f"the placement of {count}")
     await driver.clock.sleep(3.0)  # they start, and are shown
 
 

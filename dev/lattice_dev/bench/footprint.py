@@ -30,7 +30,7 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
 
         def settled() -> bool:
             waiting = sum(1 for life in seen.lives.values() if life.reasons or life.started)
-            return seen.count("started", names) >= running and waiting == allocations
+            return seen.count_reached("started", names) >= running and waiting == allocations
 
         await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
         figures = [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]

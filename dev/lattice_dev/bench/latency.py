@@ -95,7 +95,7 @@ def _read(file: Path, name: str) -> float:
 async def fill_queue(driver: Driver, seen: Watching, count: int) -> float:
     """One allocation holds the fifth node, and `count` wait for that node; the seconds that their creation took."""
     await driver.create([work.real(NAMESPACE, "latency-holder", "sleep 3600", only=HELD_NODE, walltime=3600)])
-    await seen.until(lambda: seen.count("started", ["latency-holder"]) == 1, within=30, what="the holder of the fifth node")
+    await seen.until(lambda: seen.count_reached("started", ["latency-holder"]) == 1, within=30, what="the holder of the fifth node")
     names = [f"latency-waits-{number:04d}" for number in range(count)]
     waiting: Sequence[work.Manifest] = [work.real(NAMESPACE, name, "true", only=HELD_NODE) for name in names]
     took = await driver.create(waiting)

@@ -115,7 +115,7 @@ class Watching:
             phases[phase] = phases.get(phase, 0) + 1
         return ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "no allocation"
 
-    def count(self, moment: str, names: Iterable[str]) -> int:
+    def count_reached(self, moment: str, names: Iterable[str]) -> int:
         """How many of these have come to `scheduled`, `started` or `ended`."""
         return sum(1 for name in names if (life := self.lives.get(name)) is not None and getattr(life, moment) is not None)
 

@@ -36,7 +36,7 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
         await asyncio.to_thread(instance.start, "scheduler")
 
         def admitted() -> bool:
-            return seen.count("scheduled", names) == count and all(seen.lives[name].uid in seen.planned for name in names)
+            return seen.count_reached("scheduled", names) == count and all(seen.lives[name].uid in seen.planned for name in names)
 
         await seen.until(admitted, within=120 + count / 10, what=f"the admission of {count}")
         moments = [max(seen.lives[name].scheduled or 0.0, seen.planned[seen.lives[name].uid]) - began for name in names]

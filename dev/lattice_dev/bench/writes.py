@@ -32,7 +32,7 @@ async def measure(driver: Driver, *, nodes: int, count: int) -> Figure:
         )
 
         def settled() -> bool:
-            return seen.count("ended", names) == len(names) and sum(len(step.released) for step in seen.steps) == len(names)
+            return seen.count_reached("ended", names) == len(names) and sum(len(step.released) for step in seen.steps) == len(names)
 
         await seen.until(settled, within=120, what=f"the ends of {len(names)} allocations of {nodes} nodes")
         await driver.clock.sleep(1.0)  # the plans follow the last release

@@ -95,7 +95,7 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wa
             group.create_task(_submit_real(at, sizes, span))
         every = [*names, *sizes]
         rest = sum(job.walltime(wanted.compression) for job in jobs) + 120
-        await seen.until(lambda: seen.count("ended", every) == len(every), within=rest, what="the end of every allocation")
+        await seen.until(lambda: seen.count_reached("ended", every) == len(every), within=rest, what="the end of every allocation")
         await seen.until(lambda: _all_released(seen, len(every)), within=60, what=RELEASED)
         capacity = await _ready_nodes(at)
         queue, history = _queue(seen, names, wanted.compression), _history(seen, names)

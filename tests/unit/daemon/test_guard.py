@@ -43,7 +43,7 @@ async def test_a_key_that_fails_backs_off_longer_each_time_and_others_do_not_wai
 
 async def test_success_or_forgetting_begins_the_count_anew() -> None:
     guard = Guard(ManualClock(0.0), "test")
-    ways: list[Callable[[], object]] = [lambda: guard.attempt("a", lambda: None), lambda: guard.forget("a")]
+    ways: list[Callable[[], object]] = [lambda: guard.attempt("a", lambda: None), lambda: guard.drop("a")]
     for again in ways:
         guard.attempt("a", breaks(KeyError("x")))
         again()

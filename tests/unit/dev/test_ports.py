@@ -64,32 +64,32 @@ def test_a_listening_port_is_not_free() -> None:
 def test_what_one_has_chosen_nobody_else_chooses_before_it_is_given_up_whatever_his_home() -> None:
     roles = ["etcd", "gateway", "webhook"]
     with contextlib.closing(ports.Claims()) as mine, contextlib.closing(ports.Claims()) as theirs:
-        ours, _ = ports.assign(roles, {}, ours=(), avoid=(), free=mine.take_port)
-        others, _ = ports.assign(roles, {}, ours=(), avoid=(), free=theirs.take_port)
+        ours, _ = ports.assign(roles, {}, ours=(), avoid=(), free=mine.claim_port)
+        others, _ = ports.assign(roles, {}, ours=(), avoid=(), free=theirs.claim_port)
         assert not set(ours.values()) & set(others.values())
-        assert not theirs.take_port(ours["etcd"])
+        assert not theirs.claim_port(ours["etcd"])
 
 
 def test_what_is_claimed_is_free_again_once_it_is_given_up() -> None:
     what = f"test/{os.getpid()}"
     with contextlib.closing(ports.Claims()) as mine, contextlib.closing(ports.Claims()) as theirs:
-        assert mine.take(what)
-        assert not theirs.take(what)
+        assert mine.claim(what)
+        assert not theirs.claim(what)
         mine.close()
-        assert theirs.take(what)
+        assert theirs.claim(what)
 
 
 def test_the_claim_of_a_process_that_was_killed_is_gone_with_it() -> None:
     what = f"test/killed-{os.getpid()}"
-    code = f"from lattice_dev import ports; claims = ports.Claims(); print(claims.take({what!r}), flush=True); input()"
+    code = f"from lattice_dev import ports; claims = ports.Claims(); print(claims.claim({what!r}), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         with contextlib.closing(ports.Claims()) as claims:
             assert other.stdout.readline() == "True\n"
-            assert not claims.take(what)
+            assert not claims.claim(what)
             other.kill()
             other.wait()
-            assert claims.take(what)
+            assert claims.claim(what)
 
 
 def test_programs_of_tests_side_by_side_get_ports_of_their_own_that_no_instance_chooses() -> None:

@@ -85,7 +85,7 @@ def test_an_error_event_is_raised_as_the_error_that_it_is() -> None:
 
 def test_a_rejection_names_each_field_once() -> None:
     body = b'{"reason":"Invalid","message":"m","details":{"causes":[{"field":"spec.a"},{"field":"spec.a"},{"field":"spec.b"},{}]}}'
-    error = error_of(CREATE, Failure.of(422, body))
+    error = error_of(CREATE, Failure.from_answer(422, body))
     assert isinstance(error, Rejected)
     assert error.fields == ("spec.a", "spec.b")
 

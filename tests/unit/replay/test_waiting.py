@@ -33,12 +33,12 @@ def test_a_queue_of_many_blocks_is_a_sorted_list_that_is_read_in_order(seed: int
         random.shuffle(ranks)
     waiting, plain = WaitingJobs(nodes, estimate), list[int]()
     for turn, rank in enumerate(ranks):
-        waiting.add(rank)
+        waiting.push(rank)
         plain = sorted([*plain, rank])
         if turn % 23 == 22:
             asked = (random.randint(0, 60), random.randint(0, 100), random.randint(0, 20))
             taken = plain_take(plain, nodes, estimate, *asked)
-            assert waiting.take(*asked) == taken
+            assert waiting.pop_fitting(*asked) == taken
             plain = [rank for rank in plain if rank not in taken]
         if turn % 7 == 6 and plain:
             gone = random.choice(plain)
@@ -50,7 +50,7 @@ def test_a_queue_of_many_blocks_is_a_sorted_list_that_is_read_in_order(seed: int
     waiting.validate()
     while plain:
         taken = plain_take(plain, nodes, estimate, 80, 60, 40)
-        assert waiting.take(80, 60, 40) == taken
+        assert waiting.pop_fitting(80, 60, 40) == taken
         plain = [rank for rank in plain if rank not in taken]
         waiting.validate()
 
@@ -58,7 +58,7 @@ def test_a_queue_of_many_blocks_is_a_sorted_list_that_is_read_in_order(seed: int
 def test_a_block_whose_summary_is_wrong_is_found() -> None:
     nodes = [3, 4]
     waiting = WaitingJobs(nodes, [1, 1])
-    waiting.add(0)
+    waiting.push(0)
     nodes[0] = 1
     with pytest.raises(Corrupt, match="1 waiting jobs"):
         waiting.validate()

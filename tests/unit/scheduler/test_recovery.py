@@ -141,7 +141,7 @@ async def test_one_node_alone_does_not_stop_a_cluster_for_good_since_operators_c
         committer, SchedulerMetrics(), sent={}, config=known(None),
     )  # fmt: skip
     committer.paused = ""
-    await following.load()
+    await following.resume()
     following.heard("a", NodeReport(1, 99, "boot", "inst"))
     assert not committer.paused, "the next term does not believe it, though it has not read of the node yet"
     following.heard("b", NodeReport(1, 99, "boot", "inst"))
@@ -163,7 +163,7 @@ async def test_a_leader_goes_on_waiting_for_the_recovery_that_the_one_before_it_
     cluster, recovery, _ = await paused(99)
     await looked(recovery)
     committer, after = await follower(cluster)
-    await after.load()
+    await after.resume()
     assert committer.paused == "LedgerWentBack", "before any node has reported to it"
     begun = {"id": "r", "recoveries": 0, "before": 1.0}
     note = {LEDGER_RECOVERY: msgspec.json.encode(begun).decode()}
@@ -171,7 +171,7 @@ async def test_a_leader_goes_on_waiting_for_the_recovery_that_the_one_before_it_
     await cluster.patch(LEDGERS, "lattice", {"metadata": {"annotations": note}})
     await cluster.patch(LEDGERS, "lattice", {"status": {**status, "recoveries": 1}}, subresource="status")
     committer, after = await follower(cluster)
-    await after.load()
+    await after.resume()
     assert committer.paused == "", "that recovery is done"
 
 

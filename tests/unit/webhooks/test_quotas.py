@@ -95,7 +95,7 @@ async def test_reviews_at_the_same_time_share_readings_that_begin_after_them(run
             return await running.cluster.list(resource, **options)
 
     counting = Counting()
-    gatherer = QuotaGatherer(cast("Cluster", counting), QuotaCaches.of(running.cluster, running.clock), {}, Inventory())
+    gatherer = QuotaGatherer(cast("Cluster", counting), QuotaCaches.of_cluster(running.cluster, running.clock), {}, Inventory())
     asked = Request("ElasticQuota", "CREATE", quota("a"), {})
     await asyncio.gather(*(gatherer.of_tree(asked) for _ in range(20)))
     assert counting.lists <= 2
