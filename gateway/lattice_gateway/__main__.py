@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice import __version__
-from lattice.daemon import https, logs, process
+from lattice.daemon import https, process, program
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import Files
 from lattice.daemon.scrapers import Scrapers, serve_metrics
-from lattice.daemon.settings import CommonSettings, load
+from lattice.daemon.settings import CommonSettings
 from lattice.errors import LatticeError, NotFound
-from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import CONFIG_MAPS, NODES, PLANS
@@ -83,14 +80,14 @@ class Gateway:
         works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
         secrets = Secrets(outside.cluster, outside.clock)
         self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)
-        self.listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        self.listening = https.Listening(log)
 
     def ready(self) -> tuple[bool, str]:
         """Whether requests are answered, and the sentence that says so."""
         for informer in (self._nodes, self._plans):
             if not informer.synced.is_set():
                 return False, f"not read yet: {informer.resource.plural}"
-        return self.listening.done(), "requests are answered" if self.listening.done() else "not listening yet"
+        return self.listening.address.done(), "requests are answered" if self.listening.address.done() else "not listening yet"
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -133,7 +130,7 @@ class Gateway:
     async def _serve(self) -> None:
         await self._nodes.synced.wait()
         app, context = self._server.application(), self._certificate.context
-        await https.serve(app, self._settings.listen, context, on_listen=self._listens, cancel_abandoned=True)
+        await https.serve(app, self._settings.listen, context, on_listen=self.listening.set, cancel_abandoned=True)
 
     async def _serve_nodes(self) -> None:
         await self._nodes.synced.wait()
@@ -142,25 +139,20 @@ class Gateway:
         files = Files(Path(settings.agent_certificate), Path(settings.agent_key), Path(settings.agent_ca))
         await nodes.serve(settings.agent_listen, files, self._service)
 
-    def _listens(self, host: str, port: int) -> None:
-        event(log, "Listening", address=f"{host}:{port}")
-        self.listening.set_result((host, port))
-
 
 def build(settings: Settings, outside: Outside) -> Gateway:
     """The gateway with everything that runs in it, not yet running."""
     return Gateway(settings, outside)
 
 
+async def run(given: Settings, cluster: Cluster) -> None:
+    """Runs until cancelled."""
+    await build(given, Outside(cluster, SystemClock())).run()
+
+
 def main() -> int:
-    settings = load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
-    logs.setup(settings.log_format, settings.log_level)
-
-    async def serve() -> None:
-        async with connect(settings.kubeconfig, user_agent=f"{PROGRAM}/{__version__}") as cluster:
-            await build(settings, Outside(cluster, SystemClock())).run()
-
-    return process.run(serve, PROGRAM)
+    """Runs the program; returns its exit code."""
+    return program.run(PROGRAM, Settings, run)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from math import ceil
 from ssl import SSLContext
@@ -12,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from lattice.daemon.connections import Bounds, Connections, listen
+from lattice.daemon.logs import event
 from lattice.daemon.metrics import split_address
 from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, Stale, TooMany, UnknownOutcome
 
@@ -23,6 +25,19 @@ ABORT_SECONDS = 0.05
 _STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
     (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (TooMany, 429), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
 )  # fmt: skip
+
+
+class Listening:
+    """The address at which a server listens: `address` is done from then on, and the log says so."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        self._log = log
+
+    def set(self, host: str, port: int) -> None:
+        """Tells the real address."""
+        event(self._log, "Listening", address=f"{host}:{port}")
+        self.address.set_result((host, port))
 
 
 async def serve(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice import __version__
-from lattice.daemon import https, logs, process
+from lattice.daemon import https, process, program
 from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.scrapers import Scrapers, serve_metrics
-from lattice.daemon.settings import CommonSettings, load
+from lattice.daemon.settings import CommonSettings
 from lattice.errors import Rejected
-from lattice.kube.aiohttp import connect
 from lattice.kube.cluster import Cluster
 from lattice_webhooks.facts import Caches, Gatherer
 from lattice_webhooks.metrics import Metrics
@@ -65,7 +62,7 @@ class Webhook:
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca=_clients(settings))
         gatherer = Gatherer(outside.cluster, outside.clock, self._caches)
         self._server = Server(gatherer, self._caches, self._metrics, outside.clock, asks_certificate=bool(settings.client_ca))
-        self.listening: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        self.listening = https.Listening(log)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -78,7 +75,7 @@ class Webhook:
             group.create_task(process.endless(self._serve()))
 
     async def _serve(self) -> None:
-        await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self._listens)
+        await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self.listening.set)
 
     async def _follow_clients(self) -> None:
         """Trust another authority of clients once its file says so, until cancelled."""
@@ -88,10 +85,6 @@ class Webhook:
                 self._certificate.trust(_read(self._client_ca))
             except Rejected as error:
                 event(log, "CertificateUnusable", logging.WARNING, certificate=self._client_ca, message=error.message)
-
-    def _listens(self, host: str, port: int) -> None:
-        event(log, "Listening", address=f"{host}:{port}")
-        self.listening.set_result((host, port))
 
 
 def _clients(settings: Settings) -> str | None:
@@ -120,15 +113,14 @@ def build(settings: Settings, outside: Outside) -> Webhook:
     return Webhook(settings, outside)
 
 
+async def run(given: Settings, cluster: Cluster) -> None:
+    """Runs until cancelled."""
+    await build(given, Outside(cluster, SystemClock())).run()
+
+
 def main() -> int:
-    settings = load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
-    logs.setup(settings.log_format, settings.log_level)
-
-    async def serve() -> None:
-        async with connect(settings.kubeconfig, user_agent=f"{PROGRAM}/{__version__}") as cluster:
-            await build(settings, Outside(cluster, SystemClock())).run()
-
-    return process.run(serve, PROGRAM)
+    """Runs the program; returns its exit code."""
+    return program.run(PROGRAM, Settings, run)
 
 
 if __name__ == "__main__":

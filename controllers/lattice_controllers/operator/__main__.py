@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from lattice.daemon import logs, process, settings
+from lattice.daemon import process, program, settings
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
@@ -19,7 +19,7 @@ from lattice.daemon.node_certificates import LIFETIME_SECONDS
 from lattice.daemon.process import first_cause
 from lattice.daemon.scrapers import Scrapers, serve_metrics
 from lattice.errors import Corrupt, LatticeError, Rejected
-from lattice.kube.aiohttp import connect
+from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
@@ -235,13 +235,12 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
     return (campaign, lambda: serve_metrics(measured.registry, given, ready, scrapers.admit)), measured
 
 
-async def run(given: Settings) -> None:
-    """Connects and runs until cancelled."""
-    async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing()))
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(_as_coroutine(work))
+async def run(given: Settings, cluster: AiohttpCluster) -> None:
+    """Runs until cancelled."""
+    works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing()))
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(_as_coroutine(work))
 
 
 async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
@@ -250,9 +249,7 @@ async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
 
 def main() -> int:
     """Runs the program; returns its exit code."""
-    given = settings.load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
-    logs.setup(given.log_format, given.log_level)
-    return process.run(lambda: run(given), PROGRAM)
+    return program.run(PROGRAM, Settings, run)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.daemon import logs, process, settings
+from lattice.daemon import program, settings
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.scrapers import Scrapers, serve_metrics
 from lattice.errors import LatticeError, Stale
-from lattice.kube.aiohttp import connect
+from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.leases import Elector
 from lattice_controllers.scheduler.answers import ANNOTATION as ANSWERS
 from lattice_controllers.scheduler.answers import AnswerServer, CycleRecords, Queries, ServerFiles
@@ -115,20 +115,17 @@ def _answering(
     return lambda: server.run(given.answers_listen, listens)
 
 
-async def run(given: Settings) -> None:
-    """Connects and runs until cancelled."""
-    async with connect(given.kubeconfig, user_agent=PROGRAM) as cluster:
-        works, _ = build(given, Outside(cluster, SystemClock(), namespace=given.namespace, records=Path(given.record_dir)))
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(work())  # type: ignore[arg-type]
+async def run(given: Settings, cluster: AiohttpCluster) -> None:
+    """Runs until cancelled."""
+    works, _ = build(given, Outside(cluster, SystemClock(), namespace=given.namespace, records=Path(given.record_dir)))
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work())  # type: ignore[arg-type]
 
 
 def main() -> int:
     """Runs the program; returns its exit code."""
-    given = settings.load(Settings, program=PROGRAM, argv=sys.argv[1:], environ=os.environ)
-    logs.setup(given.log_format, given.log_level)
-    return process.run(lambda: run(given), PROGRAM)
+    return program.run(PROGRAM, Settings, run)
 
 
 if __name__ == "__main__":

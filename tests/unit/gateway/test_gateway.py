@@ -151,7 +151,7 @@ async def started(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
         found.gateway = build(settings, Outside(cluster, clock))
         task = group.create_task(found.gateway.run())
         async with asyncio.timeout(5):
-            found.port = (await found.gateway.listening)[1]
+            found.port = (await found.gateway.listening.address)[1]
         yield found
         task.cancel()
     for server in found.servers:

@@ -104,7 +104,7 @@ async def started(directory: Path) -> AsyncIterator[Running]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(webhook.run())
         async with asyncio.timeout(5):
-            _, port = await webhook.listening
+            _, port = await webhook.listening.address
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
             caller = Caller(session, port, showing(authority, clients.pair("kube-apiserver")))

@@ -1,0 +1,26 @@
+"""The way from the command line of a program to its work on a cluster: settings, logs, connection, signals, exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from lattice import __version__
+from lattice.daemon import logs, process, settings
+from lattice.kube.aiohttp import AiohttpCluster, connect
+
+Given = TypeVar("Given", bound=settings.CommonSettings)
+
+
+def run(program: str, kind: type[Given], work: Callable[[Given, AiohttpCluster], Awaitable[None]]) -> int:
+    """Runs the work of a program on the cluster that its settings name, until it ends or is told to; returns the exit code."""
+    given = settings.load(kind, program=program, argv=sys.argv[1:], environ=os.environ)
+    logs.setup(given.log_format, given.log_level)
+
+    async def connected() -> None:
+        async with connect(given.kubeconfig, user_agent=f"{program}/{__version__}") as cluster:
+            await work(given, cluster)
+
+    return process.run(connected, program)
