@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 from lattice.daemon import process, program, settings
@@ -23,7 +23,7 @@ from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.leases import Elector
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, VCLUSTERS, Resource
 from lattice.ledger.reports import UNHEARD
 from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
@@ -127,7 +127,7 @@ class Operator:
         self.nodes.observers.append(self.vclusters)
         self.nodes.name_observers.append(self.agents)
         queues = {TENANTS: self.tenants.queue, VCLUSTERS: self.vclusters.queue, CONFIGS: self.configs.queue}
-        known = {TENANTS: self.tenants.known, VCLUSTERS: self.vclusters.known, CONFIGS: self.configs.known}
+        known: dict[Resource, Collection[str]] = {TENANTS: self.tenants.known, VCLUSTERS: self.vclusters.known, CONFIGS: self.configs.known}
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
