@@ -293,7 +293,7 @@ class Instance:
             avoid = {port for other in others for port in other.ports.values()}
             recorded.ports, moved = ports.assign(roles, recorded.ports, ours=ours, avoid=avoid, free=claims.claim_port)
             if not plain and not recorded.subnet:
-                recorded.subnet = network.free_subnet((other.subnet for other in others if other.subnet), claims.take)
+                recorded.subnet = network.free_subnet((other.subnet for other in others if other.subnet), claims.claim)
             state.save(self.where, recorded)
         for move in moved:
             self._progress.note(f"port {move.old} of {move.role} is taken by another program; it is now {move.new}")
