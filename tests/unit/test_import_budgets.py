@@ -45,7 +45,7 @@ def loaded(code: str) -> set[str]:
         ("lattice_controllers.scheduler", {"kopf", "kubernetes", "numpy"}),
         ("lattice_webhooks", {"kopf", "kubernetes", "numpy"}),
         ("lattice_gateway", {"pydantic", "kubernetes", "kopf", "numpy"}),
-        ("lattice_controllers.operator", {"numpy"}),  # kopf loads kubernetes itself, where that is installed
+        ("lattice_controllers.operator", {"kubernetes", "numpy"}),
     ],
     ids=["agent", "scheduler", "webhook", "gateway", "operator"],
 )

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-import kopf
-
 from lattice.daemon import process
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -23,6 +21,7 @@ from lattice.errors import LatticeError, Retry
 from lattice.kube.aiohttp import AiohttpCluster
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CONFIGS, TENANTS, VCLUSTERS, Resource
+from lattice_controllers.operator.framework import kopf
 
 log = logging.getLogger(__name__)
 
