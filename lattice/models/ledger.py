@@ -13,7 +13,6 @@ from pydantic import Field
 from lattice.models.shape import Column, Kind, Meta, Part, Rule, kube
 
 SHARDS = 64
-NODES_PER_PLAN = 64
 MAX_NODES = 16384
 TERMS = 16
 

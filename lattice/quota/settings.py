@@ -11,7 +11,6 @@ from lattice.units import parse_duration
 from lattice.views.cluster import QuotaTreeOptions
 
 OFF = "Off"
-NOTIFY = "Notify"
 ON = "On"
 
 

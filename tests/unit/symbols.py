@@ -104,6 +104,35 @@ def _unused() -> Iterator[str]:
                 yield from (f"{name}.{statement.name}.{method}" for method in _unused_methods(statement, total))
 
 
+@cache
+def unused_constants() -> tuple[str, ...]:
+    """The dotted name of every variable of a module that neither the module nor an importer reads."""
+    every = modules()
+    read: dict[str, Counter[str]] = {}
+    importers: dict[str, list[str]] = {}
+    for name, module in every.items():
+        imported: set[str] = set()
+        read[name] = names(module.tree, imported)
+        for each in imported:
+            importers.setdefault(each, []).append(name)
+    return tuple(
+        f"{name}.{variable}"
+        for name, module in every.items()
+        for variable in _variables(module.tree)
+        if not any(read[reader][variable] for reader in (name, *importers.get(name, ())))
+    )
+
+
+def _variables(tree: ast.Module) -> Iterator[str]:
+    """The names that a module assigns at its top, one by one; of several at once, one read is enough for all."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("__"):
+                yield name
+            case _:
+                pass
+
+
 def _unused_methods(owner: ast.ClassDef, total: Counter[str]) -> Iterator[str]:
     for each in owner.body:
         if isinstance(each, Function) and not each.name.startswith("__"):

@@ -43,6 +43,17 @@ SYMBOLS_FOR_TESTS = {
 }
 """Functions and classes that only tests use, by decision; a name stands for its methods too. `validate`, which some classes have for
 tests alone, needs no entry: the audit calls it by that name."""
+CONSTANTS_FOR_TESTS = {
+    "lattice.admission.reasons.REFUSAL_WORDS": "the closed list of refusals: tests hold what is said against it",
+    "lattice.models.conditions.WRITTEN_BY_SCHEDULER": "with the two other lists: each condition has one writer",
+    "lattice.models.reasons.END_WORDS": "the closed list of ends",
+    "lattice.models.reasons.PENDING_WORDS": "the closed list of reasons to wait",
+    "lattice.quota.gathering.REASONS": "the closed list of faults of declared trees, with the documented sentences",
+    "lattice.quota.rules.REASONS": "the closed list of faults of a tree, with the documented sentences",
+}
+"""Variables of modules that only tests read, by decision."""
+READ_BY_VERB = {"INTERMIXED"}
+"""What the command line reads of a verb's module where it is there."""
 CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "model_schema": "pydantic"}
 """Methods that override those of a library, which calls them."""
 CALLED_BY_VERB = {"arguments", "run"}
@@ -127,6 +138,11 @@ def test_no_symbol_is_excepted_that_a_program_names() -> None:
     assert not left_over, f"take {', '.join(left_over)} out of SYMBOLS_FOR_TESTS"
     assert {symbol.rpartition(".")[2] for symbol in unused} >= CALLED_BY_LIBRARIES.keys()
     assert unused >= CALLED_BY_PATH
+
+
+def test_every_variable_of_a_module_is_read_by_a_program() -> None:
+    unread = [each for each in symbols.unused_constants() if each.rpartition(".")[2] not in READ_BY_VERB]
+    assert sorted(unread) == sorted(CONSTANTS_FOR_TESTS), "delete what only tests read, or say in CONSTANTS_FOR_TESTS why it stays"
 
 
 CHARTERS = sorted(name for name, module in symbols.modules().items() if module.path.name == "__init__.py")

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lattice.ledger.plans import plan_name
+from lattice.ledger.plans import NODES_PER_PLAN, plan_name
 from lattice.models import conditions, reasons
 from lattice.models.allocation import FIXED_LIFECYCLE, IMMUTABLE, Allocation, AllocationSpec, Lifecycle
-from lattice.models.ledger import MAX_NODES, NODES_PER_PLAN
+from lattice.models.ledger import MAX_NODES
 from lattice.models.shape import DURATION_PATTERN, QUANTITY_PATTERN, Kind, Rule
 from lattice_dev.generate.crds import KINDS
 
