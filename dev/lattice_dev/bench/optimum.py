@@ -25,7 +25,7 @@ from lattice.scheduling.optimum.formulation import formulate, value_of
 from lattice.scheduling.optimum.solver import upper_bound
 from lattice.scheduling.preemption.domains import PreemptionDomain
 from lattice.scheduling.preemption.victims import Preemption, PreemptionLimits, Victims, loss, preemption, protection
-from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.cluster_state import ClusterState, QueueScores, ScoreList
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.figures import Aim, Figure, percentile
 
@@ -115,9 +115,9 @@ class GivenScores:
     def __init__(self, scores: dict[str, float]) -> None:
         self._scores = scores
 
-    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
         """The scores given, by uid."""
-        return [Score(self._scores[each.uid]) for each in candidates]
+        return ScoreList([Score(self._scores[each.uid]) for each in candidates])
 
 
 def scene_of(asked: OptimumProblem) -> ClusterState:

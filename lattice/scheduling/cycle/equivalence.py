@@ -1,27 +1,27 @@
 """Equivalence classes: candidates of one cycle that ask for the same nodes in the same way, and differ in size and time only.
 
-A equivalence class knows the pools that it draws from, what has failed in this cycle (a failed size and duration rejects every larger
-one: availability only falls), and what its groups would be on an empty machine.
+An equivalence class knows the free counts that it draws from, what has failed in this cycle (a failed size and duration rejects every
+larger one: availability only falls), and how many groups its nodes would take on an empty machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from math import fsum
-from typing import Literal
+from typing import Final, NamedTuple
 
 from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, round_up
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
-from lattice.scheduling.cycle.gates import NO_LIMIT
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.strategies import STRATEGIES, Strategy
+from lattice.scheduling.model.strategies import Strategy, lenders_for
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.pending_queue import PendingQueue
+from lattice.scheduling.state.quota_usage import NO_LIMIT
 
 EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
@@ -31,20 +31,31 @@ Alike = list[tuple[frozenset[str] | None, Groups]]
 """Nodes by group, of these fingerprints (None: whatever they are)."""
 
 
-class RequestShape:
-    """Candidates of one equivalence class that are of one size and time: what one of them may not have now, the next may not either."""
+class Fit(NamedTuple):
+    """Nodes that a candidate may start on now: so many of each bucket, counted in these free counts."""
 
-    __slots__ = ("cached", "duration", "eq_class", "failed", "never", "reason_epoch")
+    pool: FreeCounts
+    counts: Counts
+
+
+class NoFit(NamedTuple):
+    """No nodes now. `watts`: what those that are free would draw, where the power budget is what lacks; 0: nodes are."""
+
+    watts: int = 0
+
+
+NO_NODES: Final = NoFit()
+
+
+class RequestShape:
+    """Candidates of one equivalence class, one size and one time: where one of them finds no nodes, the next finds none either."""
+
+    __slots__ = ("duration", "eq_class", "failed")
 
     def __init__(self, eq_class: EquivalenceClass, duration: float) -> None:
         self.eq_class, self.duration = eq_class, duration
         self.failed = False
-        """Whether one of them found no nodes: availability only falls."""
-        self.cached: tuple[str, str] | None = None
-        """Why they wait; true until something is placed or promised after that (`reason_epoch`)."""
-        self.reason_epoch = -1
-        self.never: tuple[str, str] | Literal[False] | None = False
-        """Why none of them could ever start on the nodes that there are; None: they could; False: not looked at yet."""
+        """Whether one of them found no nodes in this cycle."""
 
 
 class EquivalenceClass:
@@ -68,7 +79,6 @@ class EquivalenceClass:
         "_spread",
         "_touched",
         "borrows",
-        "cached",
         "conformance",
         "eligible",
         "free_before",
@@ -76,9 +86,7 @@ class EquivalenceClass:
         "kinds",
         "need",
         "pool",
-        "power_short",
         "reservation",
-        "taken_from",
         "tight",
         "usable",
     )  # fmt: skip
@@ -92,16 +100,11 @@ class EquivalenceClass:
         self.tight = topology == TIGHT
         self.home = eq_classes.home
         self.pool = eq_classes.state.free_counts.of(self.need, self.home, known=self._known, classes=self._classes)
-        self.taken_from = self.pool
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
         self._pressures: dict[str, float] | None = None
         self._now_pools: dict[float, tuple[tuple[int, int, int], FreeCounts]] = {}
         self.eligible, self.usable = self.pool.sizes
-        self.cached: dict[int, tuple[int, tuple[str, str]]] = {}
-        """By nodes that are needed, more than are free: how many were free, and why such work waited, where nothing else matters."""
-        self.power_short = 0
-        """Watts that the last attempt would have drawn and the power budget did not have; 0: power is not what blocks."""
         self._failed: list[tuple[int, float]] = []
         self._limits: dict[tuple[int, int], int] = {}
         self._touched: tuple[int, bool] = (-1, False)
@@ -116,40 +119,46 @@ class EquivalenceClass:
         self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
         self._reach: dict[frozenset[str], tuple[list[Bucket], int, int]] = {}
 
-    def start(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Counts | None:
-        """Nodes that it may start on now for so long, delaying no promise: its least number, or up to `most`; None if there are too few."""
+    def fit(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Fit | NoFit:
+        """Finds nodes to start on now for `duration` seconds that delay no reservation: the candidate's least number, or up to `most`.
+
+        `room`: the most that quota leaves. `retry`: what has failed before is tried again.
+        """
         nodes = candidate.minimum
         if not retry and self._failed:
             for size, time in self._failed:
                 if size <= nodes and time <= duration:
-                    return None
-        self.power_short = 0
+                    return NO_NODES
         most = min(most or nodes, room)
-        pool, chosen = self.pool, None
-        if pool.whole.total >= nodes:
-            pool = self.now_pool(duration)
-            chosen = self._choose(pool, nodes, most)
-        if chosen is None and self.borrows:
-            for pool in self._with_borrowed(candidate, duration):
-                chosen = self._choose(pool, nodes, nodes)
-                if chosen is not None:
-                    break
-        if chosen is not None:
-            self.taken_from = pool
-            chosen = self._within_power(pool, chosen, nodes, most)
-            if chosen is not None or self.power_short:
-                return chosen
+        found = self._fit_at_home(nodes, duration, most)
+        if found is None and self.borrows:
+            found = self._fit_with_borrowed(candidate, duration)
+        if found is not None:
+            return self._within_power(found, nodes, most)
         self._failed = [entry for entry in self._failed if entry[0] < nodes or entry[1] < duration]
         self._failed.append((nodes, duration))
+        return NO_NODES
+
+    def _fit_at_home(self, nodes: int, duration: float, most: int) -> Fit | None:
+        if self.pool.whole.total < nodes:
+            return None
+        pool = self.now_pool(duration)
+        counts = self._choose(pool, nodes, most)
+        return None if counts is None else Fit(pool, counts)
+
+    def _fit_with_borrowed(self, candidate: Candidate, duration: float) -> Fit | None:
+        for pool in self._with_borrowed(candidate, duration):
+            counts = self._choose(pool, candidate.minimum, candidate.minimum)
+            if counts is not None:
+                return Fit(pool, counts)
         return None
 
     def forget_failures(self) -> None:
-        """More is free again than was: try everything anew."""
+        """Lets everything be tried again: more nodes are free than before."""
         self._failed.clear()
-        self.cached.clear()
 
     def now_pool(self, duration: float) -> FreeCounts:
-        """What is free now for so long."""
+        """Returns the nodes that are free from now for `duration` seconds."""
         profile, now = self._eq_classes.profile, self._eq_classes.now
         if not (profile.promises or profile.bucket_windows or self.reservation):
             return self.pool
@@ -165,15 +174,11 @@ class EquivalenceClass:
         return known[1]
 
     def fits(self, pool: FreeCounts, nodes: int) -> bool:
-        """Whether a pool has a place for so many."""
+        """Returns whether so many nodes of a pool fit together as this class asks."""
         return find(pool, nodes, self._ask(pool)) is not None
 
-    def may_reserve(self, candidate: Candidate) -> bool:
-        """Whether nodes are what it waits for, and usable ones for it exist at home."""
-        return not self.power_short and self.usable >= candidate.minimum
-
-    def promise(self, candidate: Candidate, before: BackfillReservation | None) -> BackfillReservation | None:
-        """The earliest nodes that delay no other promise; those promised `before` where nothing is earlier."""
+    def earliest(self, candidate: Candidate, before: BackfillReservation | None) -> BackfillReservation | None:
+        """Finds the earliest reservation that delays no other one; returns `before`, the one it held, where nothing is earlier."""
         eq_classes = self._eq_classes
         duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
@@ -190,7 +195,7 @@ class EquivalenceClass:
         return before
 
     def limit(self, pool: FreeCounts, nodes: int) -> int:
-        """The fewest groups that so many would need if all usable nodes of the pool were free."""
+        """Returns the fewest groups that so many nodes would take if all usable nodes of the pool were free."""
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)
         if known is None:
@@ -200,16 +205,16 @@ class EquivalenceClass:
         return known
 
     def largest_equal(self, sizes: Mapping[Bucket, int]) -> int:
-        """The largest set of nodes of one known fingerprint, by the given size of each bucket."""
+        """Returns the size of the largest set of nodes of one known fingerprint, by the given size of each bucket."""
         totals: dict[str, int] = {}
         for bucket, size in sizes.items():
             name = bucket.key.fingerprint
             totals[name] = totals.get(name, 0) + size if name else min(1, totals.get(name, 0) + size)
         return max(totals.values(), default=0)
 
-    def lenders(self, candidate: Candidate | None = None) -> list[Bucket]:
-        """The buckets of others that it may borrow nodes of; with a candidate: for as long as it may run."""
-        homes = self._eq_classes.lenders if candidate is None else self._eq_classes.lending_for(candidate.walltime)
+    def lenders(self, candidate: Candidate) -> list[Bucket]:
+        """Returns the buckets of other vclusters that lend to a candidate for as long as it may run."""
+        homes = self._eq_classes.lenders(candidate.walltime)
         found = self._lent.get(homes)
         if found is None:
             found = self._lent[homes] = [
@@ -222,9 +227,9 @@ class EquivalenceClass:
         return found
 
     def within_reach(self, candidate: Candidate) -> tuple[list[Bucket], int, int]:
-        """All buckets that it may ever use, its own and those of lenders; how many nodes of them it may have at a time, and how many
-        usable ones."""
-        homes = self._eq_classes.lending_for(candidate.walltime) if self.borrows else frozenset()
+        """Returns all buckets that a candidate may ever use, its own and those of lenders; how many nodes of them it may hold at a time,
+        and how many usable ones."""
+        homes = self._eq_classes.lenders(candidate.walltime) if self.borrows else frozenset()
         found = self._reach.get(homes)
         if found is None:
             lent, most = self.lenders(candidate) if homes else [], self._eq_classes.policy.borrowing.max_borrowed
@@ -241,7 +246,7 @@ class EquivalenceClass:
         return self._touched[1]
 
     def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
-        """Nodes at home and idle ones of lenders: first no more of these than it lacks at home, then as many as may be borrowed."""
+        """Yields free counts of home and lenders: first with as many lent nodes as lack at home, then with all that may be borrowed."""
         eq_classes = self._eq_classes
         left = eq_classes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
@@ -258,7 +263,7 @@ class EquivalenceClass:
             yield pool.capped(caps)
 
     def _idle(self, buckets: list[Bucket]) -> int:
-        """How many nodes of these buckets are free; the last answer is remembered, many ask the same."""
+        """Returns how many nodes of these buckets are free; remembers the last answer."""
         changes = self._eq_classes.state.node_cache.changes
         asked, at, idle = self._idle_of
         if asked is not buckets or at != changes:
@@ -267,7 +272,7 @@ class EquivalenceClass:
         return idle
 
     def _still(self, promise: BackfillReservation, duration: float) -> bool:
-        """Whether promised nodes are still there at that time, for as long as it may run now."""
+        """Returns whether reserved nodes are still free at that time, for as long as the work may run now."""
         profile = self._eq_classes.profile
         end = max(promise.end, promise.start + duration)
         slots = profile.slots(promise)
@@ -287,7 +292,7 @@ class EquivalenceClass:
         return Ask(self.conformance, limit, self._spread, usable)
 
     def _choose(self, pool: FreeCounts, least: int, most: int) -> Counts | None:
-        """Between `least` and `most` nodes of a pool, as many as fit; the plainest hardware that needs no more groups."""
+        """Chooses `least` to `most` nodes of a pool, as many as fit, of the plainest hardware that takes no more groups."""
         size = min(pool.whole.total, most)
         if size < least:
             return None
@@ -307,7 +312,7 @@ class EquivalenceClass:
         return None
 
     def _in_one_group(self, nodes: int) -> Counts | None:
-        """A place in one group, of one fingerprint and the plainest hardware, if there is one: no other is preferred to that."""
+        """Chooses nodes in one group, of one fingerprint and the plainest hardware, where there are enough: nothing is preferred to it."""
         if self._alike is None:
             plainest = self.pool if len(self.kinds) <= 1 else next(self._plainer(self.pool))
             names = sorted(filter(None, plainest.parts), key=lambda name: (self._pressure_on(name), name))
@@ -320,12 +325,12 @@ class EquivalenceClass:
         return None
 
     def _find(self, pool: FreeCounts, nodes: int, ask: Ask) -> tuple[FreeCounts, Found] | None:
-        """The part of a pool to take so many from, of the plainest hardware that allows it."""
+        """Finds the part of a pool to take so many nodes from, of the plainest hardware that allows it."""
         found = find(pool, nodes, ask, self._pressure_on)
         return None if found is None else self._plainest(pool, nodes, ask, found)
 
     def _plainest(self, pool: FreeCounts, nodes: int, ask: Ask, found: Found) -> tuple[FreeCounts, Found]:
-        """The pool without the scarcest hardware that still allows the same groups and fingerprints."""
+        """Leaves out the scarcest hardware as long as the rest allows the same groups and fingerprints."""
         if len(pool.kinds) <= 1:
             return pool, found
         for part in self._plainer(pool):
@@ -335,7 +340,7 @@ class EquivalenceClass:
         return pool, found
 
     def _plainer(self, pool: FreeCounts) -> Iterator[FreeCounts]:
-        """The pool of the least pressed hardware alone, of the two least pressed, and so on."""
+        """Yields the pool of the hardware under the least pressure alone, of the two with the least, and so on."""
         if pool.members is not self.pool.members:
             counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
             classes = self._eq_classes.by_pressure(pool.kinds)
@@ -357,7 +362,7 @@ class EquivalenceClass:
                 yield plain.reduced({bucket: count for bucket, count in caps.items() if bucket in plain.members})
 
     def _pressure_on(self, fingerprint: str) -> float:
-        """The mean pressure on the usable nodes at home of one fingerprint; 0 where all hardware is the same."""
+        """Returns the mean pressure on the usable home nodes of one fingerprint; 0 where all hardware is the same."""
         if len(self.kinds) <= 1:
             return 0.0
         if self._pressures is None:
@@ -374,27 +379,26 @@ class EquivalenceClass:
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
         return (bucket.key.home != self.home, self._eq_classes.pressure(bucket.key.hardware), bucket.order)
 
-    def _within_power(self, pool: FreeCounts, counts: Counts, least: int, most: int) -> Counts | None:
-        """The same, or what power is left for: fewer nodes down to `least`, nodes that draw less; None with `power_short`."""
-        state = self._eq_classes.state
+    def _within_power(self, fit: Fit, least: int, most: int) -> Fit | NoFit:
+        """Returns the same, or as much as the power budget leaves: fewer nodes down to `least`, or nodes that draw less."""
+        state, (pool, counts) = self._eq_classes.state, fit
         if state.power.limit is None:
-            return counts
+            return fit
         left, short = max(0, state.power.limit - state.node_cache.watts), _watts(counts)
         if short <= left:
-            return counts
+            return fit
         found: Counts | None = None
         for part, surely in _thriftier(pool, left, least):
             some = self._choose(part, least, min(most, max(least, surely)))
             if some is not None and _watts(some) <= left and (found is None or _size(some) > _size(found)):
                 found = some
             short = short if some is None else min(short, _watts(some))
-        self.power_short = 0 if found is not None else short
-        return found
+        return NoFit(short) if found is None else Fit(pool, found)
 
 
 def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCounts, int]]:
-    """Parts of a pool that draw less and less, with how many nodes of each `left` watts surely allow; at last the thriftiest nodes,
-    as many as they allow together, and `least` at least."""
+    """Yields parts of a pool that draw less and less, with how many nodes of each `left` watts surely allow; last the thriftiest nodes,
+    as many as the watts allow together, and at least `least`."""
     thrifty = sorted(pool.buckets, key=lambda bucket: (bucket.key.hardware.watts, bucket.order))
     for hungriest in sorted({hardware.watts for hardware in pool.kinds}, reverse=True):
         caps = {bucket: pool.cap(bucket) if bucket.key.hardware.watts <= hungriest else 0 for bucket in thrifty}
@@ -408,7 +412,7 @@ def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCo
 
 
 def _watts(counts: Counts) -> int:
-    """Nominal power of so many nodes."""
+    """Returns the nominal power of so many nodes."""
     return sum(bucket.key.hardware.watts * count for bucket, count in counts)
 
 
@@ -417,98 +421,80 @@ def _size(counts: Counts) -> int:
 
 
 class EquivalenceClasses:
-    """The equivalence classes of one cycle, and what they share: the profile, the pressure on hardware, who lends."""
+    """The equivalence classes and request shapes of one cycle, and what they share: the profile, the pressure on hardware, the lenders."""
 
     def __init__(
-        self, state: ClusterState, policy: Policy, strategy: Strategy, profile: AvailabilityProfile, pending_queue: PendingQueue, now: float
+        self, state: ClusterState, policy: Policy, strategy: Strategy, profile: AvailabilityProfile, queue: PendingQueue, now: float
     ) -> None:
         self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""
-        self.placed = 0
-        """How many were placed in this cycle."""
         self.borrowing = policy.borrowing.borrow and strategy.lends
-        self.lenders = self._lenders() if self.borrowing else frozenset()
-        self.shapes: list[RequestShape | None] = [None] * pending_queue.numbers
-        """By their numbers in the pending queue; None: nobody of it was looked at yet."""
-        self._families = pending_queue.families
-        self._family: dict[int, EquivalenceClass] = {}
+        self.shapes: list[RequestShape | None] = [None] * queue.numbers
+        """By their numbers in the pending queue; None: no candidate of the shape has been evaluated yet."""
+        self._families = queue.families
+        self._by_family: dict[int, EquivalenceClass] = {}
         self._narrowed: dict[tuple[int, frozenset[Hardware]], RequestShape] = {}
-        self._looked_at: list[RequestShape] = []
-        self._asked = pending_queue.asked
-        self._eq_classes: dict[EquivalenceKey, EquivalenceClass] = {}
+        self._evaluated: list[RequestShape] = []
+        self._asked = queue.asked
+        self._by_key: dict[EquivalenceKey, EquivalenceClass] = {}
         self._pressure: dict[Hardware, float] | None = None
-        self._contested: set[Bucket] = set()
-        self._lending: dict[float | None, frozenset[str]] = {}
+        self._lenders: dict[float | None, frozenset[str]] = {}
 
-    def of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> EquivalenceClass:
-        """The equivalence class of a candidate, on nodes of these classes only."""
+    def class_of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> EquivalenceClass:
+        """Returns the equivalence class of a candidate, on nodes of these classes of hardware only (None: of all)."""
         borrows = candidate.grace if self.borrowing and not candidate.non_preemptible else None
         key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows, classes)
-        eq_class = self._eq_classes.get(key)
+        eq_class = self._by_key.get(key)
         if eq_class is None:
-            eq_class = self._eq_classes[key] = EquivalenceClass(self, key)
+            eq_class = self._by_key[key] = EquivalenceClass(self, key)
         return eq_class
 
     def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
-        """The kind of this number, of which a candidate is one, on nodes of these classes only."""
+        """Returns the request shape of a candidate, which has this number in the queue, on nodes of these classes of hardware only."""
         shape = self.shapes[number] if classes is None else self._narrowed.get((number, classes))
         if shape is None:
-            eq_class = self._of_family(self._families[number], candidate) if classes is None else self.of(candidate, classes)
+            eq_class = self._class_of_family(self._families[number], candidate) if classes is None else self.class_of(candidate, classes)
             shape = RequestShape(eq_class, self.state.occupancy(candidate))
-            self._looked_at.append(shape)
+            self._evaluated.append(shape)
             if classes is None:
                 self.shapes[number] = shape
             else:
                 self._narrowed[number, classes] = shape
         return shape
 
-    def _of_family(self, family: int, candidate: Candidate) -> EquivalenceClass:
-        eq_class = self._family.get(family)
+    def _class_of_family(self, family: int, candidate: Candidate) -> EquivalenceClass:
+        eq_class = self._by_family.get(family)
         if eq_class is None:
-            eq_class = self._family[family] = self.of(candidate)
+            eq_class = self._by_family[family] = self.class_of(candidate)
         return eq_class
 
     def forget_failures(self) -> None:
-        """More is free again than was: try everything anew."""
-        for eq_class in self._eq_classes.values():
+        """Lets everything be tried again: more nodes are free than before."""
+        for eq_class in self._by_key.values():
             eq_class.forget_failures()
-        for shape in self._looked_at:
-            shape.failed, shape.cached = False, None
-
-    def contend(self, eq_class: EquivalenceClass) -> None:
-        """Somebody waits for the nodes of this equivalence class."""
-        self._contested.update(eq_class.pool.buckets)
-
-    def contested(self, eq_class: EquivalenceClass) -> bool:
-        """Whether somebody waits for a node of this equivalence class."""
-        return not self._contested.isdisjoint(eq_class.pool.buckets)
+        for shape in self._evaluated:
+            shape.failed = False
 
     def borrowing_left(self) -> int:
-        """How many nodes more the vcluster may borrow."""
+        """Returns how many nodes more the vcluster may borrow."""
         most = self.policy.borrowing.max_borrowed
         return NO_LIMIT if most is None else most - self.state.uses.borrowed.get(self.policy.name, 0)
 
-    def lending_for(self, walltime: float | None) -> frozenset[str]:
-        """Who lends to work of this walltime."""
-        found = self._lending.get(walltime)
+    def lenders(self, walltime: float | None) -> frozenset[str]:
+        """Returns the vclusters that lend to work of this walltime (seconds; None: unbounded)."""
+        found = self._lenders.get(walltime)
         if found is None:
-            found = self._lending[walltime] = frozenset(lender for lender in self.lenders if self.lends_for(lender, walltime))
+            found = self._lenders[walltime] = frozenset(lenders_for(self.state.policies, self.policy.name, walltime))
         return found
 
-    def lends_for(self, lender: str, walltime: float | None) -> bool:
-        """Whether work of this walltime may borrow of a vcluster."""
-        limits = (self.policy.borrowing.max_duration, self.state.policy(lender).borrowing.max_duration)
-        longest = min((limit for limit in limits if limit is not None), default=NEVER)
-        return (NEVER if walltime is None else walltime) <= longest
-
     def pressure(self, hardware: Hardware) -> float:
-        """Nodes that the queue asks of this hardware, over those that it could get instead: each need spread evenly."""
+        """Returns the nodes that the queue asks of this hardware, over those that it could get instead: each need spread evenly."""
         if self._pressure is None:
             self._pressure = self._pressures()
         return self._pressure.get(hardware, 0.0)
 
     def by_pressure(self, classes: Collection[Hardware]) -> list[Hardware]:
-        """Classes of nodes, the ones to take first at the front: the least pressed, then the plainest."""
+        """Orders classes of hardware as they are to be taken: the least pressure first, then the plainest."""
         return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
 
     def _pressures(self) -> dict[Hardware, float]:
@@ -519,10 +505,3 @@ class EquivalenceClasses:
             for hardware in pool.kinds:
                 shares.setdefault(hardware, []).append(nodes / usable)
         return {hardware: fsum(some) for hardware, some in shares.items()}  # exact: the same in whatever order they came
-
-    def _lenders(self) -> frozenset[str]:
-        return frozenset(
-            name
-            for name, policy in self.state.policies.items()
-            if name != self.policy.name and policy.borrowing.lend and policy.home and STRATEGIES[policy.kind].lends
-        )

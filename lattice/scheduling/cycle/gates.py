@@ -1,38 +1,49 @@
-"""What keeps an allocation from nodes, whatever is free: itself, hard quota, the quota tree, its vcluster's
-limits, its reservation. In this order.
+"""The gates that a request passes before nodes are sought for it, whatever is free; `GATES` is their order.
 
-Each gate is a pure function that returns a reason and a sentence with the numbers, or None. The first that blocks gives
-the reason.
+A gate is a pure function: it returns a reason and a sentence with the numbers, what it leaves to the request, or None. The first gate
+that blocks gives the reason. The cycle (`GateChain`) and the answers to `quota explain` (`queries.gate_rows`) run the same gates.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from lattice.ledger.commit import Excess, beyond
 from lattice.models.reasons import BEYOND_LIMIT
 from lattice.quota.gates import Blocked
+from lattice.scheduling.model.hardware import Hardware
 from lattice.scheduling.model.outcomes import Waiting
-from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
+from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Use
+from lattice.scheduling.state.pending_queue import PendingQueue
+from lattice.scheduling.state.quota_usage import NO_LIMIT, Share
 from lattice.units import format_duration
-
-NO_LIMIT = 1 << 60
 
 
 class Headroom(NamedTuple):
-    """What one user of one tenant may still get in a vcluster: nodes, and allocations at all."""
+    """The nodes and the allocations that one user of one tenant may still get in a vcluster."""
 
     nodes: int
     starts: int
 
 
 UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
+
+
+class Admission(NamedTuple):
+    """What the gates leave to a candidate: at most so many nodes, of these classes of hardware (None: of every class)."""
+
+    nodes: int
+    classes: frozenset[Hardware] | None = None
+
+
+UNRESTRICTED: Final = Admission(NO_LIMIT)
 
 
 def boundless(state: ClusterState, tenant: str) -> bool:
@@ -44,7 +55,7 @@ def boundless(state: ClusterState, tenant: str) -> bool:
 
 
 def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Headroom:
-    """The least that hard quota and limits leave; nothing for a tenant without an account."""
+    """Returns the least that hard quota and limits leave to a user; nothing for a tenant without an account."""
     account = state.accounts.get(tenant)
     if account is None:
         return Headroom(-1, -1)
@@ -72,7 +83,7 @@ def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Hea
 
 
 def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Hold, not-before, back-off, a closed vcluster, and what the caller says."""
+    """Checks the candidate alone: hold, not-before, back-off, a closed vcluster, what the caller has set in `blocked`."""
     if candidate.blocked is not None:
         return Waiting(candidate, *candidate.blocked)
     if candidate.held:
@@ -90,7 +101,7 @@ def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """The hard limits of the tenant and of its user: nodes, and allocations that hold nodes; as the ledger checks them at commit."""
+    """Checks the hard limits of the tenant and its user, on nodes and on allocations that hold nodes, as the ledger does at commit."""
     if candidate.tenant not in state.accounts:
         return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
     excess = _excess(state, candidate)
@@ -100,7 +111,7 @@ def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder], bool]:
-    """Which work on nodes counts against the hard limit, or the limit of the vcluster, that blocks it: the first that does."""
+    """Returns a predicate: does this running work count against the first limit (hard, or of the vcluster) that blocks the candidate?"""
     tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
     excess, row = _excess(state, candidate), _exceeding(state, candidate)
     if excess is not None or row is None:
@@ -114,7 +125,7 @@ def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder],
 
 
 def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
-    """The first hard limit of tenant or user that it would exceed."""
+    """Returns the first hard limit of its tenant or user that a candidate would exceed."""
     tenant, user = candidate.tenant, candidate.user
     account = state.accounts.get(tenant)
     if account is None:
@@ -127,19 +138,19 @@ def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
 
 
 def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
-    """It waits for its share; the sentence is for everybody, and names no group but its own and those above it."""
+    """Says that a candidate waits for its quota share; the sentence names no group but its own and those above it."""
     return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
 def vcluster_limits(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """What one vcluster lets its user, his tenant, and all together hold."""
+    """Checks the limits of its vcluster: on its user, on the user's tenant, on all its work together."""
     row = _exceeding(state, candidate)
     return None if row is None else _over(candidate, *row[1:])
 
 
 def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str, str, int, int, int] | None:
-    """The first limit of its vcluster that it would exceed: of whom (user, tenant, or empty: of all) and for the sentence who, the
-    field, what is counted, held, asked for, the limit."""
+    """Returns the first limit of its vcluster that a candidate would exceed: whose it is (user, tenant, empty: everybody's), and for
+    the sentence who, the field, what is counted, held, asked for, the limit."""
     policy, uses, vcluster = state.policy(candidate.vcluster), state.uses, candidate.vcluster
     limits = policy.limits
     own = uses.users.get((vcluster, candidate.user), NOTHING)
@@ -160,7 +171,7 @@ def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str
 
 
 def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Whether the reservation that it names exists still, and admits it."""
+    """Checks that the Reservation that a candidate names exists still, and admits it."""
     name = candidate.reservation
     if not name:
         return None
@@ -177,8 +188,101 @@ def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting 
     return Waiting(candidate, "ReservedNodes", f'reservation "{name}" does not admit {who}; submit without it, or use another one')
 
 
+def _spent_budget(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
+    """Checks the budgets of its tenant, its project and its user at whose end work waits."""
+    del now
+    return budget(state.exhausted, candidate) if state.exhausted else None
+
+
+def _quota_share(state: ClusterState, candidate: Candidate, now: float) -> Waiting | Share | None:
+    """Checks the quota tree; returns what the tree leaves to a candidate that it admits."""
+    del now
+    share = state.quota_usage.share(candidate) if state.quota_usage is not None else None
+    return beyond_share(candidate, share) if isinstance(share, Blocked) else share
+
+
+class AdmissionGate(NamedTuple):
+    """One gate of the chain: its name, as `quota explain` prints it, and its check."""
+
+    name: Literal["Itself", "HardQuota", "Budget", "QuotaTree", "VCluster", "Reservation"]
+    check: Callable[[ClusterState, Candidate, float], Waiting | Share | None]
+    of_headroom: bool = False
+    """Whether a candidate whose user has headroom for it passes unchecked."""
+
+
+GATES: Final = (
+    AdmissionGate("Itself", own_wishes),
+    AdmissionGate("HardQuota", hard_quota, of_headroom=True),
+    AdmissionGate("Budget", _spent_budget),
+    AdmissionGate("QuotaTree", _quota_share),
+    AdmissionGate("VCluster", vcluster_limits, of_headroom=True),
+    AdmissionGate("Reservation", admission),
+)
+"""Every gate before nodes, in its order: the only place that states it."""
+
+
+class GateChain:
+    """The gates of one cycle of one vcluster; keeps the headroom of each person (tenant and user) until something is placed."""
+
+    __slots__ = ("_headrooms", "_limited", "_limitless", "_now", "_persons", "_policy", "_state", "unlimited")
+
+    def __init__(self, state: ClusterState, policy: Policy, queue: PendingQueue, now: float) -> None:
+        self._state, self._policy, self._now = state, policy, now
+        self._persons = queue.persons
+        self._limitless = policy.limits == Limits()
+        self._headrooms: dict[int, Headroom] = {}
+        self._limited: list[int] = []
+        """Persons with finite headroom: recomputed after a placement."""
+        self.unlimited = self._find_unlimited(queue)
+        """By person: whether nothing but his candidates' own wishes can keep them from nodes."""
+
+    def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
+        """Runs the gates in their order; `opens`: until when the candidate's own wishes keep it waiting."""
+        if opens <= self._now and self.unlimited[person]:
+            return UNRESTRICTED
+        share, headroom, ample = _ALL, UNLIMITED, False
+        for gate in GATES:
+            if gate.of_headroom:
+                headroom = self._headroom(person)
+                ample = headroom.nodes >= candidate.minimum and headroom.starts >= 1
+                if ample:
+                    continue
+            found = gate.check(self._state, candidate, self._now)
+            if isinstance(found, Waiting):
+                return found
+            share = share if found is None else found
+        return Admission(min(headroom.nodes, share.nodes), share.classes)
+
+    def forget_limited(self) -> None:
+        """Forgets the headroom of persons whom a limit binds: something was placed."""
+        for person in self._limited:
+            del self._headrooms[person]
+        self._limited.clear()
+
+    def _find_unlimited(self, queue: PendingQueue) -> list[bool]:
+        state = self._state
+        if not self._limitless or state.quota_usage is not None or state.exhausted:
+            return [False] * len(queue.persons)
+        tenants = {tenant for tenant in queue.tenants if boundless(state, tenant)}
+        if len(tenants) == len(queue.tenants):
+            return [True] * len(queue.persons)
+        return [tenant in tenants for tenant, _ in queue.persons]
+
+    def _headroom(self, person: int) -> Headroom:
+        left = self._headrooms.get(person)
+        if left is None:
+            tenant, user = self._persons[person]
+            if self._limitless and boundless(self._state, tenant):
+                left = UNLIMITED
+            else:
+                left = headroom(self._state, self._policy, tenant, user)
+                self._limited.append(person)
+            self._headrooms[person] = left
+        return left
+
+
 def _outlook(excess: Excess) -> str:
-    """What has to happen, where it is not that enough of what runs ends."""
+    """Says what has to happen before it starts, unless it is enough that running work ends."""
     if excess.limit == 0:
         return "; it is paused: nothing starts until the limit is raised"
     if excess.requested > excess.limit:
@@ -203,5 +307,8 @@ def _over(candidate: Candidate, who: str, field: str, what: str, used: int, aske
 
 
 def _in(seconds: float) -> str:
-    """A time to come in words: whole seconds, rounded up."""
+    """Writes a time to come in words: whole seconds, rounded up."""
     return format_duration(max(1, math.ceil(seconds)))
+
+
+_ALL: Final = Share()

@@ -1,4 +1,4 @@
-"""Why too few nodes exist for a need: which of its demands rules out how many, and what there is instead."""
+"""Why too few nodes exist for a need: which of its demands rules out how many nodes, and what exists instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Classes = list[tuple[Hardware, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """One demand of a need: the need that makes it alone, the need without it, and what the machine offers of it."""
+    """One demand of a need: a need that makes this demand alone, the need without it, and what the nodes offer of it."""
 
     text: str
     alone: Need
@@ -27,9 +27,9 @@ class _Demand:
 
 
 def never_fits(node_cache: NodeCache, need: Need, wanted: int) -> str:
-    """A clause that says why fewer than `wanted` nodes fit, with what exists; empty where no demand is the cause.
+    """Says why fewer than `wanted` nodes fit, with what exists; returns an empty string where no demand is the cause.
 
-    Looks at every node whatever its state, hollow ones and real ones apart.
+    Counts every node whatever its state, hollow ones and real ones apart.
     """
     every = [(bucket.key.hardware, len(bucket.members)) for bucket in node_cache.buckets.values()]
     why = _why(node_cache, need, wanted, [(hardware, count) for hardware, count in every if hardware.hollow == need.hollow])
@@ -55,7 +55,7 @@ def _why(node_cache: NodeCache, need: Need, wanted: int, classes: _Classes) -> s
 
 
 def _by_list(node_cache: NodeCache, need: Need, wanted: int) -> str:
-    """What node lists, or the groups of its vcluster, leave of the nodes whose hardware fits."""
+    """Says how many of the nodes whose hardware fits are left by node lists, or by the groups of its vcluster."""
     parts: list[str] = []
     fitting = [facts for facts in node_cache.nodes.values() if need.admits(facts)]
     if need.groups is not None and (left := sum(facts.group in need.groups for facts in fitting)) < wanted:

@@ -1,6 +1,6 @@
-"""What pending work asks a quota tree for although a hard quota or a budget keeps it waiting. Pure.
+"""The demand on quota trees of pending work that a hard quota or a budget keeps waiting. Pure.
 
-It is demand like any other in the division, and nobody's work is stopped for it.
+Such demand takes part in the division like any other, and no running work is stopped for it.
 """
 
 from __future__ import annotations
@@ -8,48 +8,49 @@ from __future__ import annotations
 from operator import itemgetter
 
 from lattice.quota.groups import Resources
-from lattice.scheduling.cycle.gates import NO_LIMIT, boundless
+from lattice.scheduling.cycle.gates import boundless
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
+from lattice.scheduling.state.quota_usage import NO_LIMIT
 
 
 def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
-    """By leaf: what pending work asks for that cannot start before other work of its tenant or its user ends, or a budget is renewed.
+    """Sums, by leaf, what pending work asks for that cannot start before work of its tenant or user ends, or a budget is renewed.
 
-    What was submitted first counts as far as hard quotas leave room for it; limits of vclusters are not looked at.
+    Work that was submitted first counts as startable as far as hard quotas leave headroom; limits of vclusters are ignored.
     """
     if state.quota_usage is None:
         return {}
-    pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.quota_usage.pending() if _may_be_withheld(state, one)]
+    pending = [(one.submitted, one.key, one, amounts) for one, amounts in state.quota_usage.pending() if _may_be_held(state, one)]
     headrooms = _Headrooms(state)
     found: dict[str, dict[str, int]] = {}
     for _, _, candidate, amounts in sorted(pending, key=itemgetter(0, 1)):
-        if budget(state.exhausted, candidate) is not None or not headrooms.take(candidate):
+        if budget(state.exhausted, candidate) is not None or not headrooms.charge(candidate):
             _add(found.setdefault(candidate.quota, {}), amounts)
     return found
 
 
-def _may_be_withheld(state: ClusterState, candidate: Candidate) -> bool:
+def _may_be_held(state: ClusterState, candidate: Candidate) -> bool:
     return bool(state.exhausted) or not boundless(state, candidate.tenant)
 
 
 class _Headrooms:
-    """What hard quotas leave to tenants and their users, less what has been counted."""
+    """The headroom that hard quotas leave to tenants and their users, less what was charged."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._left: dict[tuple[str, str], list[int]] = {}
-        """Nodes and starts by tenant and user; user "": of the tenant as a whole."""
+        """Nodes and starts left, by tenant and user; user "": to the tenant as a whole."""
 
-    def take(self, candidate: Candidate) -> bool:
-        """Whether there is room for one more; then it is counted."""
+    def charge(self, candidate: Candidate) -> bool:
+        """Charges a candidate to its tenant and user where both have headroom for it; returns whether they have."""
         headrooms = [self._headroom(candidate.tenant, user) for user in ("", candidate.user)]
         if any(nodes < candidate.minimum or starts < 1 for nodes, starts in headrooms):
             return False
-        for room in headrooms:
-            room[0] -= candidate.minimum
-            room[1] -= 1
+        for left in headrooms:
+            left[0] -= candidate.minimum
+            left[1] -= 1
         return True
 
     def _headroom(self, tenant: str, user: str) -> list[int]:

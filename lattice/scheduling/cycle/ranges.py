@@ -1,8 +1,8 @@
 """More nodes for work that asked for a range, after every vcluster has had its turn and before anything is claimed.
 
-A cycle places such work on the fewest nodes that it takes. Where nobody is left that waits for the same nodes, each gets more of
-those that are still free, in the order in which they were placed: none that delays a reservation, within quota and share, and at most a
-third of what is free, since who comes next would wait for the rest (decision "elastic node ranges").
+A cycle places such work on its least number of nodes. Where nobody is left that waits for the same nodes, each gets more of the free
+ones, in the order in which they were placed: none that delays a reservation, within quota and share, and at most a third of what is
+free, since the next candidate would wait for the rest (decision "elastic node ranges").
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import nodes_of
-from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, NoFit
 from lattice.scheduling.cycle.gates import headroom
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import Policy
@@ -27,7 +27,7 @@ RANGES: Final = "(ranges)"
 
 
 def asks_for_more(outcome: Outcome) -> bool:
-    """Whether it was placed on fewer nodes than it would take."""
+    """Returns whether a candidate was placed on fewer nodes than it would take."""
     return isinstance(outcome, Placed) and len(outcome.nodes) < outcome.candidate.maximum
 
 
@@ -37,7 +37,7 @@ them 7 %, with a third 4.8 %: `lattice-dev bench fairness`.)"""
 
 
 def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -> list[Placed]:
-    """Those of the candidates, all of them placed and not yet claimed, that get more nodes: on all of their nodes."""
+    """Returns the candidates that get more nodes, on all of their nodes; all given were placed in this round and not committed yet."""
     contested = {_home(state.policy(name)) for name in state.waiting}
     found: list[Placed] = []
     profile = state.profile(now)
@@ -61,12 +61,12 @@ def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -
 
 
 def _home(policy: Policy) -> str:
-    """Whose nodes its work runs on; empty: those at home nowhere."""
+    """Returns whose nodes the work of a vcluster runs on; empty: the nodes that are at home nowhere."""
     return policy.name if policy.home else ""
 
 
 def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candidate) -> tuple[int, ...]:
-    """As many nodes at home as it may have now; none where it is to keep those that it was given."""
+    """Returns as many home nodes as a candidate may have now; none where it keeps those that it was given."""
     share = state.quota_usage.share(candidate) if state.quota_usage is not None else Share()
     if isinstance(share, Blocked):
         return ()
@@ -75,7 +75,7 @@ def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candid
     )
     idle = candidate.minimum + (eq_class.pool.whole.total - candidate.minimum) // LEFT
     left = min(headroom(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
-    counts = eq_class.start(candidate, state.occupancy(candidate), left, retry=True, most=left)
-    if counts is None or (state.quota_usage is not None and state.quota_usage.refuses(candidate, counts) is not None):
+    fit = eq_class.fit(candidate, state.occupancy(candidate), left, retry=True, most=left)
+    if isinstance(fit, NoFit) or (state.quota_usage is not None and state.quota_usage.refuses(candidate, fit.counts) is not None):
         return ()
-    return nodes_of(counts, eq_class.taken_from, split=bool(state.node_cache.masks))
+    return nodes_of(fit.counts, fit.pool, split=bool(state.node_cache.masks))

@@ -1,18 +1,19 @@
 """Why a candidate waits: one reason of the closed list and a sentence with the numbers; who would have to give nodes back.
 
-Equal candidates have equal reasons until something is placed, so each is found once.
+Candidates of one request shape have the same reason until a node or a reservation changes, so each is found once (`ReasonCache`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation
+from lattice.scheduling.cluster.availability import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
-from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
+from lattice.scheduling.cycle.equivalence import NO_NODES, EquivalenceClass, EquivalenceClasses, NoFit, RequestShape
 from lattice.scheduling.cycle.never_fits import never_fits
+from lattice.scheduling.cycle.reservations import CycleReservations
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.strategies import strategy_of
@@ -27,82 +28,123 @@ ReasonAndMessage = tuple[str, str]
 _SILENCE: Final[ReasonAndMessage] = ("", "")
 
 
+class ReasonCache:
+    """The reasons that one cycle has found, by request shape; one holds while the epoch (nodes given, reservations changed) stays."""
+
+    __slots__ = ("_by_free", "_by_shape", "_epoch", "_never", "_reservations")
+
+    def __init__(self, reservations: CycleReservations) -> None:
+        self._reservations = reservations
+        self._epoch = reservations.epoch
+        self._by_shape: dict[RequestShape, ReasonAndMessage] = {}
+        self._by_free: dict[tuple[EquivalenceClass, int], tuple[int, ReasonAndMessage]] = {}
+        self._never: dict[RequestShape, ReasonAndMessage | None] = {}
+
+    def current(self) -> dict[RequestShape, ReasonAndMessage]:
+        """Returns the reasons that hold in the present epoch, to read and to add to; the same dict each time."""
+        if self._epoch != self._reservations.epoch:
+            self._epoch = self._reservations.epoch
+            self._by_shape.clear()
+        return self._by_shape
+
+    def few_free(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
+        """Returns why `wanted` nodes of a class were not had when so few were free, where nothing but nodes mattered."""
+        known = self._by_free.get((eq_class, wanted))
+        return known[1] if known is not None and known[0] == free else None
+
+    def keep_few_free(self, eq_class: EquivalenceClass, wanted: int, free: int, found: ReasonAndMessage) -> None:
+        """Keeps what `few_free` returns."""
+        self._by_free[eq_class, wanted] = free, found
+
+    def never(self, shape: RequestShape, find: Callable[[], ReasonAndMessage | None]) -> ReasonAndMessage | None:
+        """Returns why a shape could not start whoever held nodes, None where it could; `find` is asked once in a cycle."""
+        if shape not in self._never:
+            self._never[shape] = find()
+        return self._never[shape]
+
+
 class Explainer:
-    """The reasons of one cycle."""
+    """Finds the reasons of one cycle; with `silent` every reason is empty."""
 
     def __init__(
         self,
-        cluster_state: ClusterState,
+        state: ClusterState,
         policy: Policy,
         eq_classes: EquivalenceClasses,
-        profile: AvailabilityProfile,
+        reservations: CycleReservations,
         now: float,
         *,
-        silent: bool = False,
+        silent: bool,
     ) -> None:
         self._silent = silent
-        self._state, self._policy, self._eq_classes, self._profile, self._now = cluster_state, policy, eq_classes, profile, now
+        self._state, self._policy, self._eq_classes, self._profile, self._now = state, policy, eq_classes, reservations.profile, now
+        self.cache = ReasonCache(reservations)
 
-    def waiting(self, candidate: Candidate, shape: RequestShape, score: Score | None, promise: BackfillReservation | None) -> Waiting:
-        """Why it was not placed."""
+    def waiting(
+        self,
+        candidate: Candidate,
+        shape: RequestShape,
+        score: Score | None,
+        fit: NoFit = NO_NODES,
+        promise: BackfillReservation | None = None,
+    ) -> Waiting:
+        """Says why a candidate was not placed, and when it starts at the latest by its reservation, if it holds one."""
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
-        eq_class = shape.eq_class
-        reason, message = (
-            shape.cached if shape.reason_epoch == self._eq_classes.placed + self._profile.version else None
-        ) or self.explanation_of(candidate, shape)
+        reason, message = self.reason_of(candidate, shape, fit)
         if promise is None:
             return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
             message = f"{message}; it starts at the latest {format_time(promise.start)}"
-        reclaims = self._reclaims(candidate, eq_class) if self._policy.home else ()
+        reclaims = self._reclaims(candidate, shape.eq_class) if self._policy.home else ()
         if reclaims:
             message = f"{message}; {_lent(reclaims)}"
         return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
 
     def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
-        """It may not pass one that waits for nodes which it could use."""
+        """Says that a candidate may not pass another one, which waits for nodes that both could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
-        cached = self._never(candidate, shape)
-        if cached is None:
+        found = self._never(candidate, shape)
+        if found is None:
             before = f"needs {_nodes(candidate.minimum)}; work submitted before it waits for nodes that it could use"
-            cached = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
-        return Waiting(candidate, *cached, None, score)
+            found = "BehindHigherPriority", f'{before}, and vCluster "{self._policy.name}" starts in strict order of submission'
+        return Waiting(candidate, *found, None, score)
 
-    def explanation_of(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage:
-        """Why a candidate of this kind waits now: kept in the kind until something is placed or promised, or power was short."""
-        eq_class = shape.eq_class
-        free, wanted = eq_class.pool.whole.total, candidate.minimum
+    def reason_of(self, candidate: Candidate, shape: RequestShape, fit: NoFit = NO_NODES) -> ReasonAndMessage:
+        """Returns why a candidate of this shape waits now; keeps it, except where power is what lacks."""
+        current = self.cache.current()
+        found = current.get(shape)
+        if found is None or fit.watts:
+            found = self._find(candidate, shape, fit)
+            if not fit.watts:
+                current[shape] = found
+        return found
+
+    def _find(self, candidate: Candidate, shape: RequestShape, fit: NoFit) -> ReasonAndMessage:
         if self._silent:
-            cached = _SILENCE
-        elif free >= wanted or candidate.reservation or eq_class.power_short or self._policy.kind == SENSITIVE_RESERVATION:
-            cached = self._reason(candidate, shape)
-        elif (known := eq_class.cached.get(wanted)) is not None and known[0] == free:
-            cached = known[1]
-        else:
-            cached = self._never(candidate, shape) or self._taken(eq_class, wanted, free) or self._short(candidate, eq_class)
-            eq_class.cached[wanted] = free, cached
-        shape.cached = cached
-        shape.reason_epoch = -1 if eq_class.power_short else self._eq_classes.placed + self._profile.version
-        return cached
-
-    def _reason(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage:
-        eq_class = shape.eq_class
-        return (
-            self._never(candidate, shape)
-            or self._outside_reservation(candidate, eq_class)
-            or self._power(candidate, eq_class)
-            or self._kept(candidate, eq_class)
-            or self._short(candidate, eq_class)
-        )
+            return _SILENCE
+        eq_class, wanted = shape.eq_class, candidate.minimum
+        free = eq_class.pool.whole.total
+        if free >= wanted or candidate.reservation or fit.watts or self._policy.kind == SENSITIVE_RESERVATION:
+            return (
+                self._never(candidate, shape)
+                or self._outside_reservation(candidate, eq_class)
+                or self._power(candidate, fit)
+                or self._kept(candidate, eq_class)
+                or self._short(candidate, eq_class)
+            )
+        found = self.cache.few_free(eq_class, wanted, free)
+        if found is None:
+            found = self._never(candidate, shape) or self._taken(eq_class, wanted, free) or self._short(candidate, eq_class)
+            if not eq_class.borrows:  # how many nodes lenders have idle is in the sentence, too
+                self.cache.keep_few_free(eq_class, wanted, free, found)
+        return found
 
     def _never(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage | None:
-        """Too few nodes exist, or may be used, whoever holds them: found once in a cycle."""
-        if shape.never is False:
-            shape.never = self._too_few(candidate, shape.eq_class)
-        return shape.never
+        """Returns why too few nodes exist, or may be used, whoever holds them; None where there are enough."""
+        return self.cache.never(shape, lambda: self._too_few(candidate, shape.eq_class))
 
     def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         wanted = candidate.minimum
@@ -125,7 +167,7 @@ class Explainer:
         return None
 
     def _away(self, candidate: Candidate, eq_class: EquivalenceClass, eligible: int) -> str:
-        """Nodes that would fit, but are at home elsewhere."""
+        """Says how many nodes would fit, but are at home elsewhere."""
         everywhere = self._state.node_cache.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
@@ -141,7 +183,7 @@ class Explainer:
         return counts
 
     def _outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """What its own reservation does not give."""
+        """Says what the Reservation that it names does not give."""
         name = candidate.reservation
         if not name:
             return None
@@ -160,13 +202,13 @@ class Explainer:
             return "ReservedNodes", f'needs {_nodes(candidate.minimum)}; reservation "{name}" has {inside} usable that fit'
         return None
 
-    def _power(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
+    def _power(self, candidate: Candidate, fit: NoFit) -> ReasonAndMessage | None:
         limit = self._state.power.limit
-        if not eq_class.power_short or limit is None:
+        if not fit.watts or limit is None:
             return None
         used = self._state.node_cache.watts
-        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(eq_class.power_short)}"
-        if eq_class.power_short > limit:
+        message = f"needs {_nodes(candidate.minimum)} that draw {_kw(fit.watts)}"
+        if fit.watts > limit:
             return (
                 "PowerBudget",
                 f"{message}, more than the whole power budget of {_kw(limit)}: ask for fewer nodes, or wait until it is raised",
@@ -174,7 +216,7 @@ class Explainer:
         return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
 
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """Enough nodes are free, but windows, promises or work of this cycle have them."""
+        """Says who has the nodes where enough are free: windows, reservations of others, or work placed in this cycle."""
         wanted, now = candidate.minimum, self._now
         free = eq_class.pool.whole.total
         if free >= wanted and eq_class.fits(eq_class.pool, wanted):
@@ -189,7 +231,7 @@ class Explainer:
         return self._taken(eq_class, wanted, free)
 
     def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
-        """Enough nodes were free when the cycle began."""
+        """Says that enough nodes were free when the cycle began, and went to others in it."""
         before = eq_class.free_before
         if before >= wanted > free:
             message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
@@ -197,17 +239,17 @@ class Explainer:
         return None
 
     def _in_order(self) -> str:
-        """Says it where no score decides who is first."""
+        """Adds that the vcluster goes by order of submission, where no score decides."""
         return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
     def _open(self, candidate: Candidate, eq_class: EquivalenceClass) -> dict[Bucket, int]:
-        """The free nodes that no window takes before it would end."""
+        """Returns, by bucket, the free nodes that no window takes before the candidate would end."""
         now, end = self._now, self._end(candidate)
         closed = {bucket for bucket in eq_class.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
         return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in eq_class.pool.buckets}
 
     def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> ReasonAndMessage:
-        """Which window is in the way, and the longest walltime that ends before it, tried out."""
+        """Says which window is in the way, and the longest walltime that ends before it, tried out."""
         bucket_windows = [
             closing
             for bucket in eq_class.pool.buckets
@@ -224,7 +266,7 @@ class Explainer:
         return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
 
     def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
-        """The longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
+        """Returns the longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
         extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:
             walltime = (start - self._now - extra) // 60 * 60
@@ -233,7 +275,7 @@ class Explainer:
         return None
 
     def _short(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage:
-        """Too few are free."""
+        """Says that too few nodes are free, with the numbers."""
         wanted = candidate.minimum
         pool = eq_class.pool
         free = pool.whole.total
@@ -256,7 +298,7 @@ class Explainer:
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: FreeCounts, missing: int) -> str:
-        """When so many come free at the latest: for sensitive work, which holds no reservation that would say it."""
+        """Says when so many come free at the latest, of sensitive work, which holds no reservation that would say it."""
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""
         ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
@@ -269,7 +311,7 @@ class Explainer:
         return f"; {forever} of them are held by work without an end"
 
     def _reclaims(self, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[Reclaim, ...]:
-        """Borrowers that give nodes back: the lowest borrowing priority first, then who began last; none that is not needed."""
+        """Returns the borrowers that are to give nodes back: lowest borrowing priority first, then who began last; none needlessly."""
         missing = candidate.minimum - eq_class.pool.whole.total
         offers: list[tuple[int, float, str, Reclaim]] = []
         for uid, holder in self._state.holders.items():
@@ -302,7 +344,7 @@ class Explainer:
         return {window.name: window for window in self._state.windows}
 
     def _wake(self, candidate: Candidate) -> float | None:
-        """When a window begins or ends that its nodes wait for."""
+        """Returns when a window of the Reservation that it names begins, seconds since the epoch."""
         if not candidate.reservation:
             return None
         starts = [window.start for window in self._state.windows if window.name == candidate.reservation and window.start > self._now]
@@ -310,14 +352,14 @@ class Explainer:
 
 
 def _what(window: ReservationWindow | None, name: str, candidate: Candidate) -> str:
-    """The window as its owner may know it: maintenance and what admits his work by name."""
+    """Names the window as the owner of the candidate may know it: maintenance and what admits it by name."""
     if window is not None and window.maintenance:
         return f"maintenance {name}"
     return f"reservation {name}" if window is None or window.admits(candidate) else "a reservation of others"
 
 
 def _lent(reclaims: Sequence[Reclaim]) -> str:
-    """What would come back of borrowers, and in which time: said, and left to them by this release."""
+    """Says which borrowers would give nodes back, and in which time; this release only says it."""
     counts: dict[str, int] = {}
     for one in reclaims:
         counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)

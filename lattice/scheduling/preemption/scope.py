@@ -63,7 +63,7 @@ def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> P
     profile = state.profile(now)
     profile.remove(candidate.uid)
     eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, PendingQueue(), now)
-    lenders = eq_classes.lending_for(candidate.walltime)
+    lenders = eq_classes.lenders(candidate.walltime)
     return PreemptionScope(
         candidate=candidate,
         policy=policy,

@@ -45,7 +45,7 @@ from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 
-RULES: Final = 2
+RULES: Final = 3
 """The version of the rules of decision, raised when equal snapshots are decided otherwise on purpose (docs/explanation/formats.md)."""
 _DIGEST_BYTES: Final = 16
 _ENCODE: Final = msgspec.msgpack.Encoder().encode

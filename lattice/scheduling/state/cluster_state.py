@@ -6,7 +6,7 @@ that claim nodes and keep reservations. `validate` rebuilds its counters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -68,24 +68,50 @@ class PowerBudget:
     limit: int | None = None
 
 
+class QueueScores(Protocol):
+    """The scores of the candidates of one cycle; a score may be made only when it is asked for."""
+
+    @property
+    def totals(self) -> Sequence[float]:
+        """The total of each candidate, in their order."""
+        ...
+
+    def ordered(self, order: Sequence[int]) -> Iterator[Score]:
+        """Yields the scores of the candidates at these places."""
+        ...
+
+
+class ScoreList:
+    """Scores that are made already."""
+
+    def __init__(self, scores: Sequence[Score]) -> None:
+        self._scores = scores
+
+    @property
+    def totals(self) -> Sequence[float]:
+        """The total of each candidate, in their order."""
+        return [score.total for score in self._scores]
+
+    def ordered(self, order: Sequence[int]) -> Iterator[Score]:
+        """Yields the scores of the candidates at these places."""
+        return map(self._scores.__getitem__, order)
+
+
 class Scoring(Protocol):
     """The cost function of one vcluster."""
 
-    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
-        """Returns the scores of the candidates, in their order.
-
-        Where the sequence has `totals`, a score is made only when it is asked for.
-        """
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
+        """Returns the scores of the candidates, in their order."""
         ...
 
 
 class ClassThenWaiting:
     """The order without a cost function: the higher preemption class first, then the longer wait."""
 
-    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
-        """Returns a tenth of the preemption class as the score; the earlier submission wins a tie."""
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
+        """Returns a tenth of the class of each; who submitted earlier wins a tie."""
         by_class = [Score(rank / 10) for rank in range(11)]
-        return [by_class[candidate.preemption_class] for candidate in candidates]
+        return ScoreList([by_class[candidate.preemption_class] for candidate in candidates])
 
 
 @dataclass(slots=True)

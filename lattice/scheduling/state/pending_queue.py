@@ -1,6 +1,6 @@
-"""What waits in one vcluster, in columns: by submission, then by namespace/name, with the kind and the person of each.
+"""The pending queue of one vcluster in columns, by submission, then by namespace/name: the candidate, its request shape, its person.
 
-Kept from cycle to cycle: candidates that stay are not looked at again, whatever their number. `take` is the only change.
+The columns are kept from cycle to cycle: candidates that stay cost nothing, whatever their number. `replace` is the only change.
 """
 
 from __future__ import annotations
@@ -13,45 +13,44 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
 
 _SPARE: Final = 10_000
-"""So many candidates that are gone may be kept, and three times those that are there: what-ifs ask about a few of them between cycles."""
-
+"""Departed entries are evicted when they exceed 3 × pending + this: what-ifs ask about a few candidates between cycles."""
 
 _Entry = tuple[float, str, str, int, Candidate, int, int, float]
-"""Submitted, key, uid, a number unlike every other's (so much is compared); the candidate, its kind, its person, `opens`."""
+"""Submitted, key, uid, a unique number (entries compare up to here); the candidate, its shape's and its person's number, `opens`."""
 
 
 class PendingQueue:
-    """The columns of one vcluster; see the module's docstring. `kinds`, `people` and `opens` stand beside `candidates`."""
+    """The columns of one vcluster; see the module's docstring. `shapes`, `people` and `opens` stand beside `candidates`."""
 
     def __init__(self) -> None:
         self.candidates: list[Candidate] = []
-        self.kinds: list[int] = []
-        """Candidates of one number ask for the same nodes, in the same way, for the same time."""
+        self.shapes: list[int] = []
+        """The number of the request shape: candidates of one number ask for the same nodes, in the same way, for the same time."""
         self.people: list[int] = []
-        """The place of (tenant, user) in `persons`."""
+        """The number of the person: the place of (tenant, user) in `persons`."""
         self.opens: list[float] = []
-        """Until when its own wishes keep it waiting, seconds since the epoch; `NEVER`: it has to be looked at."""
+        """Until when the candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates have to say."""
         self.persons: list[tuple[str, str]] = []
         self.tenants: set[str] = set()
-        """Of `persons`."""
+        """The tenants of `persons`."""
         self.numbers = 0
-        """How many numbers of kinds there are, in use or not."""
+        """How many numbers of shapes are given, in use or not."""
         self.families: list[int] = []
-        """By the number of a kind: kinds of one family ask for the same nodes in the same way, and differ in size and time."""
+        """By the number of a shape: shapes of one family ask for the same nodes in the same way, and differ in size and time."""
         self.asked: dict[Need, int] = {}
-        """The nodes that are asked for at least, by need."""
+        """The least number of nodes that all candidates of a need ask for together."""
         self.lists: frozenset[int] = frozenset()
-        """The node lists among the needs."""
+        """The node lists (bit sets of indices) that the needs name."""
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
-        self._kind_of: dict[tuple[object, ...], int] = {}
+        self._shape_of: dict[tuple[object, ...], int] = {}
         self._family_of: dict[tuple[object, ...], int] = {}
         self._examples: list[Candidate] = []
         self._person_of: dict[tuple[str, str], int] = {}
         self._entered = 0
 
-    def take(self, candidates: list[Candidate]) -> None:
-        """Make these what waits, in whatever order they come."""
+    def replace(self, candidates: list[Candidate]) -> None:
+        """Makes these the candidates, in whatever order they come."""
         if candidates == self._given:
             return
         self._given = candidates
@@ -64,15 +63,15 @@ class PendingQueue:
         ]
         entries.sort()
         self.candidates = [entry[4] for entry in entries]
-        self.kinds = [entry[5] for entry in entries]
+        self.shapes = [entry[5] for entry in entries]
         self.people = [entry[6] for entry in entries]
         self.opens = [entry[7] for entry in entries]
         self._sum()
 
     def _sum(self) -> None:
         asked: dict[Need, int] = {}
-        for kind, count in Counter(self.kinds).items():
-            example = self._examples[kind]
+        for shape, count in Counter(self.shapes).items():
+            example = self._examples[shape]
             asked[example.need] = asked.get(example.need, 0) + count * example.minimum
         self.asked = asked
         self.lists = frozenset().union(*(need.lists for need in asked))
@@ -82,9 +81,9 @@ class PendingQueue:
             candidate.need, candidate.topology, candidate.conformance, candidate.reservation, candidate.grace, candidate.non_preemptible,
         )  # fmt: skip
         key = (*family, candidate.minimum, candidate.maximum, candidate.walltime)
-        kind = self._kind_of.get(key)
-        if kind is None:
-            kind = self._kind_of[key] = self.numbers
+        shape = self._shape_of.get(key)
+        if shape is None:
+            shape = self._shape_of[key] = self.numbers
             self.families.append(self._family_of.setdefault(family, len(self._family_of)))
             self._examples.append(candidate)
             self.numbers += 1
@@ -95,13 +94,13 @@ class PendingQueue:
             self.persons.append(who)
             self.tenants.add(candidate.tenant)
         self._entered += 1
-        entry = (candidate.submitted, candidate.key, candidate.uid, self._entered, candidate, kind, person, opens(candidate))
+        entry = (candidate.submitted, candidate.key, candidate.uid, self._entered, candidate, shape, person, opens(candidate))
         self._known[candidate.uid] = entry
         return entry
 
     def _clear(self) -> None:
         self._known.clear()
-        self._kind_of.clear()
+        self._shape_of.clear()
         self._family_of.clear()
         self.families.clear()
         self._examples.clear()
@@ -112,7 +111,7 @@ class PendingQueue:
 
 
 def opens(candidate: Candidate) -> float:
-    """Until when its own wishes alone keep it waiting; `NEVER` where they have to be looked at in every cycle."""
+    """Returns until when a candidate's own wishes alone keep it waiting; `NEVER` where the gates have to check it in every cycle."""
     if (
         candidate.held or candidate.blocked is not None or candidate.reservation
         or not candidate.vcluster_known or not candidate.vcluster_open

@@ -54,17 +54,17 @@ class Move:
 
 
 class ReservationEpoch(NamedTuple):
-    """What reservations stand on: while it stays, nodes were given away by cycles only, and these heed every reservation."""
+    """Stamp of a vcluster's reservations: while it stays, only cycles have given nodes away, so that reservations still hold."""
 
     nodes: tuple[int, int]
-    """How often nodes came, went or became usable, and how often their kinds changed."""
+    """How often nodes came, went or became usable, and how often buckets did."""
     windows: Sequence[object]
     losses: int
-    """How often nodes were held that no cycle gave away, or longer than was known."""
+    """How often nodes were held that no cycle gave away, or longer than was known before."""
     policy: object
 
     def changed(self, before: ReservationEpoch) -> str:
-        """The cause by which reservations may have moved since, or nothing."""
+        """Returns the cause by which reservations may have moved since; empty: none."""
         if self.windows != before.windows:
             return WINDOW
         if self.policy is not before.policy and self.policy != before.policy:
@@ -75,18 +75,18 @@ class ReservationEpoch(NamedTuple):
 
 
 def cause_of(reason: str) -> str:
-    """By what a reservation is gone whose work now waits with this reason."""
+    """Returns the cause by which a reservation is gone whose work now waits with this reason."""
     return _OF_REASON.get(reason, QUOTA)
 
 
 def holders_first(
     uids: Sequence[str], order: Sequence[int], given: Mapping[str, float], classes: Sequence[int], *, strict: bool
 ) -> Sequence[int]:
-    """The places of candidates in the order in which they are planned.
+    """Returns the places of candidates in the order in which they are evaluated.
 
-    `order` is by score; `given` says when reservations were given, equal times in their order; `classes` is the preemption class of
-    every place. A holder goes before the first that holds none and is of its class or a lower one, at the latest where its score
-    puts it; in strict order of submission (`strict`) holders go first, whatever their class.
+    `order` is by score; `given` says when each reservation was given, equal times in their order; `classes` is the preemption class
+    of every place. A holder goes before the first candidate that holds none and is of its class or a lower one, at the latest where
+    its score puts it; in strict order of submission (`strict`) holders go first, whatever their class.
     """
     ranks = {uid: rank for rank, uid in enumerate(sorted(given, key=given.__getitem__))}
     holders = {place: ranks[uid] for place, uid in enumerate(uids) if uid in ranks}

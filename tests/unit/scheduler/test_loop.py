@@ -14,7 +14,7 @@ from lattice.ledger.proposals import Accepted, Claim, ProposalRefused
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.cluster_state import ClusterState, QueueScores, ScoreList
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationSpec
 from lattice.views.meta import Metadata
@@ -45,11 +45,11 @@ class Breaking:
 
     error: Exception | None
 
-    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
         """Scores, or the error."""
         if self.error is not None:
             raise self.error
-        return [Score(0.5)] * len(candidates)
+        return ScoreList([Score(0.5)] * len(candidates))
 
 
 @dataclass

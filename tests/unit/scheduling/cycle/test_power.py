@@ -51,6 +51,19 @@ def test_the_sentence_names_the_least_that_so_many_nodes_draw() -> None:
     )  # fmt: skip
 
 
+def test_work_that_lacks_nodes_does_not_wait_for_the_power_that_work_before_it_lacks() -> None:
+    node_cache = NodeCache()
+    for index in range(4):
+        node_cache.put(node(index, watts=500))
+    node_cache.take([0], NOW + 3600)
+    policies = {"hpc": Policy("hpc", depth=0)}
+    state = ClusterState(node_cache, {tenant: TenantAccount() for _, tenant in OWNERS}, policies, power=PowerBudget(1000))
+    wide, short_of_power = pending(1, nodes=4, preemption_class=9), pending(2, nodes=2, preemption_class=8)
+    wide_too = pending(3, nodes=4, preemption_class=7, walltime=7200.0)
+    found = list(decide(state, "hpc", [wide, short_of_power, wide_too], NOW))
+    assert [one.reason for one in found if isinstance(one, Waiting)] == ["WaitingForNodes", "PowerBudget", "WaitingForNodes"]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from((0, 100, 300, 700)), min_size=1, max_size=9), st.integers(0, 3000), st.integers(1, 6), st.integers(0, 4))
 def test_work_waits_for_power_only_where_no_nodes_draw_little_enough(watts: list[int], limit: int, least: int, more: int) -> None:

@@ -25,7 +25,7 @@ from lattice.scheduling.model.policy import (
 )  # fmt: skip
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.recording.record import rebuild, reproduce, take_snapshot
-from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, QueueScores, ReservationWindow, ScoreList, mask_of
 from lattice.scheduling.state.reservation_order import Move
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
@@ -264,8 +264,8 @@ def test_a_smaller_job_behind_changes_no_reservation_before_it(seed: int) -> Non
 class Favouring:
     """A cost function that puts newer work first."""
 
-    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Sequence[Score]:
-        return [Score(one.submitted) for one in candidates]
+    def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
+        return ScoreList([Score(one.submitted) for one in candidates])
 
 
 def test_newer_work_of_a_higher_score_is_planned_around_a_promise_of_its_class() -> None:

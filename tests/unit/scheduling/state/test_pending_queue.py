@@ -33,17 +33,17 @@ def rows(pending_queue: PendingQueue) -> list[tuple[object, ...]]:
 def test_columns_kept_from_cycle_to_cycle_are_those_made_anew(queues: list[list[Candidate]]) -> None:
     kept = PendingQueue()
     for queue in queues:
-        kept.take(queue)
+        kept.replace(queue)
         anew = PendingQueue()
-        anew.take(list(reversed(queue)))
+        anew.replace(list(reversed(queue)))
         assert rows(kept) == rows(anew)
         assert (kept.asked, kept.lists) == (anew.asked, anew.lists)
         assert [one.uid for one in kept.candidates] == [one.uid for one in sorted(queue, key=lambda one: (one.submitted, one.key))]
         assert kept.asked == {
             need: nodes for need in NEEDS if (nodes := sum(one.minimum for one in queue if one.need == need))
         }  # fmt: skip
-        numbers = dict(zip(kept.kinds, kept.candidates, strict=True))
-        for number, one in zip(kept.kinds, kept.candidates, strict=True):
+        numbers = dict(zip(kept.shapes, kept.candidates, strict=True))
+        for number, one in zip(kept.shapes, kept.candidates, strict=True):
             assert number < kept.numbers
             assert (one.need, one.minimum, one.walltime) == (numbers[number].need, numbers[number].minimum, numbers[number].walltime)
 
@@ -52,7 +52,7 @@ def test_a_candidate_that_changes_is_looked_at_again() -> None:
     one = Candidate("t/a", "a", "t", "v", 5, 0.0, 1, 1, Need())
     pending_queue = PendingQueue()
     for changed in (one, replace(one, held=True), replace(one, minimum=2, maximum=2), replace(one, reservation="r"), one):
-        pending_queue.take([changed])
+        pending_queue.replace([changed])
         assert pending_queue.candidates == [changed]
         assert pending_queue.opens == [opens(changed)]
         assert pending_queue.asked == {changed.need: changed.minimum}
@@ -69,8 +69,8 @@ def test_who_has_a_wish_that_no_time_fulfils_is_looked_at_in_every_cycle() -> No
 def test_what_is_long_gone_is_forgotten() -> None:
     one = Candidate("t/a", "a", "t", "v", 5, 0.0, 1, 1, Need())
     pending_queue = PendingQueue()
-    pending_queue.take([replace(one, key=f"t/{number}", uid=f"u{number}", user=f"user{number}") for number in range(12_000)])
-    pending_queue.take([one])
-    pending_queue.take([replace(one, minimum=2, maximum=2)])
+    pending_queue.replace([replace(one, key=f"t/{number}", uid=f"u{number}", user=f"user{number}") for number in range(12_000)])
+    pending_queue.replace([one])
+    pending_queue.replace([replace(one, minimum=2, maximum=2)])
     assert (len(pending_queue.persons), pending_queue.numbers) <= (2, 2)
     assert pending_queue.persons[pending_queue.people[0]] == ("t", "")

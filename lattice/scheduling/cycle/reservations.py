@@ -1,0 +1,259 @@
+"""The backfill reservations of one vcluster in one cycle: who holds one, who is given one, and who loses one to a higher class.
+
+Holders are evaluated before newcomers of their class or a lower one. Only work of a higher class, or what happens outside of cycles,
+moves a reservation later; `commit` tells each move with its cause (`state.reservation_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.node_cache import Bucket
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, NoFit, RequestShape
+from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.work import Candidate
+from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What one candidate holds when the cycle begins: a reservation of the last cycle, or the right to have its own made anew."""
+
+    level: int
+    """The preemption class of the candidate."""
+    given: float
+    """When it was first given a reservation, seconds since the epoch."""
+    revoked: BackfillReservation | None = None
+    """Its reservation of the last cycle, where it was taken from the table before the candidate was evaluated."""
+    placed: bool = False
+    cause: str = ""
+    """Why its reservation of the last cycle does not stand."""
+    by: str = ""
+    """The uid of the work of a higher class that took it."""
+
+
+class Revocation:
+    """The reservations that one candidate has revoked for the time of a `with` block; they come back unless it is kept."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept = False
+
+    def keep(self) -> None:
+        """Makes the revocation final: the holders are planned again when they are evaluated."""
+        self.kept = True
+
+
+class CycleReservations:
+    """The reservations of one cycle of one vcluster; see the module's docstring."""
+
+    __slots__ = (
+        "_awaited", "_before", "_changed", "_depth", "_firm", "_heirs", "_holdings", "_kept", "_now", "_standing", "_state", "_strict",
+        "_unevaluated", "_vcluster", "epoch", "profile",
+    )  # fmt: skip
+
+    def __init__(self, state: ClusterState, policy: Policy, candidates: Sequence[Candidate], now: float) -> None:
+        strategy, vcluster = strategy_of(policy), policy.name
+        self._state, self._vcluster, self._now = state, vcluster, now
+        self._strict, self._depth = strategy.strict, strategy.depth(policy)
+        self.epoch = 0
+        """Grows with every placement and every change of a reservation in this cycle."""
+        kept, epoch = state.last_reservations.pop(vcluster, (None, None))
+        before = state.promises.get(vcluster)
+        waiting = {one.uid: one.preemption_class for one in candidates} if before or state.heirs.get(vcluster) else {}
+        if before:
+            state.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
+        self.profile = state.profile(now)
+        self._before = state.promises.get(vcluster, {})
+        """The reservations of the last cycle, by uid."""
+        self._kept = state.begin_promises(vcluster, waiting)
+        """The reservations that this cycle has given or confirmed, by uid: they are never taken back in it."""
+        self._heirs = state.heirs[vcluster]
+        """When work that holds no reservation now was given one that is to be made anew."""
+        given = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
+        self._holdings = {uid: _Holding(waiting[uid], since) for uid, since in given.items()}
+        self._unevaluated = set(self._holdings)
+        """The holders that were not evaluated yet: it only shrinks."""
+        self._standing: dict[str, int] = {}
+        """Of those of them whose reservation of the last cycle stands in the table, the preemption class."""
+        self._awaited: set[Bucket] = set()
+        """In strict order: the buckets that somebody before waits for."""
+        self._changed = "" if epoch is None else state.reservation_epoch(policy).changed(epoch)
+        """The cause by which reservations may have moved since the last cycle."""
+        self._firm = (
+            kept is not None and kept is before and epoch is not None and not self._changed
+            and state.power.limit is None and not self._strict and not self.profile.late
+        )  # fmt: skip
+        """Whether every reservation of the last cycle holds as it did."""
+
+    @property
+    def contested(self) -> bool:
+        """Whether anybody left may gain, move or lose a reservation, or be kept behind one; once false, it stays so in this cycle."""
+        return len(self._kept) < self._depth or bool(self._unevaluated) or self._strict
+
+    @property
+    def any_kept(self) -> bool:
+        """Whether anybody before holds a reservation."""
+        return bool(self._kept)
+
+    def put_holders_first(self, candidates: Sequence[Candidate], order: Sequence[int]) -> Sequence[int]:
+        """Puts those who hold a reservation first in an order of the candidates' places, and takes up their reservations."""
+        if not self._holdings:
+            return order
+        for one in candidates:
+            if one.uid in self._holdings and one.uid in self.profile.promises:
+                self._standing[one.uid] = one.preemption_class
+        if not self._firm and self.profile.overbooked():
+            for uid in self._standing:
+                self._revoke(uid)
+            self._standing.clear()
+        given = {uid: holding.given for uid, holding in self._holdings.items()}
+        classes = [one.preemption_class for one in candidates]
+        return holders_first([one.uid for one in candidates], order, given, classes, strict=self._strict)
+
+    def begin_evaluation(self, candidate: Candidate) -> BackfillReservation | None:
+        """Begins the evaluation of a candidate; returns the reservation that it holds."""
+        self._unevaluated.discard(candidate.uid)
+        return self.profile.promises.get(candidate.uid)
+
+    def bars(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
+        """Returns whether strict order keeps a candidate behind one that waits for nodes which both could use."""
+        return bool(self._awaited) and candidate.uid not in self._holdings and not self._awaited.isdisjoint(eq_class.pool.buckets)
+
+    def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:
+        """Returns whether a candidate may revoke reservations of a lower class: it holds none, or could start now but for them."""
+        if not self._standing or self._strict or candidate.preemption_class <= min(self._standing.values()):
+            return False
+        return held is None or self._is_held_up(candidate, shape, held)
+
+    def confirms(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
+        """Confirms a reservation that a search would find again: no nodes now, and none earlier, even by the totals."""
+        if not self._firm or candidate.reservation or shape.eq_class.borrows:
+            return False
+        if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
+            return False
+        if self.profile.may_improve(held, shape.eq_class.pool.members, shape.duration):
+            return False
+        self._standing.pop(held.uid, None)
+        self._keep(held)
+        return True
+
+    def take_back(self, uid: str) -> None:
+        """Takes a candidate's own reservation from the table: it is sought anew."""
+        self.profile.remove(uid)
+        self._standing.pop(uid, None)
+        self.epoch += 1
+
+    @contextmanager
+    def revoked_below(self, candidate: Candidate) -> Iterator[Revocation]:
+        """Revokes the standing reservations of a lower class, and gives them back at the end of the block unless it was kept."""
+        uids = [uid for uid, level in self._standing.items() if level < candidate.preemption_class]
+        for uid in uids:
+            del self._standing[uid]
+            self._revoke(uid)
+            self._holdings[uid].cause, self._holdings[uid].by = HIGHER_CLASS, candidate.uid
+        revocation = Revocation()
+        try:
+            yield revocation
+        finally:
+            if not revocation.kept:
+                self._restore(uids)
+
+    def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
+        """Gives a candidate that found no nodes a reservation, where it may have one: `held`, which it held, or an earlier one."""
+        holding = self._holdings.get(candidate.uid)
+        if holding is None and not self._strict and len(self._kept) >= self._depth:
+            return None
+        found = self._seek(candidate, shape.eq_class, held) if not fit.watts and shape.eq_class.usable >= candidate.minimum else None
+        if found is None:
+            if holding is not None:
+                self._heirs[candidate.uid] = holding.given
+                holding.cause, holding.by = (POWER, "") if fit.watts else (holding.cause, holding.by)
+            return None
+        self.profile.add(found)
+        self.epoch += 1
+        if found is held:
+            self.profile.sought(found, shape.eq_class.pool.members, self._state.occupancy(candidate))
+        self._keep(found)
+        return found
+
+    def end(self, uid: str, reason: str) -> None:
+        """Leaves what a candidate holds to others: a gate keeps it from nodes with this reason."""
+        holding = self._holdings.get(uid)
+        if holding is not None:
+            self._end(uid)
+            holding.cause, holding.by = cause_of(reason), ""
+
+    def note_placed(self, uid: str) -> None:
+        """Notes that a candidate gets nodes: it needs no reservation any more."""
+        self.epoch += 1
+        holding = self._holdings.get(uid)
+        if holding is not None:
+            self._end(uid)
+            holding.placed = True
+
+    def commit(self) -> None:
+        """Ends the cycle: its reservations hold for as long as nothing happens that no cycle knows of; tells which have moved."""
+        moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
+        self._state.settle_cycle(self._vcluster, self._kept, [move for move in moves if move is not None])
+
+    def _move(self, before: BackfillReservation) -> Move | None:
+        """Returns what became of a reservation that was not kept as it was; None where it starts no later."""
+        uid, kept, holding = before.uid, self._kept.get(before.uid), self._holdings[before.uid]
+        if holding.placed or (kept is not None and kept.start <= before.start):
+            return None
+        cause = holding.cause or self._changed
+        if not cause:
+            cause = OVERRUN if self.profile.late or before.start <= self._now else UNEXPLAINED
+        return Move(uid, self._now, before.start, None if kept is None else kept.start, cause, holding.by)
+
+    def _seek(self, candidate: Candidate, eq_class: EquivalenceClass, held: BackfillReservation | None) -> BackfillReservation | None:
+        """Finds the reservation that a candidate gets, where it may hold one."""
+        if self._strict:
+            self._awaited.update(eq_class.pool.buckets)
+        holding = self._holdings.get(candidate.uid)
+        if holding is None:
+            found = eq_class.earliest(candidate, None) if len(self._kept) < self._depth else None
+            return None if found is None else replace(found, given=self._now)
+        before = held or holding.revoked
+        if before is not None and (before.end < before.start + self._state.occupancy(candidate) or before.nodes != candidate.minimum):
+            holding.cause, holding.by = OWNER, ""
+            before = None
+        found = eq_class.earliest(candidate, before)
+        return found if found is None or found is before else replace(found, given=holding.given)
+
+    def _is_held_up(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
+        """Returns whether enough nodes are free now, and lower work holds some for a time before the candidate's end and own start."""
+        if shape.eq_class.pool.whole.total < candidate.minimum:
+            return False
+        before, promises = min(held.start, self._now + shape.duration), self.profile.promises
+        return any(promises[uid].start < before for uid, level in self._standing.items() if level < candidate.preemption_class)
+
+    def _keep(self, promise: BackfillReservation) -> None:
+        self._heirs.pop(promise.uid, None)
+        self._kept[promise.uid] = promise
+
+    def _revoke(self, uid: str) -> None:
+        self._holdings[uid].revoked = self.profile.remove(uid)
+        self.epoch += 1
+
+    def _restore(self, uids: Sequence[str]) -> None:
+        self.epoch += 1
+        for uid in uids:
+            holding = self._holdings[uid]
+            if holding.revoked is not None:
+                self.profile.add(holding.revoked)
+            holding.revoked, holding.cause, holding.by = None, "", ""
+            self._standing[uid] = holding.level
+
+    def _end(self, uid: str) -> None:
+        self._heirs.pop(uid, None)
+        self._standing.pop(uid, None)
+        self.profile.remove(uid)
+        self.epoch += 1
