@@ -1,12 +1,12 @@
 """Lists every gate between an allocation and its nodes, in the cycle's order and with numbers, for `quota explain`.
 
-The verdict, the reason and the sentence of a gate are those of the function that the cycle itself calls; the limits beside them are the
-numbers that it compares. Gates behind one that blocks are evaluated all the same, so that a person sees everything at once.
+The order, the verdict, the reason and the sentence of each gate are those of the cycle's own chain (`cycle.gates.GATES`); the limits
+beside them are the numbers that the gate compares. A gate behind one that blocks is evaluated too, so that a person sees all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 from lattice.errors import NotFound
 from lattice.quota.declared import DEFAULT
 from lattice.quota.gates import Blocked
-from lattice.scheduling.cycle.gates import admission, hard_quota, own_wishes, vcluster_limits
+from lattice.scheduling.cycle.gates import GATES
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.context import QueryContext, census, subject, time_text
@@ -32,7 +32,6 @@ from lattice.scheduling.queries.quota_answers import (
 )
 from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import NOTHING, Use
 
 ALLOCATIONS: Final = "allocations"
@@ -72,7 +71,7 @@ class Subject:
 def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExplanation:
     """Returns every gate for an allocation that waits or holds nodes; raises NotFound for any other."""
     found = _subject(context, uid)
-    gates = [build(context, found, reader) for build in _GATES]
+    gates = [*_chain(context, found, reader), _nodes(context, found)]
     first = next((at for at, gate in enumerate(gates) if gate.verdict == BLOCKS), None)
     if first is not None:
         gates[first] = msgspec.structs.replace(gates[first], first=True)
@@ -114,6 +113,13 @@ def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
     )
 
 
+def _chain(context: QueryContext, found: Subject, reader: Reader) -> Iterator[Gate]:
+    """Yields a row for each gate of the cycle's chain, in the chain's order; what holds nodes already is not checked again."""
+    for gate in GATES:
+        checked = gate.check(context.state, found.candidate, context.now) if found.candidate is not None else None
+        yield _ROWS[gate.name](context, found, reader, checked if isinstance(checked, Waiting) else None)
+
+
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
     """Returns the row of a gate that one of the cycle's own functions has judged."""
     if blocked is not None:
@@ -121,20 +127,17 @@ def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: 
     return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
 
 
-def _itself(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _itself(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of the allocation's own wishes (hold, not before, back-off) and of a closed vcluster."""
-    del reader
-    candidate = found.candidate
-    blocked = own_wishes(context.state, candidate, context.now) if candidate is not None else None
+    del context, found, reader
     return _gate("Itself", blocked, [], "" if blocked is not None else "not held, and its vcluster is open")
 
 
-def _hard_quota(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of the hard limits of its tenant and of its user, as the ledger checks them at commit."""
     del reader
     state, work = context.state, found.work
     account = state.accounts.get(work.tenant)
-    blocked = hard_quota(state, found.candidate, context.now) if found.candidate is not None else None
     if account is None:
         return _gate("HardQuota", blocked, [])
     claimed, alone = state.uses.claimed.get(work.tenant, NOTHING), state.uses.people.get((work.tenant, work.user), NOTHING)
@@ -149,18 +152,17 @@ def _hard_quota(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     return _gate("HardQuota", blocked, limits)
 
 
-def _budget(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _budget(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of the budgets of its tenant, its project and its user that make work wait once they are used up."""
-    del reader
-    candidate = found.candidate
-    if candidate is None:
+    del context, reader
+    if found.candidate is None:
         return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
-    blocked = budget(context.state.exhausted, candidate)
     return _gate("Budget", blocked, [], "" if blocked is not None else "no budget at whose end work waits is used up")
 
 
-def _quota_tree(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _quota_tree(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of the quota tree: every level from its group up to the first level."""
+    del context, blocked  # `place` has the level that blocks
     place = found.place
     if place is None:
         return Gate(gate="QuotaTree", verdict=UNLIMITED, message="no ElasticQuota is declared")
@@ -169,13 +171,12 @@ def _quota_tree(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     return waiting_at(place, reader, non_preemptible=found.work.non_preemptible)
 
 
-def _vcluster(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of its vcluster's limits, including how many nodes of other vclusters it may borrow."""
     del reader
     state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
     limits, borrowing = policy.limits, policy.borrowing
-    blocked = vcluster_limits(state, found.candidate, context.now) if found.candidate is not None else None
     own, shared = uses.users.get((name, work.user), NOTHING), uses.tenants.get((name, work.tenant), NOTHING)
     shown = [
         *_pair(
@@ -199,19 +200,17 @@ def _vcluster(context: QueryContext, found: Subject, reader: Reader) -> Gate:
     return _gate("VCluster", blocked, shown, "" if blocked is not None else f"it runs on {home}{others}")
 
 
-def _reservation(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _reservation(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
     """Returns the gate of the reservation that it names."""
-    del reader
+    del context, reader
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
         return Gate(gate="Reservation", verdict=UNLIMITED, message="it names none")
-    blocked = admission(context.state, candidate, context.now)
     return _gate("Reservation", blocked, [], "" if blocked is not None else f'reservation "{candidate.reservation}" admits it')
 
 
-def _nodes(context: QueryContext, found: Subject, reader: Reader) -> Gate:
+def _nodes(context: QueryContext, found: Subject) -> Gate:
     """Returns the gate of nodes: the last cycle's outcome where the search for nodes was reached."""
-    del reader
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Nodes", verdict=PASSES, message="it holds its nodes")
@@ -236,13 +235,12 @@ def _pair(
         yield Limit(of, running_field, ALLOCATIONS, use.running, found.starts, running, blocks)
 
 
-_GATES: Final[tuple[Callable[[QueryContext, Subject, Reader], Gate], ...]] = (
-    _itself,
-    _hard_quota,
-    _budget,
-    _quota_tree,
-    _vcluster,
-    _reservation,
-    _nodes,
-)
-"""The gates in the order of the cycle."""
+_ROWS: Final[Mapping[str, Callable[[QueryContext, Subject, Reader, Waiting | None], Gate]]] = {
+    "Itself": _itself,
+    "HardQuota": _hard_quota,
+    "Budget": _budget,
+    "QuotaTree": _quota_tree,
+    "VCluster": _vcluster,
+    "Reservation": _reservation,
+}
+"""How each gate of the chain is shown."""
