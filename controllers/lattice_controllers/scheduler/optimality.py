@@ -16,8 +16,9 @@ from lattice.daemon.logs import event
 from lattice.errors import Retry
 from lattice.scheduling.cycle.ranges import RANGES
 from lattice.scheduling.model.outcomes import Outcome, Placed
+from lattice.scheduling.model.strategies import lenders_for
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.optimum.formulation import Formulation, formulate, lenders_to, value_of
+from lattice.scheduling.optimum.formulation import Formulation, formulate, value_of
 from lattice.scheduling.optimum.solver import installed
 from lattice.scheduling.queries.context import ABOUT_NODES
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -107,7 +108,7 @@ class OptimalityMonitor:
             [one.candidate for one in meant],
             [one.score.total if one.score is not None else 0.0 for one in meant],
             home=vcluster if policy.home else "",
-            lenders=lenders_to(state.policies, vcluster),
+            lenders=frozenset(lenders_for(state.policies, vcluster, 0.0)),
             given=[node for one in meant if isinstance(one, Placed) for node in one.nodes],
         )
 

@@ -20,8 +20,9 @@ from lattice.quota.declared import Bindings
 from lattice.quota.forest import Forest
 from lattice.scheduling.conversion.policies import preemption_limits
 from lattice.scheduling.model.outcomes import Outcome, Placed, Waiting
+from lattice.scheduling.model.strategies import lenders_for
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.optimum.formulation import formulate, lenders_to, unknown_rules, value_of
+from lattice.scheduling.optimum.formulation import formulate, unknown_rules, value_of
 from lattice.scheduling.optimum.solver import Effort, best_plan, upper_bound
 from lattice.scheduling.queries import explanation
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan, Queues, Why
@@ -253,7 +254,7 @@ def _bound(context: QueryContext, outcomes: Sequence[Outcome]) -> Bound:
     candidates, scores = [one.candidate for one in meant], [one.score.total if one.score is not None else 0.0 for one in meant]
     vcluster, state = vclusters.pop(), context.state
     home = vcluster if state.policy(vcluster).home else ""
-    question = formulate(state.node_cache, candidates, scores, home=home, lenders=lenders_to(state.policies, vcluster))
+    question = formulate(state.node_cache, candidates, scores, home=home, lenders=frozenset(lenders_for(state.policies, vcluster, 0.0)))
     value, bound = value_of(meant), upper_bound(question.jobs, question.buckets)
     unknown = unknown_rules(state, vcluster, candidates, context.now)
     if len(candidates) > MOST_EXACT or any(one.maximum > one.minimum for one in candidates):

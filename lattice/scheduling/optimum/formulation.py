@@ -7,14 +7,14 @@ have placed at best: the metric "distance from the bound" and `lattice plan --op
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed
-from lattice.scheduling.model.policy import Limits, Policy
-from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.policy import Limits
+from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate
 from lattice.scheduling.optimum.solver import Bucket, Job
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -73,17 +73,9 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
         "strict order of submission": strategy_of(policy).strict,
         "the power budget": state.power.limit is not None,
         "quotas, limits and budgets": limited or policy.limits != Limits() or bool(state.exhausted) or state.quota_usage is not None,
-        "terms of lending": bool(lenders_to(state.policies, vcluster)),
+        "terms of lending": any(lenders_for(state.policies, vcluster, 0.0)),
     }
     return [rule for rule, in_force in known.items() if in_force]
-
-
-def lenders_to(policies: Mapping[str, Policy], vcluster: str) -> set[str]:
-    """Returns the vclusters whose idle nodes work of this one may borrow; none where it does not borrow."""
-    policy = policies.get(vcluster)
-    if policy is None or not policy.borrowing.borrow:
-        return set()
-    return {name for name, other in policies.items() if other.borrowing.lend and name != vcluster}
 
 
 def value_of(outcomes: Iterable[object]) -> float:

@@ -17,6 +17,7 @@ from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import BALANCED, Policy, Weights
+from lattice.scheduling.model.strategies import lenders_for
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority import cost
 from lattice.scheduling.priority.capacities import Capacities, Capacity, Homes
@@ -321,8 +322,7 @@ class Scoring:
     def _homes(self, vcluster: str) -> Homes:
         """Returns the homes on whose nodes work of the vcluster may run: its own, and those that lend to it."""
         policy = self.policies.get(vcluster) or Policy(vcluster)
-        lenders = [each.name for each in self.policies.values() if each.home and each.borrowing.lend] if policy.borrowing.borrow else []
-        return frozenset([vcluster if policy.home else "", *lenders])
+        return frozenset([vcluster if policy.home else "", *lenders_for(self.policies, vcluster, 0.0)])
 
     def _totals(self, columns: _Columns, terms: _Terms) -> list[float]:
         weights, now, reference = columns.weights, terms.now, terms.reference

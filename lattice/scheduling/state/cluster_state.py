@@ -109,7 +109,7 @@ class ClassThenWaiting:
     """The order without a cost function: the higher preemption class first, then the longer wait."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """Returns a tenth of the class of each; who submitted earlier wins a tie."""
+        """Returns a tenth of the preemption class as the score; the earlier submission wins a tie."""
         by_class = [Score(rank / 10) for rank in range(11)]
         return ScoreList([by_class[candidate.preemption_class] for candidate in candidates])
 

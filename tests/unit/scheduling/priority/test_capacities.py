@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lattice.errors import Corrupt
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Need, NodeFacts
-from lattice.scheduling.model.policy import Borrowing, Policy
+from lattice.scheduling.model.policy import BACKFILL, SENSITIVE_RESERVATION, Borrowing, Policy
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.capacities import Capacities, Capacity
 from lattice.scheduling.priority.scoring import Scoring
@@ -101,11 +101,12 @@ def test_work_is_judged_on_its_home_and_on_what_it_may_borrow() -> None:
     made.take((0, 1))
     wide = Candidate("p/a", "a", "p", "hpc", 5, 0.0, 3, 3, Need())
 
-    def conformance(borrow: bool) -> float:
+    def conformance(borrow: bool, lender: str = BACKFILL) -> float:
         hpc = Policy("hpc", home=True, borrowing=Borrowing(borrow=borrow))
-        scoring = Scoring(policies={"hpc": hpc, "ml": Policy("ml", home=True, borrowing=Borrowing(lend=True))})
+        scoring = Scoring(policies={"hpc": hpc, "ml": Policy("ml", lender, home=True, borrowing=Borrowing(lend=True))})
         found = scoring.score([wide], made, 0.0)[0].terms[8]
         scoring.validate(made)
         return found
 
     assert (conformance(False), conformance(True)) == (2 / 3, 1.0)
+    assert conformance(True, SENSITIVE_RESERVATION) == 2 / 3, "its policy never lends"
