@@ -21,8 +21,8 @@ from lattice.daemon.settings import CommonSettings
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
-from lattice.kube.resources import CONFIG_MAPS, NODES, PLANS
-from lattice.views import Node
+from lattice.kube.resources import CONFIG_MAPS, NODES, PLANS, VCLUSTERS
+from lattice.views import Node, VCluster
 from lattice.views.ledger import Plan
 from lattice_gateway import nodes
 from lattice_gateway.agents import AgentFiles, GrpcAgents
@@ -75,8 +75,10 @@ class Gateway:
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca="")
         self._plans = Informer(outside.cluster, PLANS, type=Plan, clock=outside.clock)
         files = AgentFiles(settings.agent_certificate, settings.agent_key, settings.agent_ca)
-        agents, scheduler = GrpcAgents(self._nodes.objects, files), LeadingScheduler(outside.cluster, files)
-        self._server = Server(outside.cluster, agents, scheduler, outside.clock, self._metrics)
+        agents, scheduler = GrpcAgents(self._nodes.objects, files), LeadingScheduler(outside.cluster, outside.clock, files)
+        self._scheduler = scheduler
+        self._vclusters = Informer(outside.cluster, VCLUSTERS, type=VCluster, clock=outside.clock)
+        self._server = Server(outside.cluster, agents, scheduler, outside.clock, self._metrics, self._nodes, self._vclusters)
         works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
         secrets = Secrets(outside.cluster, outside.clock)
         self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)
@@ -100,6 +102,8 @@ class Gateway:
             )
             for work in (
                 self._nodes.run(),
+                self._vclusters.run(),
+                self._scheduler.run(),
                 self._plans.run(),
                 self._server.usage.informer.run(),
                 self._certificate.follow(self._outside.clock),

@@ -1,21 +1,30 @@
-"""The scheduler as the gateway sees it: the leader's Lease says where it answers, mTLS says who asks and who answers."""
+"""The scheduler as the gateway sees it: the leader's Lease says where it answers, mTLS says who asks and who answers.
+
+Where it answers is kept for a second, and a connection for a minute: ten people who look at their work at a time cost one reading
+of the Lease and few handshakes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
 import aiohttp
 
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES
 from lattice.views import Lease
 from lattice_gateway.agents import AgentFiles
+from lattice_gateway.memory import Memory
 
 LEASE, NAMESPACE = "lattice-scheduler", "lattice-system"
 ANNOTATION: Final = "lattice.dev/answers"
@@ -23,6 +32,8 @@ ANNOTATION: Final = "lattice.dev/answers"
 SERVER_NAME: Final = "lattice-scheduler"
 """The host name in the scheduler's certificate, whatever its address."""
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 30.0
+ADDRESS_SECONDS, CONNECTION_SECONDS = 1.0, 60.0
+"""How long the leader's address, and connections to it, are used before they are made anew."""
 _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 """What the HTTP client's sentences say of its TLS, which is nothing for people."""
 
@@ -30,7 +41,9 @@ _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 class Scheduler(Protocol):
     """Who answers questions about the queue."""
 
-    async def ask(self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"") -> bytes:
+    async def ask(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
+    ) -> bytes:
         """The answer as JSON; Retry while no scheduler answers, else the error that it gives."""
         raise NotImplementedError
 
@@ -38,18 +51,32 @@ class Scheduler(Protocol):
 class LeadingScheduler:
     """The scheduler that holds the Lease."""
 
-    def __init__(self, cluster: Cluster, files: AgentFiles) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, files: AgentFiles) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._files = files
+        self._addresses: Memory[None, str] = Memory(clock, ADDRESS_SECONDS)
+        self._line: _SchedulerSession | None = None
 
-    async def ask(self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"") -> bytes:
-        """The leader's answer; a standby that still stands in the Lease is asked once, then the Lease is read again."""
+    async def run(self) -> None:
+        """Holds connections until cancelled, and then closes them."""
         try:
-            return await self._asked(await self._address(), method, path, query, body)
+            await asyncio.Event().wait()
+        finally:
+            if self._line is not None:
+                await self._line.session.close()
+
+    async def ask(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
+    ) -> bytes:
+        """The leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
+        known = self._addresses.get(None)
+        try:
+            return await self._asked(known[0] if known else await self._address(), method, path, query, body, seconds)
         except Retry as error:
-            if error.reason != "NotLeading":
+            if error.reason not in ("NotLeading", "SchedulerSilent") or isinstance(error.__cause__, TimeoutError):
                 raise
-        return await self._asked(await self._address(), method, path, query, body)
+        return await self._asked(await self._address(), method, path, query, body, seconds)
 
     async def _address(self) -> str:
         try:
@@ -61,16 +88,17 @@ class LeadingScheduler:
         address = lease.metadata.annotations.get(ANNOTATION, "")
         if not address.startswith("https://"):
             raise Retry("the scheduler that leads has not said where it answers (--answers-listen)", reason="SchedulerAway")
-        return address
+        return self._addresses.keep(None, address)
 
-    async def _asked(self, address: str, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes) -> bytes:
+    async def _asked(
+        self, address: str, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes, seconds: float
+    ) -> bytes:
         url = address.rstrip("/") + "".join("/" + quote(part, safe="") for part in path)
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
-        connector = aiohttp.TCPConnector(force_close=True)
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         try:
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-                session.request(method, url, params=query, data=body or None, ssl=self._context(), server_hostname=SERVER_NAME) as response,
+                self._session() as session,
+                session.request(method, url, params=query, data=body or None, server_hostname=SERVER_NAME, timeout=timeout) as response,
             ):
                 content = await response.read()
                 if response.status >= 300:
@@ -80,6 +108,27 @@ class LeadingScheduler:
             cause = _CONTEXT.sub("", str(error)) or type(error).__name__
             raise Retry(f"the scheduler does not answer at {address}: {cause}", reason="SchedulerSilent") from error
 
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """The connections of now: made anew each minute, and when a file has changed; the former end with their last answer."""
+        line, marks = self._line, self._marks()
+        if line is None or line.marks != marks or self._clock.monotonic() - line.made >= CONNECTION_SECONDS:
+            line, former = _SchedulerSession(aiohttp.TCPConnector(ssl=self._context()), marks, self._clock.monotonic()), line
+            self._line = line
+            if former is not None and not former.users:
+                await former.session.close()
+        line.users += 1
+        try:
+            yield line.session
+        finally:
+            line.users -= 1
+            if line is not self._line and not line.users:
+                await line.session.close()
+
+    def _marks(self) -> tuple[int, ...]:
+        paths = (self._files.authority, self._files.certificate, self._files.key)
+        return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)
+
     def _context(self) -> ssl.SSLContext:
         """The files as they are now."""
         try:
@@ -88,6 +137,16 @@ class LeadingScheduler:
         except (OSError, ssl.SSLError) as error:
             raise Rejected(f"{self._files.certificate} cannot be used: {error}", reason="CertificateUnreadable") from error
         return context
+
+
+class _SchedulerSession:
+    """Connections to the scheduler, and how many questions are on them."""
+
+    def __init__(self, connector: aiohttp.TCPConnector, marks: tuple[int, ...], made: float) -> None:
+        self.session = aiohttp.ClientSession(connector=connector)
+        self.marks = marks
+        self.made = made
+        self.users = 0
 
 
 def error_of(status: int, body: bytes) -> LatticeError:

@@ -19,12 +19,14 @@ from lattice.daemon.process import first_cause
 from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
 from lattice.errors import LatticeError, Retry, TooMany
 from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS
-from lattice.views import Allocation
+from lattice.views import Allocation, Node, VCluster
 from lattice_gateway.agents import Agents
 from lattice_gateway.attempts import Target, at_once, limit_to
 from lattice_gateway.identity import Authenticator, Identity
 from lattice_gateway.lines import Record
+from lattice_gateway.lists import NODE_LIST, STATUS, Lists
 from lattice_gateway.logs import LogStream
 from lattice_gateway.metrics import Metrics
 from lattice_gateway.query import Query, read_query
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 64
 """Streams of output that one person reads at a time."""
-MOST_QUESTIONS: Final = {"POST plan": 1}
+MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16}
 """Questions of one kind that one person has answered at a time, where it is another number than the usual one."""
 USUAL_QUESTIONS: Final = 8
 AGAIN_SECONDS: Final = {"POST plan": 2.0}
@@ -53,7 +55,10 @@ Question = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
 class Server:
     """Answers people; every stream is one request, and nothing outlives it."""
 
-    def __init__(self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics, nodes: Informer[Node],
+        vclusters: Informer[VCluster],
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._agents = agents
         self._clock = clock
@@ -62,6 +67,7 @@ class Server:
         self._rights = Rights(cluster, clock)
         self._turns: Counter[tuple[str, str]] = Counter()
         self._questions = Questions(cluster, self._rights, scheduler)
+        self._lists = Lists(self._rights, scheduler, nodes, vclusters)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
@@ -76,8 +82,9 @@ class Server:
         return app
 
     def _questions_served(self) -> tuple[tuple[str, str, Question], ...]:
-        asked, usage = self._questions, self.usage
+        asked, usage, lists = self._questions, self.usage, self._lists
         return (
+            ("GET", STATUS, lists.status), ("GET", NODE_LIST, lists.nodes),
             ("GET", WHY, asked.why), ("GET", QUEUE, asked.queue), ("GET", QUEUE_OF_ONE, asked.queue), ("GET", QUOTA, asked.quota),
             ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),

@@ -14,6 +14,7 @@ from lattice.cli.render.text import printable
 from lattice.errors import Denied, NotFound, Rejected
 
 if TYPE_CHECKING:
+    from lattice.cli.own_writes import OwnWrites
     from lattice.cli.stream import GatewayStream
     from lattice.kube.kubeconfig import ClusterConfig
 
@@ -154,7 +155,21 @@ class Console:
     @cached_property
     def cluster(self) -> Blocking:
         """Connects to the API server."""
-        return self.outside.connect(self.cluster_config, self._pass_warning)
+        cluster = self.outside.connect(self.cluster_config, self._pass_warning)
+        if self.own_writes is None:
+            return cluster
+        from lattice.cli.own_writes import NotingCluster
+
+        return NotingCluster(cluster, self.own_writes)
+
+    @cached_property
+    def own_writes(self) -> OwnWrites | None:
+        """Returns the versions that this person has written last in this cluster; None where nothing can be kept about them."""
+        from lattice.cli.own_files import state_folder
+        from lattice.cli.own_writes import OwnWrites
+
+        folder = state_folder(self.outside.environ, self.cluster_config)
+        return OwnWrites(folder / "writes", self.outside.now) if folder is not None else None
 
     def _pass_warning(self, sentence: str) -> None:
         """Shows a warning of the server, and keeps it, so that nothing is warned of twice."""

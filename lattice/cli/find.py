@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lattice.cli.render.allocations import is_final
 from lattice.cli.selection import range_of, split_references
 from lattice.errors import LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final
 from lattice.views import Allocation
 
 if TYPE_CHECKING:

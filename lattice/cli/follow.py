@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lattice.cli.render.allocations import is_final, label, state_line
+from lattice.cli.render.allocations import label, state_line
 from lattice.errors import Expired, NotFound, Retry
 from lattice.kube.cluster import EventKind
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final
 from lattice.views import Allocation
 
 if TYPE_CHECKING:

@@ -23,22 +23,35 @@ ANSWER_SECONDS = 40.0
 
 def find_gateway(console: Console) -> tuple[str, str]:
     """Returns URL and CA certificate: of `LATTICE_GATEWAY`, the configuration, else as the cluster says."""
+    data = read_public(console)
+    return gateway_at(console, data), str(data.get("ca") or "")
+
+
+def read_public(console: Console) -> dict[str, Any]:
+    """Returns what the cluster tells everybody, such as `gateway` and its `ca`; nothing where it tells nothing, but a gateway is named."""
     from lattice.kube.resources import CONFIG_MAPS
 
-    url = console.outside.environ.get("LATTICE_GATEWAY") or console.configuration.gateway
-    data: dict[str, str] = {}
     try:
-        data = console.cluster.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]).get("data") or {}
+        return console.cluster.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]).get("data") or {}
     except (NotFound, Denied):
-        if not url:
+        if not _named(console):
             raise NotFound(
                 "this cluster names no gateway: there is no ConfigMap lattice-public in lattice-system. Hint: set LATTICE_GATEWAY",
                 reason="GatewayUnknown",
             ) from None
-    url = url or data.get("gateway", "")
+        return {}
+
+
+def _named(console: Console) -> str:
+    return console.outside.environ.get("LATTICE_GATEWAY") or console.configuration.gateway
+
+
+def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
+    """Returns the URL of `LATTICE_GATEWAY`, the configuration, else as the cluster says; Rejected where that is no safe address."""
+    url = _named(console) or str(data.get("gateway") or "")
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
         raise Rejected(f"the gateway {url!r} is no https:// address", reason="BadInput")
-    return url.rstrip("/"), data.get("ca", "")
+    return url.rstrip("/")
 
 
 def open_logs(console: Console, namespace: str, name: str, **query: str) -> GatewayStream:

@@ -34,7 +34,7 @@ def open_stream(
 ) -> GatewayStream:
     """Sends the GET, or the POST of a body, with the kubeconfig's identity, and reads the head of the answer.
 
-    `seconds` is how long the gateway may be silent.
+    `seconds` is how long the gateway may be silent; a fourth of it, and 10 s at most, for making the connection.
     """
     import http.client
     import socket
@@ -48,10 +48,11 @@ def open_stream(
     identity = Credentials(there).identity()
     parts = urlsplit(url)
     host = parts.hostname or ""
+    patience = min(CONNECT_SECONDS, seconds / 4)
     connection: http.client.HTTPConnection = (
-        http.client.HTTPConnection(host, parts.port, timeout=CONNECT_SECONDS)
+        http.client.HTTPConnection(host, parts.port, timeout=patience)
         if identity.tls is None
-        else http.client.HTTPSConnection(host, parts.port, timeout=CONNECT_SECONDS, context=identity.tls)
+        else http.client.HTTPSConnection(host, parts.port, timeout=patience, context=identity.tls)
     )
     try:
         connection.connect()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 import os
 import ssl
 import tempfile
@@ -16,8 +15,6 @@ from lattice.errors import Denied, LatticeError, Rejected
 from lattice.kube.certificates import not_after
 from lattice.kube.kubeconfig import ClusterConfig, load
 from lattice.units import format_time
-
-log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
 PLUGIN_SECONDS = 300.0
@@ -79,7 +76,9 @@ class Credentials:
             config = load(self.config.source, self.config.context or None) if self.config.source else self.config
             self._identity = _identity(config)
         except LatticeError as error:
-            log.warning("CredentialsNotRenewed: %s", error.message)
+            import logging  # one-shot commands renew nothing, and should not wait for it
+
+            logging.getLogger(__name__).warning("CredentialsNotRenewed: %s", error.message)
             return False
         self.config, self._marks, self._made = config, marks, now
         return True

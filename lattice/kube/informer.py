@@ -32,6 +32,11 @@ FIRST_BACK_OFF = 0.2
 LONGEST_BACK_OFF = 30.0
 STOOD_SECONDS = 5.0
 """A watch that stood for so long after a complete list was no failure, though nothing happened there."""
+REACH_SECONDS = 2.0
+"""How long a reader waits at most until the cache has come to the version that he has seen."""
+_REACH_AGAIN_SECONDS = 0.005
+_TURNS, _ROUNDS = 3, 32
+"""Turns of the loop in which what a socket holds is read, decoded and applied; so often at most, which is more than a socket holds."""
 _YIELD_EVERY = 500
 
 
@@ -131,6 +136,29 @@ class Informer(Generic[T]):
         if self._reading is not None:
             self._reading.cancel()
         await waiter
+
+    async def reach(self, version: str = "") -> str:
+        """Returns the version that `objects` shows, once it is no older than this one and holds every change that has come to this machine.
+
+        Raises Retry where the watch is lost, as nothing tells then how old `objects` is; or where the version does not come.
+        """
+        wanted = int(version or 0)
+        until = self._clock.monotonic() + REACH_SECONDS
+        while True:
+            for _ in range(_ROUNDS):  # what has come in is read turn by turn
+                before = self.version
+                for _ in range(_TURNS):
+                    await self._clock.sleep(0)
+                if before == self.version:
+                    break
+            if self._lost or not self.synced.is_set():
+                raise Retry(f"the watch of {self.resource.name} is lost: how old its cache is cannot be told", reason="WatchLost")
+            if int(self.version) >= wanted:
+                return self.version
+            if self._clock.monotonic() >= until:
+                sentence = f"the cache of {self.resource.name} is at version {self.version}, and {wanted} is asked for"
+                raise Retry(sentence, reason="CacheBehind")
+            await self._clock.sleep(_REACH_AGAIN_SECONDS)
 
     async def _session(self) -> LatticeError | None:
         """One list or watch, under the watchdog; how it ended."""

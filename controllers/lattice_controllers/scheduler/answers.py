@@ -1,4 +1,4 @@
-"""The scheduler's HTTPS server: `why`, `queue`, `plan`, `quota` and recorded cycles, for the gateway alone, which has found out who asks.
+"""The scheduler's HTTPS server: answers and recorded cycles, for the gateway alone, which has found out who asks.
 
 Only the leader answers; a standby says who leads. Every answer is computed from the live state of the loop and
 changes nothing.
@@ -25,6 +25,7 @@ from lattice.errors import Denied, LatticeError, Rejected, Retry
 from lattice.scheduling.queries.answers import CycleLog, Cycles, Part, Plan, Queues, Why
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice.scheduling.recording.cycle_log import cycle_of
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ class Queries(Protocol):
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """Returns the queue of a vcluster; empty: of all."""
+        ...
+
+    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
+        """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
         ...
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
@@ -126,6 +131,7 @@ class AnswerServer:
         """Returns the routes."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_get("/v1/why/{uid}", self._answered(self._why))
+        app.router.add_get("/v1/status", self._answered(self._status))
         app.router.add_get("/v1/queue", self._answered(self._queue))
         app.router.add_get("/v1/queue/{vcluster}", self._answered(self._queue))
         app.router.add_post("/v1/plan", self._answered(self._plan))
@@ -146,6 +152,11 @@ class AnswerServer:
         if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
             raise Rejected(f"the parameter limit is {limit!r}: 1 to 10000", reason="ParameterInvalid", fields=("limit",))
         return await self._leading().queue(request.match_info.get("vcluster", ""), reader_of(request.query), int(limit or QUEUE_LIMIT))
+
+    async def _status(self, request: web.Request) -> msgspec.Struct:
+        query = request.query
+        selection, wide = selection_of(query), query.get("wide") == "true"
+        return await self._leading().status(selection, reader_of(query).user, version=version_of(query), wide=wide)
 
     async def _plan(self, request: web.Request) -> Part:
         try:
@@ -215,6 +226,25 @@ def _check_peer(request: web.Request) -> None:
         shown = ", ".join(names) or "nobody"
         event(log, "CallerRefused", logging.WARNING, caller=shown)
         raise Denied(f"questions are asked through the gateway, not by {shown}", reason="NotTheGateway")
+
+
+def selection_of(query: Mapping[str, str]) -> Selection:
+    """Returns what a question for rows selects; Rejected where it cannot be read."""
+    try:
+        after = float(query["after"]) if query.get("after") else None
+    except ValueError as error:
+        raise Rejected(f"the parameter after is {query['after']!r}: seconds since the epoch", reason="ParameterInvalid") from error
+    states = frozenset(state for state in query.get("states", "").split(",") if state)
+    vcluster, namespace = query.get("vcluster", ""), query.get("namespace", "")
+    return Selection(namespace=namespace, user=query.get("of", ""), states=states, vcluster=vcluster, after=after)
+
+
+def version_of(query: Mapping[str, str]) -> str:
+    """Returns the version that an answer is to be no older than; Rejected where it is none."""
+    version = query.get("version", "")
+    if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
+        raise Rejected(f"the parameter version is {version!r}: a resourceVersion", reason="ParameterInvalid", fields=("version",))
+    return version
 
 
 def reader_of(query: Mapping[str, str]) -> Reader:

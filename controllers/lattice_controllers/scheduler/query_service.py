@@ -1,7 +1,7 @@
 """Answers from the live state of one term: gathers the moment, asks the pure builders, and leaves everything as it was.
 
-Nothing holds the loop for long: `why`, `plan` and `queue` are answered in a thread, one at a time, by a cluster state of the moment
-at which they were asked; a large quota tree is looked at in slices.
+Nothing holds the loop for long: `status`, `why`, `plan` and `queue` are answered in a thread, one of a kind at a time, by a
+cluster state of the moment at which they were asked; a large quota tree is looked at in slices.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnap
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection, StatusRows
 from lattice.scheduling.queries.what_if import may_ever
 from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -39,6 +40,7 @@ from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Config, Tenant, VCluster
 from lattice_controllers.scheduler.pending_work import CandidateSource, PendingWork
+from lattice_controllers.scheduler.status_rows import StatusCache
 
 T = TypeVar("T")
 MOST_EXACT: Final = 100
@@ -106,7 +108,7 @@ class QueryService:
     def __init__(
         self, clock: Clock, state: ClusterState, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
         starts: StartForecasts, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant], config: LastKnown[Config],
-        usage: UsageView, quotas: QuotaView, overuse: OveruseView,
+        usage: UsageView, quotas: QuotaView, overuse: OveruseView, rows: StatusCache,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._state = state
@@ -120,8 +122,9 @@ class QueryService:
         self._usage = usage
         self._quotas = quotas
         self._overuse = overuse
-        self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
-        """One question to the planner, and one to a queue, at a time: every thread more takes its part of the loop's time."""
+        self._rows = rows
+        self._turn, self._reading, self._listing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        """One question to the planner, one to a queue, and one for rows at a time: every thread more takes its part of the loop's time."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
         """Returns why it waits; NotFound when it is not pending."""
@@ -151,6 +154,13 @@ class QueryService:
         async with self._reading:
             glimpse, known = self._glimpse(), list(self._vclusters)
             return await _aside(lambda: queues(glimpse, known, reader, limit, vcluster))
+
+    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
+        """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
+        reached, held = await self._rows.held_at(version)
+        async with self._listing:
+            rows, details = await _aside(lambda: self._rows.answer(held, selection, wide=wide))
+        return StatusRows(schema=STATUS_SCHEMA, user=user, version=reached, rows=rows, details=details)
 
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, as the reader may see them."""

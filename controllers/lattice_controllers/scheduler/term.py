@@ -69,6 +69,7 @@ from lattice_controllers.scheduler.recovery import Recovery, node_options
 from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
 from lattice_controllers.scheduler.silence_sweep import sweep_silence
+from lattice_controllers.scheduler.status_rows import StatusCache
 
 log = logging.getLogger(__name__)
 
@@ -221,10 +222,11 @@ class Term:
         announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
         self.occurrences = Occurrences(clock, announcer, measured, config=config)
         self.quota_status = QuotaStatus(cluster, clock, self.state, self.quotas, self.revocations, self.committer, measured)
+        allocations = Informer(cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True)
         self.queries = QueryService(
             clock, self.state, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=config, usage=self.updater, quotas=self.quotas,
-            overuse=self.revocations,
+            overuse=self.revocations, rows=StatusCache(allocations),
         )  # fmt: skip
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=NODE_LEASE_NAMESPACE, on_change=self.nodes.on_lease
@@ -234,7 +236,7 @@ class Term:
             Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
-            Informer(cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True),
+            allocations,
         ]  # fmt: skip
 
     def _silent(self) -> bool:

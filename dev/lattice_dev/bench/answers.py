@@ -1,4 +1,4 @@
-"""How long questions hold the scheduler's loop: `why`, `plan` and `queue` asked of a crowded machine through the queries of a leader.
+"""How long questions hold the scheduler's loop: `why`, `plan`, `queue` and `status`, asked of a leader of a crowded machine.
 
 The loop does nothing else meanwhile than to count the CPU time of its own thread from turn to turn; the baseline is the CPU time of the
 whole answer, for which the loop would be held if it gave the answer itself.
@@ -27,18 +27,22 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.queries import context
 from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
-from lattice.views.allocation import Allocation
+from lattice.scheduling.queries.status_rows import Selection
+from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Condition, Lifecycle
 from lattice.views.cluster import Config, Tenant, VCluster
 from lattice.views.ledger import TenantAccount
 from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.query_service import QueryService
+from lattice_controllers.scheduler.status_rows import StatusCache
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import NOW, crowd
 
 HELD: Final = Aim(10.0)
 """Nothing holds the loop for longer, milliseconds."""
+LISTED: Final = 10_000
+AT: Final = "2026-11-21T12:00:00Z"
 ASKED: Final = 5
 """Allocations that are asked about, from the head of the queue to its end."""
 READER: Final = Reader("user01", frozenset({"physics"}))
@@ -84,7 +88,11 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
         await _ask(lambda: queries.plan([DOCUMENT], READER, optimal=False), plan)
         await _ask(lambda: queries.queue("", READER, 200), queue)
         say(place / len(chosen))
-    return [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
+    rows = Held()
+    for _ in chosen:  # the first writes every row
+        await _ask(lambda: queries.status(Selection(namespace="physics"), "user01", version="", wide=False), rows)
+    figures = [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
+    return [*figures, rows.figure(f"loop held by status, {LISTED:,} allocations")]
 
 
 async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
@@ -112,6 +120,29 @@ async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> 
     held.waits.append(max(waits) * 1e3)
 
 
+class _HeldAllocations:
+    """A cache of allocations whose watch lives."""
+
+    def __init__(self, allocations: Sequence[Allocation]) -> None:
+        self.objects = {one.metadata.key: one for one in allocations}
+
+    async def reach(self, version: str) -> str:
+        return version or "1"
+
+
+def _listed(count: int) -> list[Allocation]:
+    """Allocations of one user that wait, as the scheduler holds them."""
+    said = Condition(type="Scheduled", status="False", reason="WaitingForNodes", last_transition_time=AT)
+    return [
+        Allocation(
+            metadata=Metadata(name=f"job-{number:05d}", namespace="physics", uid=f"{number:08d}", creation_timestamp=AT),
+            spec=AllocationSpec(tenant="physics", user="user01", vcluster="hpc", lifecycle=Lifecycle(walltime="24h")),
+            status=AllocationStatus(number=number, phase="Pending", submit_time=AT, conditions=(said,)),
+        )
+        for number in range(count)
+    ]
+
+
 def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
     """The query service of a scheduler that has just had a cycle, and the uids of what waits there in order."""
     _, state, crowded = crowd(nodes, pending, seed=1)
@@ -131,7 +162,7 @@ def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
     queries = QueryService(
         clock, state, waiting, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": hpc},
         tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=LastKnown[Config]("lattice"), usage=sources,
-        quotas=sources, overuse=sources,
+        quotas=sources, overuse=sources, rows=StatusCache(_HeldAllocations(_listed(LISTED))),
     )  # fmt: skip
     return queries, list(waiting.reasons)
 

@@ -22,6 +22,7 @@ from lattice_dev.bench import (
     figures,
     footprint,
     latency,
+    lists,
     optimum,
     peers,
     quota,
@@ -134,6 +135,10 @@ async def _writes(at: Driver, size: Size) -> list[Figure]:
     return found + await costs.measure(at, rounds=size.rounds, each=WRITES_A_ROUND)
 
 
+async def _lists(at: Driver, size: Size) -> list[Figure]:
+    return await lists.measure(at, (size.pending, 10 * size.pending))
+
+
 async def _memory(at: Driver, size: Size) -> list[Figure]:
     return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
 
@@ -141,6 +146,7 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life; what each kind costs the API server", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
+    Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("rates", "creations, admissions, whole lives", lambda size: Options(nodes=0, hollow=size.admissions), _rates),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.leadership import Leadership, leadership
-from lattice.cli.render.allocations import phase_of
 from lattice.cli.render.text import fields
 from lattice.errors import Denied, NotFound
 from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEDGERS, NODES
 from lattice.models.conditions import LEDGER_CONDITION
+from lattice.scheduling.queries.status_rows import phase_of
 from lattice.views import Allocation, Config, Ledger, Node
 
 if TYPE_CHECKING:

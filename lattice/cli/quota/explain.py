@@ -11,10 +11,11 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.find import Finder
 from lattice.cli.gateway import ask_scheduler
-from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.render.allocations import label
 from lattice.cli.render.gates import gate_lines
 from lattice.errors import NotFound
 from lattice.scheduling.queries.quota_answers import QuotaExplanation
+from lattice.scheduling.queries.status_rows import is_final, phase_of
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 
 from lattice.cli.render.answers import expected_sentence, start_cell
 from lattice.cli.render.text import Column, age, clock, fields, plural, span, table
-from lattice.lifecycle.conditions import condition
-from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED, UNKILLABLE
+from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, PENDING
 from lattice.scheduling.queries.answers import ExpectedStart
+from lattice.scheduling.queries.status_rows import (
+    StatusDetail,
+    StatusRow,
+    blocker,
+    expected_of,
+    is_final,
+    leaving,
+    phase_of,
+    place_or_reason,
+    since,
+    submitted,
+)
 from lattice.units import format_clock, parse_duration, parse_time
-from lattice.views import Allocation, Attempt, Condition, Exit
+from lattice.views import Allocation, Attempt, Exit
 
 _COLUMNS = (
     Column("NAMESPACE", shrink_to=8),
@@ -35,60 +46,9 @@ _COLUMNS = (
 )
 
 
-def phase_of(allocation: Allocation) -> str:
-    """Returns its phase; Pending before the scheduler has seen it."""
-    return allocation.status.phase or PENDING
-
-
-def is_final(allocation: Allocation) -> bool:
-    """Tells whether it has ended for good."""
-    return phase_of(allocation) in FINAL_PHASES
-
-
 def label(allocation: Allocation) -> str:
     """Returns its name in sentences: its number, or its name while it has none."""
     return str(allocation.status.number or allocation.metadata.name)
-
-
-def since(allocation: Allocation) -> str | None:
-    """Returns since when it is in the state that it shows."""
-    status = allocation.status
-    if is_final(allocation):
-        finished = condition(status.conditions, FINISHED)
-        return status.end_time or (finished.last_transition_time if finished else None)
-    if phase_of(allocation) == PENDING:
-        scheduled = condition(status.conditions, SCHEDULED)
-        waiting = scheduled is not None and scheduled.status == "False"
-        return scheduled.last_transition_time if waiting and scheduled is not None else submitted(allocation)
-    return status.start_time or submitted(allocation)
-
-
-def submitted(allocation: Allocation) -> str:
-    """Returns when it was submitted."""
-    return allocation.status.submit_time or allocation.metadata.creation_timestamp
-
-
-def blocker(allocation: Allocation) -> Condition | None:
-    """Returns the condition that says why it is not running, or how it ended."""
-    conditions = allocation.status.conditions
-    if is_final(allocation):
-        return condition(conditions, FINISHED) or condition(conditions, READY)
-    scheduled = condition(conditions, SCHEDULED)
-    if scheduled is not None and scheduled.status != "True":
-        return scheduled
-    return condition(conditions, READY)
-
-
-def leaving(allocation: Allocation) -> str:
-    """Returns `Ending`, or the wish that it end which no status shows yet; empty for work that goes on or has ended."""
-    if is_final(allocation):
-        return ""
-    why = condition(allocation.status.conditions, READY)
-    if why is not None and why.reason in (ENDING, UNKILLABLE):
-        return why.reason
-    if allocation.metadata.deletion_timestamp:
-        return "DeleteRequested"
-    return "CancelRequested" if allocation.spec.cancel is not None else ""
 
 
 def kill_sentence(allocation: Allocation, now: float) -> str:
@@ -100,9 +60,7 @@ def kill_sentence(allocation: Allocation, now: float) -> str:
     over = parse_time(status.start_time) + _seconds(allocation)
     if at is None and lifecycle.walltime and over < now:
         at = over + parse_duration(lifecycle.grace_period)
-    if at is None:
-        return ""
-    return f"KILL in {span(at - now)}" if at > now else f"KILL was due {span(now - at)} ago"
+    return _kill_words(at, now)
 
 
 def end_lines(allocation: Allocation) -> list[str]:
@@ -116,23 +74,10 @@ def end_lines(allocation: Allocation) -> list[str]:
     return [f"{name} {state}", *more, *hint]
 
 
-def where_or_why(allocation: Allocation, kill: str = "") -> str:
-    """Returns the nodes of work that runs or has completed, else the reason in brackets, with `kill` behind it for work that ends."""
-    phase, status = phase_of(allocation), allocation.status
-    if leaving(allocation) or kill:
-        return f"({', '.join(filter(None, (leaving(allocation) or 'WalltimeExceeded', kill)))})"
-    if phase in (RUNNING, COMPLETED) and status.nodes:
-        return status.nodes
-    why = blocker(allocation)
-    if why is None:
-        return "(NotYetEvaluated)" if phase == PENDING else status.nodes
-    code = f", exit {status.exit.code}" if phase not in (PENDING, CANCELLED) and status.exit is not None and status.exit.code else ""
-    return f"({why.reason}{code})"
-
-
 def state_line(allocation: Allocation) -> str:
     """Returns its phase, and the nodes or the reason where they say more than the phase does."""
-    phase, more = phase_of(allocation), where_or_why(allocation)
+    wish = leaving(allocation)
+    phase, more = phase_of(allocation), f"({wish})" if wish else place_or_reason(allocation)
     return phase if more == f"({phase})" else f"{phase} {more}".rstrip()
 
 
@@ -147,68 +92,64 @@ def reason_sentence(allocation: Allocation) -> str:
     return f"{why.reason}: {message}" if message else why.reason
 
 
-def expected_cell(allocation: Allocation, now: float) -> str:
-    """Says when a pending one is expected to start: `in 12m–1h17m`, from even odds to nine times of ten."""
-    return start_cell(_expected(allocation), now)
-
-
-_NO_START = frozenset({"VClusterClosed", "Held", "NeverFits"})
-"""Reasons beside which an expected start of the moment before would be wrong."""
-
-
-def _expected(allocation: Allocation) -> ExpectedStart | None:
-    found = allocation.status.expected_start
-    why = blocker(allocation)
-    if found is None or phase_of(allocation) != PENDING or (why is not None and why.reason in _NO_START):
-        return None
-    return ExpectedStart(p50=found.p50, p90=found.p90, reason=found.reason)
-
-
-def elapsed(allocation: Allocation, now: float) -> str:
-    """Returns how long it has run, or ran."""
-    status = allocation.status
-    if not status.start_time:
-        return ""
-    end = parse_time(status.end_time) if status.end_time else now
-    return format_clock(end - parse_time(status.start_time))
-
-
-def allocation_table(
-    allocations: Sequence[Allocation], *, now: float, wide: bool, users: bool, namespaces: bool, width: int, color: bool
+def status_table(
+    rows: Sequence[StatusRow], details: Sequence[StatusDetail], *, now: float, users: bool, namespaces: bool, width: int, color: bool
 ) -> list[str]:
-    """Returns the book's columns, and one that shows the nodes, or the reason, and since when."""
-    rows = [_row(one, now, wide, users, namespaces) for one in allocations]
-    return table(_COLUMNS, rows, width=0 if wide else width, color=color)
+    """Returns the book's columns, and one that shows the nodes, or the reason, and since when; with as many `details` the wide table."""
+    cells = [_cells(row, now, users=users or bool(details), namespaces=namespaces) for row in rows]
+    extra = [_extra(detail) for detail in details] or [_NO_EXTRA] * len(rows)
+    return table(_COLUMNS, [left + right for left, right in zip(cells, extra, strict=True)], width=width, color=color)
 
 
-def _row(one: Allocation, now: float, wide: bool, users: bool, namespaces: bool) -> list[str]:
-    extra = ["", "", "", "", "", "", ""]
-    if wide:
-        why = blocker(one)
-        extra = [
-            one.spec.tags.get("name", ""),
-            one.spec.tenant,
-            one.spec.project,
-            str(one.status.attempt or ""),
-            str(one.spec.lifecycle.preemption_class),
-            one.status.score.total if one.status.score is not None else "",
-            why.message if why is not None else "",
-        ]
-    return [
-        one.metadata.namespace if namespaces else "",
-        str(one.status.number or ""),
-        one.metadata.name,
-        one.spec.user if users or wide else "",
-        phase_of(one),
-        str(one.status.node_count or one.spec.resources.nodes),
-        clock(one.spec.lifecycle.walltime),
-        elapsed(one, now),
-        one.spec.vcluster,
-        age(since(one), now),
-        expected_cell(one, now),
-        where_or_why(one, kill_sentence(one, now)),
-        *extra,
-    ]
+_NO_EXTRA = ("", "", "", "", "", "", "")
+
+
+def _cells(row: StatusRow, now: float, *, users: bool, namespaces: bool) -> tuple[str, ...]:
+    return (
+        row.namespace if namespaces else "",
+        str(row.number or ""),
+        row.name,
+        row.user if users else "",
+        row.phase,
+        row.nodes,
+        clock(row.walltime),
+        format_clock((now if row.end is None else row.end) - row.start) if row.start is not None else "",
+        row.vcluster,
+        span(now - row.since) if row.since is not None else "",
+        start_cell(_expected_in(row), now) if row.expected_reason is not None else "",
+        _place(row, now),
+    )
+
+
+def _extra(detail: StatusDetail) -> tuple[str, ...]:
+    return (
+        detail.job,
+        detail.tenant,
+        detail.project,
+        str(detail.attempt or ""),
+        str(detail.preemption_class),
+        detail.score,
+        detail.message,
+    )
+
+
+def _expected_in(row: StatusRow) -> ExpectedStart:
+    return ExpectedStart(p50=row.expected_p50, p90=row.expected_p90, reason=row.expected_reason or "")
+
+
+def _place(row: StatusRow, now: float) -> str:
+    """Returns the nodes or the reason; of work that ends why, and when KILL follows."""
+    if not row.leaving and row.kill is None and (row.over is None or row.over >= now):
+        return row.place
+    at = row.kill if row.kill is not None or row.over is None or row.over >= now else row.over + row.grace_seconds
+    kill = _kill_words(at, now)
+    return f"({', '.join(filter(None, (row.leaving or 'WalltimeExceeded', kill)))})"
+
+
+def _kill_words(at: float | None, now: float) -> str:
+    if at is None:
+        return ""
+    return f"KILL in {span(at - now)}" if at > now else f"KILL was due {span(now - at)} ago"
 
 
 def allocation_details(one: Allocation, now: float) -> list[str]:
@@ -245,6 +186,11 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Next", _next(one)),
         ]
     )
+
+
+def _expected(one: Allocation) -> ExpectedStart | None:
+    found = expected_of(one)
+    return ExpectedStart(p50=found.p50, p90=found.p90, reason=found.reason) if found is not None else None
 
 
 def _nodes(one: Allocation) -> str:

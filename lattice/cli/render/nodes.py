@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lattice.cli.render.text import Column, age, fields, memory, table
+from lattice.cli.render.text import Column, age, fields, memory, span, table
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import READY
-from lattice.views import Node, VCluster
+from lattice.scheduling.queries.node_rows import NodeRow, state_of
+from lattice.views import Node
 from lattice.views.cluster import Capabilities
 
 _COLUMNS = (
@@ -32,64 +33,30 @@ _COLUMNS = (
 )
 
 
-def state_of(node: Node) -> str:
-    """Returns its state without marks such as `+drain`: the operator's word alone."""
-    return node.status.state
-
-
-def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
-    """Returns the vclusters at home in each group."""
-    found: dict[str, list[str]] = {}
-    for one in vclusters:
-        for group in one.spec.nodes.selector.group if one.spec.nodes.selector is not None else ():
-            found.setdefault(group, []).append(one.metadata.name)
-    return {group: ",".join(sorted(names)) for group, names in found.items()}
-
-
-def reason_of(node: Node) -> str:
-    """Says why it is not Ready: an operator's words before the machine's."""
-    ready = condition(node.status.conditions, READY)
-    if node.spec.disable is not None:
-        return _wish(node.spec.disable.reason, node.spec.disable.by)
-    if node.spec.drain is not None:
-        return _wish(node.spec.drain.reason, node.spec.drain.by)
-    if ready is not None and ready.status != "True":
-        return ready.reason
-    return "hollow" if node.status.hollow else ""
-
-
-def _wish(reason: str, by: str) -> str:
-    return f"{reason} ({by})" if by else reason
-
-
-def node_table(nodes: Sequence[Node], home: Mapping[str, str], *, now: float, wide: bool, width: int, color: bool) -> list[str]:
+def node_table(rows: Sequence[NodeRow], home: Mapping[str, str], *, now: float, wide: bool, width: int, color: bool) -> list[str]:
     """Returns one line a node; the reason of a node that is not Ready is the operator's own."""
-    return table(_COLUMNS, [_row(node, home, now, wide) for node in nodes], width=0 if wide else width, color=color)
+    return table(_COLUMNS, [_cells(row, home, now, wide=wide) for row in rows], width=0 if wide else width, color=color)
 
 
-def _row(node: Node, home: Mapping[str, str], now: float, wide: bool) -> list[str]:
-    status, had = node.status, node.status.capabilities
-    ready = condition(status.conditions, READY)
-    extra = ["", "", "", "", "", "", "", ""]
-    if wide:
-        index = "" if status.index is None else str(status.index)
-        features = ",".join(sorted({*node.spec.features, *had.features}))
-        extra = [node.spec.switch, features, index, status.kernel, status.agent_version, status.address]
-        extra.append(short_fingerprint(status.fingerprint))
-        extra.append(ready.message if ready is not None else "")
-    return [
-        node.metadata.name,
-        state_of(node),
-        age(status.since, now),
-        reason_of(node),
-        str(had.cpus or ""),
-        memory(had.memory),
-        str(had.gpus or ""),
-        had.gpu_type,
-        home.get(node.spec.group, ""),
-        node.spec.group,
-        *extra,
-    ]
+def _cells(row: NodeRow, home: Mapping[str, str], now: float, *, wide: bool) -> tuple[str, ...]:
+    index = "" if row.index is None else str(row.index)
+    extra = (row.switch, row.features, index, row.kernel, row.agent, row.address, row.conformance, row.message)
+    return (
+        row.name,
+        row.state,
+        span(now - row.since) if row.since is not None else "",
+        row.reason,
+        str(row.cpus or ""),
+        memory(row.memory),
+        str(row.gpus or ""),
+        row.gpu_type,
+        home.get(row.group, ""),
+        row.group,
+        *(extra if wide else _NO_EXTRA),
+    )
+
+
+_NO_EXTRA = ("", "", "", "", "", "", "", "")
 
 
 def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
@@ -120,11 +87,6 @@ def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
             ("Hollow", "nothing runs here, the agent only waits" if status.hollow else ""),
         ]
     )
-
-
-def short_fingerprint(fingerprint: str) -> str:
-    """Returns enough of it to tell the fingerprints of a site apart."""
-    return fingerprint.removeprefix("sha256:")[:12]
 
 
 def _beside_memory(had: Capabilities) -> str:

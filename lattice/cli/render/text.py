@@ -13,6 +13,7 @@ from lattice.units import format_bytes, format_clock, parse_duration, parse_time
 
 NOTHING: Final = "—"
 """What a cell shows that has no value."""
+_EMPTY: Final = frozenset({"", NOTHING})
 _GAP = "  "
 _SPANS: Final = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
 """Each unit, its seconds, and the same of the next smaller one."""
@@ -78,18 +79,37 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
     """Returns the lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
-    kept = [at for at in range(len(columns)) if not rows or any(row[at] not in ("", NOTHING) for row in rows)]
+    columned: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    kept = [at for at, texts in enumerate(columned) if not rows or not _EMPTY.issuperset(texts)]
+    drawn = {at: _Drawn(columned[at]) for at in kept}
     while True:
         heads = [columns[at] for at in kept]
-        cells = [[_cell(row[at]) or NOTHING for at in kept] for row in rows]
-        columned = zip(*cells, strict=True) if cells else [()] * len(heads)
-        widths = [max([_width(head.title), *map(_width, column)]) for head, column in zip(heads, columned, strict=True)]
+        widths = [max(_width(columns[at].title), drawn[at].width) for at in kept]
         leaving = [at for at in kept if columns[at].leave]
         if _fit(heads, widths, width) or not leaving:
             break
         kept.remove(min(leaving, key=lambda at: columns[at].leave))
+    shown = [drawn[at] for at in kept]
+    cells = list(zip(*(one.cells for one in shown), strict=True))
     lines = [_line([head.title for head in heads], heads, widths, color=False)]
+    if not color and all(one.is_plain and one.width <= width for one, width in zip(shown, widths, strict=True)):
+        form = _GAP.join(f"%{'' if head.right else '-'}{width}s" for head, width in zip(heads, widths, strict=True))
+        return lines + [(form % row).rstrip() for row in cells]
     return lines + [_line(row, heads, widths, color=color) for row in cells]
+
+
+class _Drawn:
+    """Holds one column as it is shown: its cells, its width, and whether each character of it is one place wide."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        joined = "".join(texts)
+        self.is_plain = joined.isascii() and joined.isprintable()
+        if self.is_plain:
+            self.cells = [text or NOTHING for text in texts]
+            self.width = max(map(len, self.cells), default=0)
+        else:
+            self.cells = [_cell(text) or NOTHING for text in texts]
+            self.width = max(map(_width, self.cells), default=0)
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
@@ -119,7 +139,11 @@ def age(text: str | None, now: float) -> str:
 
 def span(seconds: float) -> str:
     """Writes a length of time in its two largest units."""
-    rest = max(0, int(seconds))
+    return _span(max(0, int(seconds)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _span(rest: int) -> str:
     for unit, size, finer, least in _SPANS:
         if rest >= size:
             count, second = rest // size, rest % size // least

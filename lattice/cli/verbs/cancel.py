@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.find import Finder
-from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.render.allocations import label
 from lattice.cli.render.text import plural
 from lattice.cli.selection import parse_states
 from lattice.errors import LatticeError, Rejected
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final, phase_of
 from lattice.views import Allocation
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.find import Finder
-from lattice.cli.render.allocations import label, phase_of
+from lattice.cli.render.allocations import label
 from lattice.errors import LatticeError, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import PENDING
+from lattice.scheduling.queries.status_rows import phase_of
 from lattice.views import Allocation
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from lattice.cli import exits
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
 from lattice.cli.gateway import open_logs
-from lattice.cli.render.allocations import is_final, label, state_line
+from lattice.cli.render.allocations import label, state_line
 from lattice.cli.render.log_lines import End, LineAssembler, Printed, Remark, Shown
 from lattice.cli.selection import oldest_end
 from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final
 from lattice.units import format_time
 from lattice.views import Allocation
 from lattice.views.work import Work

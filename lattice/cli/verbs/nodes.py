@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lattice.cli import exits
-from lattice.cli.render.nodes import homes, node_details, node_table, state_of
+from lattice.cli.from_memory import ask_memory
+from lattice.cli.render.nodes import node_details, node_table
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.resources import NODES, VCLUSTERS
 from lattice.models.conditions import NODE_STATES
+from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRow, NodeRows, homes, node_row
 from lattice.units import expand_nodes, fold_nodes
 from lattice.views import Node, VCluster
 
@@ -31,15 +35,15 @@ def run(console: Console) -> int:
     """Shows all nodes, some, or everything about one."""
     args = console.args
     names = [name for text in args.nodes for name in expand_nodes(text)]
-    listed = console.cluster.list(NODES, type=Node).items if len(names) != 1 else [_one(console, names[0])]
-    home = _homes(console)
-    found = keep(listed, names, parse_node_states(args.state), args.group or "", args.vcluster or "", home)
-    missing = [name for name in names if name not in {node.metadata.name for node in listed}]
+    states = parse_node_states(args.state)
+    if len(names) == 1 and console.format == "table":
+        return _show_one(console, names[0], states)
+    whole = console.is_document or len(names) == 1
+    rows, home = (None if whole else _from_gateway(console)) or _from_server(console, names)
+    found = keep(rows, names, states, args.group or "", args.vcluster or "", home)
+    missing = [name for name in names if name not in {row.name for row in rows}]
     if console.is_document:
-        raw = [console.cluster.get(NODES, found[0].metadata.name, type=dict[str, Any])] if len(found) == 1 else _raw(console, found)
-        console.objects("LatticeNode", raw, one=len(names) == 1)
-    elif len(names) == 1 and found and console.format == "table":
-        console.say(*node_details(found[0], home, console.outside.now()))
+        console.objects("LatticeNode", _raw(console, found), one=len(names) == 1)
     elif found:
         now, width = console.outside.now(), console.outside.columns
         console.say(*node_table(found, home, now=now, wide=console.format == "wide", width=width, color=console.color))
@@ -50,6 +54,34 @@ def run(console: Console) -> int:
     return exits.DONE
 
 
+def _show_one(console: Console, name: str, states: frozenset[str]) -> int:
+    """Shows everything about a node, if it is one of those that are asked for."""
+    args, node, home = console.args, _one(console, name), _homes(console)
+    if keep([node_row(node)], [name], states, args.group or "", args.vcluster or "", home):
+        console.say(*node_details(node, home, console.outside.now()))
+    else:
+        console.note("No nodes")
+    return exits.DONE
+
+
+def _from_gateway(console: Console) -> tuple[Sequence[NodeRow], Mapping[str, str]] | None:
+    """Returns the rows of the gateway's cache, and the vclusters at home in each group; None where they are not to be had."""
+    body = ask_memory(console, "/v1/nodes", {"version": NODES.plural, "vclusters": VCLUSTERS.plural}, {})
+    if body is None:
+        return None
+    try:
+        answer = msgspec.json.decode(body, type=NodeRows)
+    except msgspec.DecodeError:
+        return None  # of another version than this program
+    return (answer.rows, answer.homes) if answer.schema == NODES_SCHEMA else None
+
+
+def _from_server(console: Console, names: Sequence[str]) -> tuple[Sequence[NodeRow], Mapping[str, str]]:
+    """Returns the same of what the API server lists; of one node alone where one is named."""
+    listed = console.cluster.list(NODES, type=Node).items if len(names) != 1 else [_one(console, names[0])]
+    return [node_row(node) for node in listed], _homes(console)
+
+
 def _one(console: Console, name: str) -> Node:
     try:
         return console.cluster.get(NODES, name, type=Node)
@@ -57,8 +89,10 @@ def _one(console: Console, name: str) -> Node:
         raise NotFound(f'no node "{name}". Hint: `lattice nodes` lists them', reason="NodeNotFound") from error
 
 
-def _raw(console: Console, found: Sequence[Node]) -> list[dict[str, Any]]:
-    wanted = {node.metadata.name for node in found}
+def _raw(console: Console, found: Sequence[NodeRow]) -> list[dict[str, Any]]:
+    if len(found) == 1:
+        return [console.cluster.get(NODES, found[0].name, type=dict[str, Any])]
+    wanted = {row.name for row in found}
     return [item for item in console.cluster.list(NODES, type=dict[str, Any]).items if item["metadata"]["name"] in wanted]
 
 
@@ -80,24 +114,17 @@ def parse_node_states(text: str | None) -> frozenset[str]:
 
 
 def keep(
-    nodes: Sequence[Node], names: Sequence[str], states: frozenset[str], group: str, vcluster: str, home: dict[str, str]
-) -> list[Node]:
+    rows: Sequence[NodeRow], names: Sequence[str], states: frozenset[str], group: str, vcluster: str, home: Mapping[str, str]
+) -> list[NodeRow]:
     """Keeps the nodes that are asked for: in the order asked, else by index."""
     order = {name: at for at, name in enumerate(names)}
     kept = [
-        node
-        for node in nodes
-        if (not names or node.metadata.name in order)
-        and (not states or state_of(node) in states)
-        and (not group or node.spec.group == group)
-        and (not vcluster or vcluster in home.get(node.spec.group, "").split(","))
+        row
+        for row in rows
+        if (not names or row.name in order)
+        and (not states or row.state in states)
+        and (not group or row.group == group)
+        and (not vcluster or vcluster in home.get(row.group, "").split(","))
     ]
-    last = len(nodes)
-    return sorted(
-        kept,
-        key=lambda node: (
-            order.get(node.metadata.name, last),
-            node.status.index if node.status.index is not None else 1 << 30,
-            node.metadata.name,
-        ),
-    )
+    last = len(rows)
+    return sorted(kept, key=lambda row: (order.get(row.name, last), row.index if row.index is not None else 1 << 30, row.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lattice.cli.selection import oldest_end, parse_states
@@ -39,6 +40,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
 
 
+@dataclass(frozen=True)
+class StatusQuery:
+    """Says which allocations: of which namespace (empty: all) and user (empty: all, unless `mine`), and what of theirs."""
+
+    namespace: str
+    user: str
+    mine: bool
+    states: frozenset[str]
+    vcluster: str
+    after: float | None
+    """What ended before is left out."""
+
+    @property
+    def fields(self) -> str:
+        """Returns what the API server selects by."""
+        return f"spec.user={self.user}" if self.user else ""
+
+
 def run(console: Console) -> int:
     """Shows the allocations once, or again and again."""
     show = _named if console.args.allocations else _listed
@@ -59,13 +78,6 @@ def _named(console: Console) -> int:
     return show_named(console)
 
 
-def _selector(console: Console) -> str:
-    args = console.args
-    if args.user:
-        return f"spec.user={args.user}"
-    return "" if args.all or args.all_namespaces else f"spec.user={console.user}"
-
-
 def _listed(console: Console) -> int:
     args = console.args
     states = parse_states(args.state)
@@ -74,9 +86,26 @@ def _listed(console: Console) -> int:
             raise Rejected("--active and --since exclude each other: what has not ended has no end", reason="BadInput")
         states = (states or frozenset(PHASES)) - FINAL_PHASES
     after = None if states and not args.since else oldest_end(args.since, console.outside.now())
+    mine = not (args.user or args.all or args.all_namespaces)
     namespace = "" if args.all_namespaces else console.namespace
-    fields = _selector(console)
-    console.cluster.ask_list(ALLOCATIONS, namespace, fields=fields)
-    from lattice.cli.verbs.status_view import StatusQuery, show_list  # loaded while the server works on the answer
+    wanted = StatusQuery(namespace, args.user or "", mine, states, args.vcluster or "", after)
+    answer = None if console.is_document else _ask_gateway(console, wanted)
+    if answer is None:
+        user = console.user if mine else wanted.user
+        wanted = StatusQuery(namespace, user, mine, states, wanted.vcluster, after)
+        console.cluster.ask_list(ALLOCATIONS, namespace, fields=wanted.fields)
+    from lattice.cli.verbs.status_view import show_list  # loaded while the server works on the answer
 
-    return show_list(console, StatusQuery(namespace, fields, states, args.vcluster or "", after))
+    return show_list(console, wanted, answer)
+
+
+def _ask_gateway(console: Console, wanted: StatusQuery) -> bytes | None:
+    """Returns the rows of the scheduler's cache; None where they are not to be had."""
+    from lattice.cli.from_memory import ask_memory
+
+    query = {
+        "namespace": wanted.namespace, "user": wanted.user, "mine": "true" if wanted.mine else "", "vcluster": wanted.vcluster,
+        "states": ",".join(sorted(wanted.states)), "after": "" if wanted.after is None else repr(wanted.after),
+        "wide": "true" if console.format == "wide" else "",
+    }  # fmt: skip
+    return ask_memory(console, "/v1/status", {"version": ALLOCATIONS.plural}, query)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.follow import changes, until_final
 from lattice.cli.leadership import leadership
-from lattice.cli.render.allocations import blocker, end_lines, label, phase_of
+from lattice.cli.render.allocations import end_lines, label
 from lattice.cli.request import gather_documents, refuse_unknown, request_arguments, simplify
 from lattice.cli.submission import REQUEST_HASH
 from lattice.errors import AlreadyExists, Denied, LatticeError, NotFound, Rejected, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import COMPLETED, PENDING
 from lattice.models.reasons import never_starts
+from lattice.scheduling.queries.status_rows import blocker, phase_of
 from lattice.views import Allocation
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.find import Finder
-from lattice.cli.render.allocations import is_final, label, phase_of
+from lattice.cli.render.allocations import label
 from lattice.cli.values import walltime_of
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final, phase_of
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.find import Finder
 from lattice.cli.follow import until
-from lattice.cli.render.allocations import end_lines, is_final, label, state_line
+from lattice.cli.render.allocations import end_lines, label, state_line
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
+from lattice.scheduling.queries.status_rows import is_final
 from lattice.units import parse_duration
 from lattice.views import Allocation
 

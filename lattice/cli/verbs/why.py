@@ -13,7 +13,7 @@ from lattice.cli import exits
 from lattice.cli.find import Finder
 from lattice.cli.gateway import ask
 from lattice.cli.leadership import leadership
-from lattice.cli.render.allocations import blocker, is_final, label, leaving, phase_of, reason_sentence, since
+from lattice.cli.render.allocations import label, reason_sentence
 from lattice.cli.render.answers import (
     blocker_table,
     change_lines,
@@ -31,6 +31,7 @@ from lattice.models.conditions import FINAL_PHASES, PENDING
 from lattice.models.reasons import BEYOND_LIMIT, END_REASONS, IN_ORDER, PENDING_REASONS, STAGING_REASONS
 from lattice.scheduling.conversion.policies import weights_of
 from lattice.scheduling.queries.answers import WHY_SCHEMA, Ranking, Silence, Why, Work
+from lattice.scheduling.queries.status_rows import blocker, is_final, leaving, phase_of, since
 from lattice.views import Allocation, VCluster
 from lattice.views.allocation import Score
 

@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,8 @@ class Bench:
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What happens in the cluster while the program sleeps: at which time, and what."""
     random: str = "x7k2p"
+    tick: Callable[[], float] = lambda: 0.0
+    """So much later it is at each look at the clock."""
 
     def run(self, *argv: str, stdin: str = "") -> Result:
         out, err = io.StringIO(), io.StringIO()
@@ -139,7 +142,7 @@ class Bench:
             environ=self.environ,
             directory="/home/alice/run",
             columns=self.columns,
-            now=lambda: self.time,
+            now=lambda: self.time + self.tick(),
             sleep=self._sleep,
             configure=lambda _path, _context: ClusterConfig(server="https://127.0.0.1:6443", namespace="physics"),
             connect=lambda _config, warn: self.cluster.connect(warn),
@@ -213,7 +216,7 @@ COMPLETED = {
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Iterator[Bench]:
     loop = asyncio.new_event_loop()
-    yield Bench(BlockingFake(FakeCluster(ManualClock(NOW)), loop))
+    yield Bench(BlockingFake(FakeCluster(ManualClock(NOW)), loop), environ={"HOME": str(tmp_path), "USER": "alice"})
     loop.close()

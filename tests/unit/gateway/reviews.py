@@ -19,6 +19,8 @@ class ReviewingCluster(FakeCluster):
         self.tokens: dict[str, str] = {}
         self.grants: set[tuple[str, str, str, str]] = set()
         self.reviews: list[str] = []
+        self.reviewed: list[Mapping[str, str]] = []
+        """What each SubjectAccessReview was about."""
         self.leaks = 0
         """So many reviews are cancelled from inside."""
 
@@ -34,6 +36,7 @@ class ReviewingCluster(FakeCluster):
             return {**obj, "status": {"authenticated": user is not None, "user": {"username": user, "groups": ["system:authenticated"]}}}
         if resource == SUBJECT_ACCESS_REVIEWS:
             asked = spec["resourceAttributes"]
+            self.reviewed.append(asked)
             what = asked["resource"] + (f"/{asked['subresource']}" if asked.get("subresource") else "")
             self.reviews.append(f"{spec['user']} {asked['verb']} {what} {asked['name']}")
             allowed = any((spec["user"], asked["verb"], what, name) in self.grants for name in (asked["name"], "*"))

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import SystemClock
-from lattice.errors import NotFound
+from lattice.errors import NotFound, Retry
 from lattice.kube.resources import LEASES
 from lattice.scheduling.queries.answers import (
     CYCLES_SCHEMA,
@@ -33,6 +34,7 @@ from lattice.scheduling.queries.answers import (
 )
 from lattice.scheduling.queries.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection, StatusRows
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
 from tests.unit.gateway.authority import Pair
 from tests.unit.gateway.test_gateway import World, started
@@ -60,6 +62,12 @@ class NotingQueries:
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         self.asked.append(("queue", vcluster, reader, limit))
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
+
+    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
+        self.asked.append(("status", selection, user, version, wide))
+        if version == "999":
+            raise Retry("the cache is behind", reason="CacheBehind")
+        return StatusRows(schema=STATUS_SCHEMA, user=user, version="7", rows=msgspec.Raw(b"[]"), details=msgspec.Raw(b"[]"))
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
         raise NotFound(f"nothing of {user} in {sorted(tenants)}", reason="NotAsked")

@@ -13,7 +13,7 @@ import pytest
 from lattice.daemon.clock import ManualClock
 from lattice.errors import Corrupt, Expired, Rejected, Retry
 from lattice.kube.fake import FakeCluster
-from lattice.kube.informer import INACTIVITY_SECONDS, STOOD_SECONDS, Change, Informer, collector_paused
+from lattice.kube.informer import INACTIVITY_SECONDS, REACH_SECONDS, STOOD_SECONDS, Change, Informer, collector_paused
 from lattice.kube.resources import ALLOCATIONS
 
 NS = "ns"
@@ -268,3 +268,47 @@ async def test_a_forced_list_in_the_middle_of_another_loses_no_change() -> None:
         assert len(scene.told) == 1200
         task.cancel()
     scene.validate()
+
+
+async def test_a_reader_waits_until_the_cache_has_come_to_the_version_that_he_has_seen() -> None:
+    scene = Scene()
+    await scene.create("a")
+    async with scene.running(), asyncio.TaskGroup() as group:
+        assert await scene.informer.reach() == scene.informer.version
+        ahead = str(int(scene.informer.version) + 1)
+        waiting = group.create_task(scene.informer.reach(ahead))
+        await scene.clock.run_for(0.1)
+        assert not waiting.done()
+        await scene.create("b")
+        await scene.clock.run_for(0.1)
+        assert int(await waiting) >= int(ahead)
+        assert "ns/b" in scene.informer.objects
+
+
+async def test_a_version_that_does_not_come_is_not_waited_for_long() -> None:
+    scene = Scene()
+    async with scene.running(), asyncio.TaskGroup() as group:
+        waiting = group.create_task(refusal(scene, "99999"))
+        await scene.clock.run_for(REACH_SECONDS + 0.1)
+        assert await waiting == "CacheBehind"
+
+
+async def test_a_cache_whose_watch_is_lost_or_that_was_never_filled_answers_nobody() -> None:
+    scene = Scene()
+    assert await refusal(scene) == "WatchLost"
+    await scene.create("a")
+    async with scene.running():
+        assert await scene.informer.reach()
+        fault = scene.cluster.fail(Retry("down"), times=1_000_000)
+        scene.cluster.end_watches()
+        await scene.clock.run_for(5)
+        assert await refusal(scene) == "WatchLost"
+        fault.times = 0
+        await scene.clock.run_for(120)
+        assert await scene.informer.reach()
+
+
+async def refusal(scene: Scene, version: str = "") -> str:
+    with pytest.raises(Retry) as refused:
+        await scene.informer.reach(version)
+    return refused.value.reason

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+from lattice.errors import Retry
 from lattice.kube.lasting import LastKnown
 from lattice.ledger.commit import Book
 from lattice.ledger.proposals import Accepted, Proposal, Verdict
 from lattice.ledger.stored import Stored
+from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config
 
 
@@ -22,6 +25,21 @@ class Wakes(asyncio.Event):
         """Sets the event, and counts."""
         self.count += 1
         super().set()
+
+
+class AllocationsHeld:
+    """A cache of allocations whose watch lives, or is lost."""
+
+    def __init__(self, objects: Mapping[str, Allocation], version: str = "7") -> None:
+        self.objects = objects
+        self.version = version
+        self.lost = False
+
+    async def reach(self, version: str) -> str:
+        """Returns its version, unless it is lost or behind."""
+        if self.lost or int(version or 0) > int(self.version):
+            raise Retry("it cannot be told how old the cache is", reason="WatchLost" if self.lost else "CacheBehind")
+        return self.version
 
 
 class FakeLedger:

@@ -35,8 +35,9 @@ from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.query_service import QueryService
+from lattice_controllers.scheduler.status_rows import StatusCache
 from tests.build import uid
-from tests.unit.scheduler.doubles import known
+from tests.unit.scheduler.doubles import AllocationsHeld, known
 from tests.unit.scheduling.moments import ALICE, NOW, holding, moment, pending
 
 NO_BINDINGS = bindings_of(())
@@ -106,7 +107,7 @@ def service(
     made = QueryService(
         clock, cluster_state, work, candidates=sources, numbers=sources, starts=sources, vclusters={"hpc": HPC},
         tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=known(config), usage=sources, quotas=sources,
-        overuse=sources,
+        overuse=sources, rows=StatusCache(AllocationsHeld({})),
     )  # fmt: skip
     return made, State(cluster_state, work)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from lattice.cli.render.nodes import node_details, node_table, short_fingerprint
+from lattice.cli.render.nodes import node_details, node_table
+from lattice.scheduling.queries.node_rows import node_row, short_fingerprint
 from lattice.views.cluster import Node
 
 MARK = "sha256:0123456789abcdef" + 48 * "0"
@@ -22,7 +23,7 @@ CPU = node("c1", memory="512Gi", cxlMemory="2Ti")
 
 
 def test_the_table_names_the_type_of_gpus_and_the_wide_one_a_short_fingerprint() -> None:
-    head, first, second = node_table([GPU, CPU], {}, now=0.0, wide=True, width=0, color=False)
+    head, first, second = node_table([node_row(GPU), node_row(CPU)], {}, now=0.0, wide=True, width=0, color=False)
     assert head.split()[:4] == ["NODE", "STATE", "CPUS", "MEMORY"]
     assert " 4  GH200 " in first
     assert "GH200" not in second
@@ -31,7 +32,7 @@ def test_the_table_names_the_type_of_gpus_and_the_wide_one_a_short_fingerprint()
 
 
 def test_where_no_node_has_gpus_the_columns_of_gpus_vanish() -> None:
-    assert "GPU" not in node_table([CPU], {}, now=0.0, wide=False, width=0, color=False)[0]
+    assert "GPU" not in node_table([node_row(CPU)], {}, now=0.0, wide=False, width=0, color=False)[0]
 
 
 def test_a_table_of_nodes_with_long_names_and_reasons_fits_a_narrow_terminal() -> None:
@@ -39,7 +40,7 @@ def test_a_table_of_nodes_with_long_names_and_reasons_fits_a_narrow_terminal() -
     status = {"state": "Draining", "since": "2026-09-21T14:13:20Z", "capabilities": {"cpus": 288, "memory": "857Gi", "gpus": 4}}
     wish = {"reason": "waiting for a new power supply of the chassis", "by": "olga"}
     one = msgspec.convert({"metadata": {"name": name}, "spec": {"group": "group-17", "drain": wish}, "status": status}, Node)
-    lines = node_table([one], {"group-17": "hpc-batch"}, now=1_790_000_400.0, wide=False, width=80, color=False)
+    lines = node_table([node_row(one)], {"group-17": "hpc-batch"}, now=1_790_000_400.0, wide=False, width=80, color=False)
     assert all(len(line) <= 80 for line in lines)
     assert all(word in lines[1] for word in (name, "Draining", "waiting for a"))
     assert "VCLUSTER" not in lines[0]

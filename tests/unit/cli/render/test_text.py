@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lattice.cli.render.allocations import allocation_details, allocation_table
+from lattice.cli.render.allocations import allocation_details, status_table
 from lattice.cli.render.nodes import node_details, node_table
 from lattice.cli.render.text import Column, age, fields, memory, span, table
+from lattice.scheduling.queries.node_rows import node_row
+from lattice.scheduling.queries.status_rows import status_row
 from lattice.units import format_time, parse_time
 from lattice.views import Allocation, AllocationSpec, AllocationStatus, Condition, Exit, Lifecycle, Metadata, Node, NodeSpec, NodeStatus
 from lattice.views.allocation import Resources
@@ -57,8 +59,11 @@ FLEET = [
 ]
 
 
+ROWS = [status_row(one) for one in FLEET]
+
+
 def test_one_line_says_what_where_since_when_and_why() -> None:
-    lines = allocation_table(FLEET, now=NOW, wide=False, users=False, namespaces=False, width=0, color=False)
+    lines = status_table(ROWS, [], now=NOW, users=False, namespaces=False, width=0, color=False)
     assert lines == [
         "   ID  NAME          STATE    NODES  WALLTIME   ELAPSED  VCLUSTER    SINCE  NODELIST(REASON)",
         "12345  training-run  Running     64  72:00:00  14:23:01  hpc-batch  14h23m  nid[001-064]",
@@ -74,14 +79,14 @@ def test_a_column_without_any_value_vanishes() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_table_fits_the_terminal(width: int) -> None:
-    lines = allocation_table(FLEET, now=NOW, wide=False, users=False, namespaces=False, width=width, color=False)
+    lines = status_table(ROWS, [], now=NOW, users=False, namespaces=False, width=width, color=False)
     assert max(map(len, lines)) <= width
     assert all(line.split()[0] for line in lines)
 
 
 def test_colours_are_only_in_state_words_and_do_not_move_columns() -> None:
-    plain = allocation_table(FLEET, now=NOW, wide=False, users=False, namespaces=False, width=0, color=False)
-    colored = allocation_table(FLEET, now=NOW, wide=False, users=False, namespaces=False, width=0, color=True)
+    plain = status_table(ROWS, [], now=NOW, users=False, namespaces=False, width=0, color=False)
+    colored = status_table(ROWS, [], now=NOW, users=False, namespaces=False, width=0, color=True)
     assert any("\x1b[32mRunning\x1b[0m" in line for line in colored)
     import re
 
@@ -136,7 +141,7 @@ NODES = [
 
 
 def test_a_node_that_is_not_ready_says_why_and_since_when() -> None:
-    assert node_table(NODES, {"g0": "hpc-batch"}, now=NOW, wide=False, width=0, color=False) == [
+    assert node_table([node_row(one) for one in NODES], {"g0": "hpc-batch"}, now=NOW, wide=False, width=0, color=False) == [
         "NODE    STATE     SINCE  REASON              CPUS  MEMORY  VCLUSTER   GROUP",
         "nid001  Ready        2h  —                      8    16Gi  hpc-batch  g0",
         "nid002  Draining     1m  new firmware (bob)     8    16Gi  hpc-batch  g0",

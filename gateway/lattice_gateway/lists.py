@@ -1,0 +1,105 @@
+"""Rows of `lattice status` and `lattice nodes` from caches: whoever may list the objects at the API server is given the same rows here.
+
+Who may not is denied, and asks the API server, whose answer counts. Allocations come from the scheduler that leads, nodes and the
+vclusters at home on them from this gateway's own cache. No answer is older than the version that the reader has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from lattice.daemon.logs import event
+from lattice.errors import Denied, Rejected
+from lattice.kube.informer import Informer
+from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
+from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRow, NodeRows, homes, node_row
+from lattice.views import Node, VCluster
+from lattice_gateway.identity import Identity
+from lattice_gateway.rights import Action, Rights
+from lattice_gateway.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+STATUS: Final = "/status"
+NODE_LIST: Final = "/nodes"
+ANSWER_SECONDS: Final = 3.0
+"""How long the scheduler may take: who waits longer is served better by the API server."""
+_PASSED: Final = ("namespace", "states", "vcluster", "after", "version", "wide")
+_KNOWN: Final = frozenset({*_PASSED, "user", "mine"})
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_VERSION: Final = re.compile(r"[0-9]{0,20}", re.ASCII)
+
+
+class Lists:
+    """Answers lists from caches, for an identity that is known; the informers are run by whoever owns them."""
+
+    def __init__(self, rights: Rights, scheduler: Scheduler, nodes: Informer[Node], vclusters: Informer[VCluster]) -> None:
+        self._rights = rights
+        self._scheduler = scheduler
+        self._nodes = nodes
+        self._vclusters = vclusters
+        self._rows: dict[str, tuple[Node, NodeRow]] = {}
+
+    async def status(self, request: web.Request, identity: Identity) -> web.Response:
+        """Rows of Allocations, for whoever may list them: of a namespace, or of all."""
+        query = _query(request, _KNOWN)
+        namespace = query.get("namespace", "")
+        if namespace and not _NAMESPACE.fullmatch(namespace):
+            raise Rejected(f"the parameter namespace is {namespace!r}, which is no namespace's name", reason="ParameterInvalid")
+        await self._may_list(identity, ALLOCATIONS.plural, namespace)
+        event(log, "StatusAsked", namespace=namespace, user=identity.user)
+        asked = {key: query[key] for key in _PASSED if query.get(key)}
+        of = identity.user if query.get("mine") == "true" else query.get("user", "")
+        asked = {**asked, "user": identity.user, **({"of": of} if of else {})}
+        return _answer(await self._scheduler.ask("GET", ("v1", "status"), asked, seconds=ANSWER_SECONDS))
+
+    async def nodes(self, request: web.Request, identity: Identity) -> web.Response:
+        """Rows of all nodes, for whoever may list them; with the vclusters at home on them for whoever may list those."""
+        query = _query(request, frozenset({"version", "vclusters"}))
+        await self._may_list(identity, NODES.plural)
+        version = await self._nodes.reach(_version(query, "version"))
+        home: dict[str, str] = {}
+        if await self._rights.may(identity, Action("list", VCLUSTERS.plural, "")):
+            await self._vclusters.reach(_version(query, "vclusters"))
+            home = homes(list(self._vclusters.objects.values()))
+        event(log, "NodesAsked", user=identity.user)
+        held = list(self._nodes.objects.values())
+        return _answer(await asyncio.to_thread(lambda: self._encoded(held, home, version)))
+
+    def _encoded(self, held: list[Node], home: dict[str, str], version: str) -> bytes:
+        """Returns the answer; each row is made once for each version of its node. May run in several threads at a time."""
+        rows = {}
+        for node in held:
+            known = self._rows.get(node.metadata.name)
+            rows[node.metadata.name] = known if known is not None and known[0] is node else (node, node_row(node))
+        self._rows = rows
+        return msgspec.json.encode(NodeRows(schema=NODES_SCHEMA, version=version, homes=home, rows=[row for _, row in rows.values()]))
+
+    async def _may_list(self, identity: Identity, resource: str, namespace: str = "") -> None:
+        if not await self._rights.may(identity, Action("list", resource, "", namespace)):
+            where = f' in namespace "{namespace}"' if namespace else ""
+            raise Denied(f'"{identity.user}" may not list {resource}{where}: ask the API server what it may read', reason="ListForbidden")
+
+
+def _query(request: web.Request, known: frozenset[str]) -> dict[str, str]:
+    unknown = sorted(set(request.query) - known)
+    if unknown:
+        raise Rejected(f"the parameter {unknown[0]} is not known; known are {', '.join(sorted(known))}", reason="ParameterInvalid")
+    return dict(request.query)
+
+
+def _version(query: dict[str, str], name: str) -> str:
+    version = query.get(name, "")
+    if not _VERSION.fullmatch(version):
+        raise Rejected(f"the parameter {name} is {version!r}: a resourceVersion", reason="ParameterInvalid")
+    return version
+
+
+def _answer(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,111 @@
+"""Answers that the gateway gives from caches, in place of the API server: quick, and no older than the person's own last write.
+
+Nothing depends on them: where no gateway answers in time, where it denies, knows no such question or cannot tell how old its cache
+is, the caller reads the API server, which decides what the person may read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from lattice.cli.gateway import gateway_at, read_public
+from lattice.cli.own_files import cache_folder
+from lattice.errors import LatticeError
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+ANSWER_SECONDS: Final = 4.0
+"""How long the gateway may be silent; a fourth of it for the connection."""
+KNOWN_SECONDS: Final = 3600.0
+"""How long it is remembered where the gateway of a cluster is."""
+AWAY_SECONDS: Final = 30.0
+"""How long a gateway that kept somebody waiting in vain is not asked."""
+_WAITED_SECONDS: Final = 0.5
+
+
+def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: Mapping[str, str]) -> bytes | None:
+    """Returns the gateway's answer, or None where the API server is to be asked.
+
+    `versions`: by parameter the kind of whose writes the answer must hold the person's last one.
+    """
+    config, writes = console.cluster_config, console.own_writes
+    if writes is None or config.headers or config.username:
+        return None  # the gateway knows nobody by impersonation or password
+    newest = {name: writes.newest(kind) for name, kind in versions.items()}
+    place = None if None in newest.values() else _KnownGateway.recall(console)
+    if place is None:
+        return None
+    asked = urlencode({key: value for key, value in {**query, **newest}.items() if value})
+    began = console.outside.now()
+    try:
+        stream = console.outside.stream(config, place.url, place.ca, f"{path}?{asked}", None, ANSWER_SECONDS)
+        try:
+            return b"".join(stream.lines())
+        finally:
+            stream.close()
+    except LatticeError as error:
+        place.failed(error, console.outside.now(), waited=console.outside.now() - began > _WAITED_SECONDS)
+        return None
+
+
+class _KnownGateway:
+    """Where the gateway is, as a file of the person's own remembers it."""
+
+    def __init__(self, file: Path, data: Mapping[str, Any], url: str) -> None:
+        self._file = file
+        self._data = data
+        self.url = url
+        self.ca = str(data.get("ca") or "")
+
+    @classmethod
+    def recall(cls, console: Console) -> _KnownGateway | None:
+        """Returns the place that is remembered, or that the cluster tells; None where there is none, or it was away just now."""
+        folder, now = cache_folder(console.outside.environ, console.cluster_config), console.outside.now()
+        if folder is None:
+            return None
+        file = folder / "gateway.json"
+        data = _read(file)
+        if not 0 <= now - float(data.get("at") or 0) < KNOWN_SECONDS:
+            try:
+                data = {**read_public(console), "at": now}
+            except LatticeError:
+                return None
+            _write(file, data)
+        if now < float(data.get("awayUntil") or 0) <= now + AWAY_SECONDS:
+            return None
+        try:
+            return cls(file, data, gateway_at(console, data))
+        except LatticeError:
+            return None
+
+    def failed(self, error: LatticeError, now: float, *, waited: bool) -> None:
+        """Forgets a gateway that is not there, and leaves one alone for a while that kept the person waiting."""
+        if waited:
+            _write(self._file, {**self._data, "awayUntil": now + AWAY_SECONDS})
+        elif error.reason == "GatewayUnreachable":
+            with suppress(OSError):
+                self._file.unlink()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_bytes())
+        return data if isinstance(data, dict) and isinstance(data.get("at"), int | float) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(file: Path, data: Mapping[str, Any]) -> None:
+    """Writes the file in one step; a person without room keeps nothing."""
+    fresh = file.with_name(f"{file.name}.{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(data))
+        fresh.replace(file)

@@ -1,0 +1,40 @@
+"""Where a person's own files of this program are: what it has to remember, and what it may forget; a folder for each cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lattice.kube.kubeconfig import ClusterConfig
+
+
+def state_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
+    """Returns the folder of what must be remembered about a cluster, below XDG_STATE_HOME or ~/.local/state; None without a home."""
+    return _folder(environ, "XDG_STATE_HOME", ".local/state", config)
+
+
+def cache_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
+    """Returns the folder of what may be forgotten about a cluster, below XDG_CACHE_HOME or ~/.cache; None without a home."""
+    return _folder(environ, "XDG_CACHE_HOME", ".cache", config)
+
+
+def _folder(environ: Mapping[str, str], variable: str, below_home: str, config: ClusterConfig) -> Path | None:
+    given, home = environ.get(variable, ""), environ.get("HOME", "")
+    if given and Path(given).is_absolute():
+        return Path(given, "lattice", _key(config))
+    return Path(home, below_home, "lattice", _key(config)) if home and Path(home).is_dir() else None
+
+
+def _key(config: ClusterConfig) -> str:
+    """Returns the same name for the same server of the same authority: another cluster may come to stand at an address."""
+    from binascii import crc32  # of names that nobody forges against himself; a real digest takes longer to load than to ask
+
+    authority = config.ca_data
+    if config.ca_file and not authority:
+        try:
+            authority = Path(config.ca_file).read_bytes()
+        except OSError:
+            authority = config.ca_file.encode()
+    return f"{crc32(config.server.encode()):08x}{crc32(authority):08x}"

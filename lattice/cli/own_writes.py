@@ -1,0 +1,164 @@
+"""What this person's runs of `lattice` have written last, so that no answer from memory is older: one empty file a kind.
+
+A file's name holds the resourceVersion and the time; a newer one takes the place of all before it, so that runs side by side never
+lose the newest, and nothing needs a lock. Where no file can be kept, answers come from the API server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lattice.errors import LatticeError, UnknownOutcome
+from lattice.kube.objects import version_of
+
+if TYPE_CHECKING:
+    from lattice.cli.cluster import Blocking
+    from lattice.kube.cluster import Listing, WatchEvent
+    from lattice.kube.resources import Resource
+
+T = TypeVar("T")
+Versions = list[str]
+"""The version of a write, once it is known."""
+KEPT_SECONDS: Final = 600.0
+"""After so long every cache whose watch lives has a write; one of a cluster that was restored since would be waited for in vain."""
+NOTED: Final = frozenset({"allocations", "latticenodes", "vclusters"})
+"""The kinds whose lists are answered from memory."""
+_UNDER_WAY: Final = "x"
+"""In the place of the version of a write that is under way, or whose answer was lost, with the process behind it."""
+
+
+class OwnWrites:
+    """The versions of one person's last writes to one cluster, by kind; a directory that does not exist is made."""
+
+    def __init__(self, directory: Path, now: Callable[[], float]) -> None:
+        self._directory = directory
+        self._now = now
+
+    @contextmanager
+    def noting(self, kind: str) -> Generator[Versions, None, None]:
+        """Has a write noted before it is sent, and its version, which is put into the list, in the place of that; never fails itself.
+
+        A write that was refused is forgotten. One whose answer was lost, or whose process has ended, stays as one that may have happened.
+        """
+        under_way = f"{kind}.{_UNDER_WAY}{os.getpid()}.{int(self._now())}"
+        self._keep(under_way)
+        versions: Versions = []
+        try:
+            yield versions
+        except LatticeError as error:
+            if not isinstance(error, UnknownOutcome):
+                self._drop(under_way)
+            raise
+        if versions and self._keep(f"{kind}.{versions[-1]}.{int(self._now())}"):
+            self._drop(under_way)
+            self._drop_superseded(kind)
+
+    def newest(self, kind: str) -> str | None:
+        """Returns the version that an answer must not be older than, empty without one; None: only the API server is sure to have all."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(self._directory, os.W_OK | os.X_OK):
+                return None
+            kept = self._kept(kind)
+        except OSError:
+            return None
+        if not all(version.isdigit() for version, _ in kept):
+            return None
+        return str(max(int(version) for version, _ in kept)) if kept else ""
+
+    def _keep(self, name: str) -> bool:
+        """Makes a file; tells whether it is there."""
+        with suppress(OSError):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
+            return True
+        return False
+
+    def _drop(self, name: str) -> None:
+        with suppress(OSError):
+            (self._directory / name).unlink()
+
+    def _kept(self, kind: str) -> list[tuple[str, str]]:
+        """Returns version and file of what counts still."""
+        found = []
+        for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
+            parts = name.split(".")
+            if len(parts) == 3 and parts[0] == kind and parts[2].isdigit() and self._now() - int(parts[2]) < KEPT_SECONDS:
+                found.append((parts[1], name))
+        return found
+
+    def _drop_superseded(self, kind: str) -> None:
+        """Removes what a newer version stands for, and what counts no more."""
+        with suppress(OSError):
+            kept = self._kept(kind)
+            newest = max((int(version) for version, _ in kept if version.isdigit()), default=0)
+            stay = {name for version, name in kept if not version.isdigit() or int(version) >= newest}
+            for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
+                if name.startswith(f"{kind}.") and name not in stay:
+                    self._drop(name)
+
+
+class NotingCluster:
+    """A connection to the API server that notes the version of whatever is written over it."""
+
+    def __init__(self, cluster: Blocking, writes: OwnWrites) -> None:
+        self._cluster = cluster
+        self._writes = writes
+
+    def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:  # noqa: A002 - as the verbs name it
+        """Reads one object."""
+        return self._cluster.get(resource, name, namespace, type=type)
+
+    def list(
+        self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = ""  # noqa: A002
+    ) -> Listing[T]:  # fmt: skip
+        """Reads all objects that match."""
+        return self._cluster.list(resource, namespace, type=type, labels=labels, fields=fields)
+
+    def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
+        """Sends the question of the next `list` ahead."""
+        self._cluster.ask_list(resource, namespace, fields=fields)
+
+    def create(
+        self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False  # noqa: A002
+    ) -> T:  # fmt: skip
+        """Creates an object, and notes it."""
+        with self._noting(resource, dry_run=dry_run) as versions:
+            made = self._cluster.create(resource, obj, namespace, type=type, dry_run=dry_run)
+            versions.append(version_of(made) if resource.plural in NOTED else "")
+        return made
+
+    def patch(
+        self, resource: Resource, name: str, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], namespace: str = "", *,
+        type: type[T], **options: Any,  # noqa: A002
+    ) -> T:  # fmt: skip
+        """Changes a part of an object, and notes it."""
+        with self._noting(resource) as versions:
+            made = self._cluster.patch(resource, name, patch, namespace, type=type, **options)
+            versions.append(version_of(made) if resource.plural in NOTED else "")
+        return made
+
+    def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
+        """Asks for the end of an object, and notes that, whose version no answer says."""
+        with self._noting(resource):
+            self._cluster.delete(resource, name, namespace, uid=uid)
+
+    def watch(self, resource: Resource, namespace: str = "", *, type: type[T], **options: Any) -> Generator[WatchEvent[T], None, None]:  # noqa: A002
+        """Follows changes until the server ends the stream."""
+        return self._cluster.watch(resource, namespace, type=type, **options)
+
+    def version(self) -> dict[str, str]:
+        """Returns the server's version as it says it."""
+        return self._cluster.version()
+
+    @contextmanager
+    def _noting(self, resource: Resource, *, dry_run: bool = False) -> Generator[Versions, None, None]:
+        if dry_run or resource.plural not in NOTED:
+            yield []
+            return
+        with self._writes.noting(resource.plural) as versions:
+            yield versions

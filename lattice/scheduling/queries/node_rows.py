@@ -1,0 +1,107 @@
+"""A LatticeNode as one row of `lattice nodes`: what the table shows of it, whoever holds the object. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import READY
+from lattice.units import parse_time
+from lattice.views.cluster import Node, VCluster
+
+NODES_SCHEMA: Final = "lattice.dev/node-rows/v1"
+
+
+class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One row; times are seconds since the epoch, absent where there are none. Fields are added at the end alone."""
+
+    name: str
+    state: str
+    since: float | None
+    reason: str
+    cpus: int
+    memory: int | str
+    gpus: int
+    gpu_type: str
+    group: str
+    switch: str
+    features: str
+    index: int | None
+    kernel: str
+    agent: str
+    address: str
+    conformance: str
+    message: str
+
+
+class NodeRows(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The answer to `nodes`: rows in no order, and by group the vclusters at home there."""
+
+    schema: str
+    version: str
+    """The resourceVersion up to which every change of a node is in it."""
+    homes: dict[str, str]
+    rows: list[NodeRow]
+
+
+def state_of(node: Node) -> str:
+    """Returns its state without marks such as `+drain`: the operator's word alone."""
+    return node.status.state
+
+
+def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
+    """Returns the vclusters at home in each group."""
+    found: dict[str, list[str]] = {}
+    for one in vclusters:
+        for group in one.spec.nodes.selector.group if one.spec.nodes.selector is not None else ():
+            found.setdefault(group, []).append(one.metadata.name)
+    return {group: ",".join(sorted(names)) for group, names in found.items()}
+
+
+def reason_of(node: Node) -> str:
+    """Says why it is not Ready: an operator's words before the machine's."""
+    ready = condition(node.status.conditions, READY)
+    if node.spec.disable is not None:
+        return _wish(node.spec.disable.reason, node.spec.disable.by)
+    if node.spec.drain is not None:
+        return _wish(node.spec.drain.reason, node.spec.drain.by)
+    if ready is not None and ready.status != "True":
+        return ready.reason
+    return "hollow" if node.status.hollow else ""
+
+
+def short_fingerprint(fingerprint: str) -> str:
+    """Returns enough of it to tell the fingerprints of a site apart."""
+    return fingerprint.removeprefix("sha256:")[:12]
+
+
+def node_row(node: Node) -> NodeRow:
+    """Returns the row of a node."""
+    spec, status, had = node.spec, node.status, node.status.capabilities
+    ready = condition(status.conditions, READY)
+    return NodeRow(
+        name=node.metadata.name,
+        state=state_of(node),
+        since=parse_time(status.since) if status.since else None,
+        reason=reason_of(node),
+        cpus=had.cpus,
+        memory=had.memory,
+        gpus=had.gpus,
+        gpu_type=had.gpu_type,
+        group=spec.group,
+        switch=spec.switch,
+        features=",".join(sorted({*spec.features, *had.features})),
+        index=status.index,
+        kernel=status.kernel,
+        agent=status.agent_version,
+        address=status.address,
+        conformance=short_fingerprint(status.fingerprint),
+        message=ready.message if ready is not None else "",
+    )
+
+
+def _wish(reason: str, by: str) -> str:
+    return f"{reason} ({by})" if by else reason
