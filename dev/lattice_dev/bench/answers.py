@@ -88,7 +88,7 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
         await _ask(lambda: queries.plan([DOCUMENT], READER, optimal=False), plan)
         await _ask(lambda: queries.queue("", READER, 200), queue)
         say(place / len(chosen))
-    rows = Held()
+    rows = AnswerCosts()
     for _ in chosen:  # the first writes every row
         await _ask(lambda: queries.status(Selection(namespace="physics"), "user01", version="", wide=False), rows)
     figures = [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
