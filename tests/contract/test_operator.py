@@ -203,21 +203,48 @@ def test_what_is_declared_around_the_death_of_the_api_server_is_in_force_after_i
         assert process.wait(15) == 0, log.read_text()[-4000:]
 
 
-def test_a_killed_operator_is_replaced_by_the_next(server: ApiServer) -> None:
+@contextlib.contextmanager
+def two_operators(server: ApiServer) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """One that leads, named `first`, and a standby, named `second`; killed at the end."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for name in ("first", "second"):
             processes.append(start(server, server.directory / f"operator-{name}.log", "--lease-seconds=2", f"--identity={name}"))
             if name == "first":
                 servers.until(lambda: _holder(server) == "first", "the first one leads", within=15)
-        processes[0].kill()
-        servers.until(lambda: _holder(server) == "second", "the second one leads", within=15)
-        assert server.request("POST", f"{GROUP}/tenants", kind("after", "Tenant", {})).ok
-        servers.until(lambda: ready(server, "tenants/after") == "InForce", "the second one works", within=15)
+        yield processes
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_a_killed_operator_is_replaced_by_the_next(server: ApiServer) -> None:
+    with two_operators(server) as (first, _):
+        first.kill()
+        servers.until(lambda: _holder(server) == "second", "the second one leads", within=15)
+        assert server.request("POST", f"{GROUP}/tenants", kind("after", "Tenant", {})).ok
+        servers.until(lambda: _in_force(server, "tenants/after"), "the second one works", within=15)
+
+
+def test_an_operator_that_wakes_when_another_leads_takes_nothing_back(server: ApiServer) -> None:
+    with two_operators(server) as (first, _):
+        assert server.request("POST", f"{GROUP}/tenants", kind("slept", "Tenant", {"access": {"users": ["alice"]}})).ok
+        servers.until(lambda: _users(server, "slept") == ["alice"], "the first one works", within=15)
+        first.send_signal(signal.SIGSTOP)
+        servers.until(lambda: _holder(server) == "second", "the second one leads", within=15)
+        changed = {"spec": {"access": {"users": ["bob"]}}}
+        assert server.request("PATCH", f"{GROUP}/tenants/slept", changed, content_type=MERGE).ok
+        servers.until(lambda: _users(server, "slept") == ["bob"], "the second one works", within=15)
+        first.send_signal(signal.SIGCONT)
+        log = server.directory / "operator-first.log"
+        servers.until(lambda: "TermEnded" in log.read_text(), f"the first one knows that its term is over ({log})", within=15)
+        assert (_holder(server), _users(server, "slept")) == ("second", ["bob"])
+
+
+def _users(server: ApiServer, tenant: str) -> list[str]:
+    binding = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{tenant}/rolebindings/lattice-tenant-user"
+    return [subject["name"] for subject in (server.request("GET", binding).body or {}).get("subjects") or []]
 
 
 def _holder(server: ApiServer) -> str:
