@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 _FIELDS = "lattice_fields"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+,%[]#")
-_NOISY = ("asyncio", "aiohttp.access", "urllib3", "kubernetes")
+_NOISY = ("asyncio", "aiohttp.access", "kopf.objects", "urllib3", "kubernetes")
 
 
 class TextFormatter(logging.Formatter):
