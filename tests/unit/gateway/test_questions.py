@@ -48,10 +48,12 @@ class NotingQueries:
     """Answers little, and notes what it was asked by whom."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    waits: bool = True
+    """Whether any work waits."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
         self.asked.append(("why", uid, reader))
-        if uid == "gone":
+        if uid == "gone" or not self.waits:
             raise NotFound("it waits for nothing", reason="NotPending")
         return Why(schema=WHY_SCHEMA, allocation=Work(namespace="physics", name="job", uid=uid), reason="WaitingForNodes")
 
@@ -298,7 +300,7 @@ async def test_a_standby_says_who_leads_and_answers_nothing(site: Site) -> None:
 
 async def test_what_the_scheduler_does_not_have_is_not_found_here_either(site: Site) -> None:
     await site.lease()
-    site.queries.why = lambda uid, reader: NotingQueries.why(site.queries, "gone", reader)  # type: ignore[method-assign]
+    site.queries.waits = False
     await site.world.allocation()
     assert await site.get("/v1/why/physics/job") == (404, {"reason": "NotPending", "message": "it waits for nothing"})
     assert (await site.get("/v1/why/physics/other"))[0] == 404
