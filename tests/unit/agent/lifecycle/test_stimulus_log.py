@@ -46,6 +46,12 @@ def recorded(*events: Event, limit: int = 1000, found: tuple[object, ...] = ()) 
     return node
 
 
+def kept(node: Lifecycle) -> StimulusLog:
+    """The log that `recorded` gave the machine."""
+    assert isinstance(node.stimuli, StimulusLog)
+    return node.stimuli
+
+
 def life(number: int, seq: int) -> list[Event]:
     """One attempt, from its row to the plan that settles it."""
     at = key(number)
@@ -102,12 +108,12 @@ def test_no_command_script_variable_or_sentence_stands_in_the_log() -> None:
     text = assert_replays(node.stimuli)
     assert MARK.encode() not in text
     assert b"characters" in text, "a sentence's length stays"
-    assert MARK.encode() not in encode(HEADER, recorded(*every_kind(), found=found).stimuli.segments())  # type: ignore[union-attr]
+    assert MARK.encode() not in encode(HEADER, kept(recorded(*every_kind(), found=found)).segments())
 
 
 def test_work_is_written_by_a_list_of_what_may_stand_there_so_that_a_new_field_is_left_out() -> None:
     event = Recalled(known(work=work(script=MARK, variables={"A": MARK}, entrypoint=MARK, workdir=MARK)))
-    text = encode(HEADER, recorded(event).stimuli.segments())  # type: ignore[union-attr]
+    text = encode(HEADER, kept(recorded(event)).segments())
     body = msgspec.json.decode(text.splitlines()[-1])["with"]["known"]["work"]
     kept = {name for name, value in body.items() if value not in ("", None, {}, [], 0, 0.0, False)}
     defaults = {"grace_seconds", "min_uid", "open_files", "log_bytes"}
@@ -129,7 +135,7 @@ def test_however_much_has_gone_the_rest_replays_and_is_bounded(limit: int) -> No
 
 
 def test_an_order_that_another_machine_would_not_give_is_found() -> None:
-    text = encode(HEADER, recorded(*life(1, 2)).stimuli.segments())  # type: ignore[union-attr]
+    text = encode(HEADER, kept(recorded(*life(1, 2))).segments())
     forged = text.replace(b'["Start"', b'["Kill"', 1)
     assert forged != text
     wrong = [step for step in replay(decode(forged, "forged")) if not step.same]
@@ -139,7 +145,7 @@ def test_an_order_that_another_machine_would_not_give_is_found() -> None:
 
 
 def test_a_state_that_another_machine_would_not_reach_is_found_at_the_next_checkpoint() -> None:
-    lines = encode(HEADER, recorded(*life(1, 2), *life(2, 4), limit=20).stimuli.segments()).splitlines(keepends=True)  # type: ignore[union-attr]
+    lines = encode(HEADER, kept(recorded(*life(1, 2), *life(2, 4), limit=20)).segments()).splitlines(keepends=True)
     points = [number for number, line in enumerate(lines) if line.startswith(b'{"checkpoint"')]
     assert len(points) == 2
     lines[points[1]] = lines[points[1]].replace(b'"ignoredPlans":0', b'"ignoredPlans":3')
@@ -166,7 +172,7 @@ def test_an_event_that_was_not_handled_to_its_end_is_in_the_log_and_compared_wit
 
 
 def test_a_torn_last_line_is_left_out_and_one_in_between_is_named() -> None:
-    text = encode(HEADER, recorded(*life(1, 2)).stimuli.segments())  # type: ignore[union-attr]
+    text = encode(HEADER, kept(recorded(*life(1, 2))).segments())
     assert len(decode(text[:-5], "torn")) == len(decode(text, "whole")) - 1
     with pytest.raises(Corrupt, match="torn, line 3 is no line of a stimulus log"):
         decode(text.replace(b'"event"', b'"evt"', 1), "torn")
