@@ -48,7 +48,7 @@ class BudgetHours(UsagePart, frozen=True):
 
 
 class BudgetReport(UsagePart, frozen=True):
-    """How a budget stands, and when it runs out."""
+    """The state of a budget, and when it runs out."""
 
     scope: Literal["Tenant", "Project", "User"]
     name: str
@@ -154,7 +154,7 @@ class HistoryReport(UsagePart, frozen=True):
 
 
 class Unsettled(msgspec.Struct, frozen=True):
-    """What the scheduler counts that no usage record held when it had read them up to `version`."""
+    """The charges of the scheduler that no usage record held when it had read the records up to `version`."""
 
     version: str
     charges: list[Charge]

@@ -40,7 +40,7 @@ class Work(Part, frozen=True):
 
 
 class ExpectedStart(Part, frozen=True):
-    """When it is expected to start."""
+    """The expected start of an allocation."""
 
     p50: str | None = None
     """As likely before as after."""
@@ -67,7 +67,7 @@ class Held(Part, frozen=True):
 
 
 class Ranking(Part, frozen=True):
-    """How it ranked in the last cycle."""
+    """The score of an allocation in the last cycle."""
 
     total: float
     multiplier: float = 1.0
@@ -79,7 +79,7 @@ class Ranking(Part, frozen=True):
 
 
 class Position(Part, frozen=True):
-    """Its place among those of its vcluster that could start if nodes were there; 1 is the head."""
+    """The position of an allocation among those of its vcluster that could start if nodes were there; 1 is the head."""
 
     vcluster: str
     position: int
@@ -133,7 +133,7 @@ class Victim(Part, frozen=True):
 
 
 class Preemption(Part, frozen=True):
-    """What would be preempted to start it, or why nothing is; costs and values in GPU-hours, a node without GPUs counting as one."""
+    """The victims that would have to go, or why there are none; in GPU-hours, where a node without GPUs counts as one."""
 
     victims: list[Victim] = []
     nodes_freed: int = 0
@@ -182,7 +182,7 @@ class Group(Part, frozen=True):
 
 
 class Placement(Part, frozen=True):
-    """Where it would run."""
+    """The nodes on which it would run."""
 
     nodes: str
     """A node set."""
@@ -217,7 +217,7 @@ class Quota(Part, frozen=True):
 
 
 class Bound(Part, frozen=True):
-    """What an exact solver proves for the same moment: no order of the pending work is worth more."""
+    """The proof of an exact solver for the same moment: no order of the pending work is worth more."""
 
     value: float
     """Node-weighted value of the production plan."""
@@ -352,7 +352,7 @@ class Stretch(Part, frozen=True):
 
 
 class Cycles(Part, frozen=True):
-    """What is recorded (`lattice replay cycles`), oldest first."""
+    """The recorded cycles (`lattice replay cycles`), oldest first."""
 
     schema: Literal["lattice.dev/cycles/v1"]
     stretches: list[Stretch]
@@ -366,7 +366,7 @@ class CycleLog(Part, frozen=True):
 
 
 class Decided(Part, frozen=True):
-    """What a recorded cycle decided of one allocation."""
+    """The decision of a recorded cycle on one allocation."""
 
     namespace: str
     name: str

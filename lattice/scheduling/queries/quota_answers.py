@@ -48,7 +48,7 @@ class Share(Part, frozen=True):
 
 
 class Startable(Part, frozen=True):
-    """What could start at once at a leaf by the quota tree alone: hard quota, limits and free nodes are asked apart."""
+    """The amount that could start at once at a leaf by the quota tree alone, apart from hard quota, limits and free nodes."""
 
     resource: str
     amount: int
@@ -149,7 +149,7 @@ class Limit(Part, frozen=True):
 
 
 class Borrower(Part, frozen=True):
-    """Who uses more than the guarantee where this one may not."""
+    """A group that uses more than its guarantee where this one may not."""
 
     borrowed: int
     resource: str
