@@ -79,7 +79,7 @@ class Settings(settings.CommonSettings):
 
 @dataclass(frozen=True)
 class Outside:
-    """What the operator needs of the world."""
+    """The operator's means of reaching the world."""
 
     cluster: Cluster
     clock: Clock
@@ -155,7 +155,7 @@ class Operator:
             group.create_task(self._kinds.run(self._declared.named))
 
     async def _bind_agents(self) -> None:
-        """Users of agents enter and leave their bindings, and renew their certificates, from when all nodes are known."""
+        """Binds and unbinds users of agents, and renews their certificates, from when all nodes are known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.agents.forgotten.run()))
             await self.nodes.informer.synced.wait()

@@ -1,4 +1,4 @@
-"""What a Tenant means in RBAC, pure: the roles and bindings that should stand, as plain objects."""
+"""Computes the RBAC of a Tenant, pure: the roles and bindings that should exist, as plain objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Access:
-    """What should stand for one tenant, by (namespace, name)."""
+    """The roles and bindings that should exist for one tenant, by (namespace, name)."""
 
     namespaces: tuple[str, ...]
     bindings: Mapping[Key, Plain]
@@ -50,7 +50,7 @@ def labels_of(tenant: str) -> dict[str, str]:
 
 
 def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Access:
-    """Users and groups may use its namespaces, admins also manage; both read the Tenant and the reservations that concern it.
+    """Returns the access of a tenant: users and groups use its namespaces, admins also manage; both read Tenant and reservations.
 
     In these namespaces the gateway may get Secrets by name.
     """
@@ -82,7 +82,7 @@ def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Acces
 
 
 def concerns(reservation: Reservation, tenant: Tenant) -> bool:
-    """Whether people of the tenant may read a reservation: it is maintenance, they may use it, or it is open to whole vclusters."""
+    """Tells whether people of the tenant may read a reservation: it is maintenance, they may use it, or it is open to whole vclusters."""
     spec, access = reservation.spec, tenant.spec.access
     closed = spec.users or spec.tenants
     if spec.maintenance or spec.vclusters or not closed:

@@ -1,8 +1,8 @@
-"""Which agents may work: their users stand in bindings, and leave them when their node is forgotten.
+"""Keeps the bindings that admit agents: their users enter them, and leave them when their node is forgotten.
 
 A user enters when its LatticeNode exists, whoever made that, and leaves when the node's name is remembered as forgotten. A LatticeNode
-that is only gone takes no right away: its living agent makes it again. Policies see to it that an agent never makes the LatticeNode of a
-forgotten name, so one that exists again was made by an administrator.
+that is only gone takes no right away: its living agent makes it again. Policies see to it that an agent never makes the LatticeNode of
+a forgotten name, so one that exists again was made by an administrator.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Agents:
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
     def is_forgotten(self, node: str) -> bool:
-        """Whether the name is remembered as forgotten."""
+        """Tells whether the name is remembered as forgotten."""
         return any(node in _names(found) for found in self.forgotten.objects.values())
 
     def _on_forgotten(self, change: Change[dict[str, Any]]) -> None:
@@ -83,7 +83,7 @@ class Agents:
         return LOOK_SECONDS
 
     async def _is_back(self, name: str) -> bool:
-        """Whether a forgotten node's object was made again; the cache may still show the one that is being forgotten."""
+        """Tells whether a forgotten node's object was made again; the cache may still show the one that is being forgotten."""
         try:
             node = await self._cluster.get(NODES, name, type=Node)
         except NotFound:

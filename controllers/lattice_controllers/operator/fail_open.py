@@ -1,4 +1,4 @@
-"""Whether the API server lets requests pass that the admission webhook did not answer: its own count, looked at now and then.
+"""Finds requests that the API server let pass without the webhook's answer: reads the server's own count now and then.
 
 Seen is the API server that the operator is connected to; of several each has a count of its own (docs/howto/limit-a-tenant.md).
 """

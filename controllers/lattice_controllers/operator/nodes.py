@@ -194,7 +194,7 @@ class NodeStates:
         )
 
     def _is_news(self, node: Node, facts: Facts, verdict: Verdict) -> bool:
-        """Whether the verdict differs from what stands written."""
+        """Tells whether the verdict differs from what stands written."""
         written = condition(node.status.conditions, READY)
         if verdict.path or written is None or _is_new(node) or node.status.observed_generation != node.metadata.generation:
             return True
@@ -282,7 +282,7 @@ class NodeStates:
 
 
 def _is_new(node: Node) -> bool:
-    """Whether it has said what it has, and nothing is kept of it yet."""
+    """Tells whether it has said what it has, and nothing is kept of it yet."""
     return node.status.accepted is None and bool(node.status.fingerprint)
 
 

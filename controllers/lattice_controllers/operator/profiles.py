@@ -125,7 +125,7 @@ def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Nod
 
 
 def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
-    """Whether an object says all that the root should."""
+    """Tells whether an object says all that the root should."""
     metadata = root["metadata"]
     labels: Mapping[str, str] = metadata["labels"]
     notes: Mapping[str, str] = metadata["annotations"]

@@ -1,4 +1,4 @@
-"""Which attempts the heartbeats of nodes say are running, and when they last said so."""
+"""Keeps the attempts that the heartbeats of nodes report as running, and when they last did."""
 
 from __future__ import annotations
 

@@ -98,12 +98,12 @@ class Settlement:
         return self._allocations.get(key) or self._removed.get(key)
 
     def is_settled(self, allocation: Allocation) -> bool:
-        """Whether every attempt of a final allocation stands in the records; not while nothing is heard of them."""
+        """Tells whether every attempt of a final allocation stands in the records; not while nothing is heard of them."""
         return self.informer.synced.is_set() and not self.informer.lost and is_settled(allocation, self.records)
 
     @property
     def backlog(self) -> int:
-        """Allocations with something that is not settled."""
+        """Returns the number of allocations with charges that are not settled."""
         return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
@@ -149,7 +149,7 @@ class Settlement:
                 self._want(key, allocation)
 
     async def _tried(self, tenant: str, work: Callable[[str], Awaitable[None]]) -> bool:
-        """Whether this could be done for a tenant; the next round tries again."""
+        """Tells whether this could be done for a tenant; the next round tries again."""
         try:
             await work(tenant)
         except Corrupt:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a tenant is not in force: a reason of the documented list and a sentence."""
+    """The reason why a tenant is not in force: a word of the documented list and a sentence."""
 
     reason: str
     message: str

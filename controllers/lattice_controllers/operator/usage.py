@@ -1,4 +1,4 @@
-"""Which allocations are there: how many of each tenant and vcluster are not final, and which final ones are due to go."""
+"""Counts the allocations of each tenant and vcluster that are not final, and finds the final ones that are due for deletion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRACKED_BY = (
 
 
 def is_tracked(metadata: Metadata) -> bool:
-    """Whether a GitOps tool tracks the object: then it goes only when the tool prunes it."""
+    """Tells whether a GitOps tool tracks the object: then it goes only when the tool prunes it."""
     return any(key in marks for marks in (metadata.labels, metadata.annotations) for key in TRACKED_BY)
 
 
@@ -81,11 +81,11 @@ class Usage:
             observer.use_changed(kind, name)
 
     def open_of_tenant(self, name: str) -> int:
-        """Allocations of the tenant that are not final."""
+        """Returns the number of allocations of the tenant that are not final."""
         return self._open[("tenant", name)]
 
     def open_of_vcluster(self, name: str) -> int:
-        """Allocations of the vcluster that are not final."""
+        """Returns the number of allocations of the vcluster that are not final."""
         return self._open[("vcluster", name)]
 
     def validate(self, allocations: Mapping[str, Allocation]) -> None:

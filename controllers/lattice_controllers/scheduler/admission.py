@@ -1,4 +1,4 @@
-"""What keeps pending work from nodes that admission would refuse today: judged once for each generation and each change of limits."""
+"""Keeps pending work from nodes that admission would refuse today: judges it once for each generation and each change of limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TreeLayout(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The trees as they are declared now."""
+        """Returns the trees as they are declared now."""
         ...
 
 

@@ -64,7 +64,7 @@ WORKERS, LATE_WORKERS = 48, 4
 
 
 class Judging(Protocol):
-    """What knows the limits of now."""
+    """Judges work by the limits in force now."""
 
     def enter(self, allocation: Allocation) -> Iterable[str]:
         """Counts an allocation that waits for nodes; returns the uids of those whose answer may have changed."""

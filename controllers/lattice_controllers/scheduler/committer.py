@@ -48,12 +48,12 @@ class LedgerAccess(Protocol):
 
     @property
     def stored(self) -> Stored:
-        """The last commit that stands."""
+        """Returns the last commit that stands."""
         ...
 
     @property
     def paused(self) -> str:
-        """Why nothing may be written while the ledger waits for its recovery; empty: it may."""
+        """Returns the sentence why nothing may be written while the ledger waits for its recovery; empty: it may."""
         ...
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
@@ -241,7 +241,7 @@ class Committer:
                 return
 
     async def _stands(self, before: Head) -> bool:
-        """Whether this commit stands; the one before it must, if not. Raises Deposed when neither does.
+        """Tells whether this commit stands; the one before it must, if not. Raises Deposed when neither does.
 
         A ledger that is not what this leader wrote last was taken by another one, or went back under it.
         """

@@ -65,7 +65,7 @@ class Expectations:
         return expectation(found.p50, found.p90, found.reason) if found is not None else None
 
     def due(self, uid: str) -> bool:
-        """Whether it moved so much since the status shows it, and so long ago, that it is written alone."""
+        """Tells whether it moved so much since the status shows it, and so long ago, that it is written alone."""
         found, allocation = self.found.get(uid), self._allocations.get(uid)
         if found is None or allocation is None:
             return False

@@ -34,7 +34,7 @@ class ForecastReceiver(Protocol):
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """The last forecast, by uid."""
+        """Returns the last forecast, by uid."""
         ...
 
     def accept_forecast(self, found: Mapping[str, Expected]) -> int:
@@ -75,7 +75,7 @@ class Forecasts:
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """Expected starts of all pending work, by uid."""
+        """Returns the expected starts of all pending work, by uid."""
         return self._expectations.found
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:

@@ -1,4 +1,4 @@
-"""What nodes have journaled, asked for in a recovery: the question in `LatticeNode.status.recovery`, the answer in NodeHistory objects."""
+"""Asks nodes for their journals in a recovery: by `LatticeNode.status.recovery`; nodes answer in NodeHistory objects."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Loop:
                 self.state.claim(one.candidate, one.nodes, now)
 
     def _waits_for_nodes(self, vcluster: str) -> bool:
-        """Whether work is left in a vcluster that would start if it had nodes."""
+        """Tells whether work is left in a vcluster that would start if it had nodes."""
         holders, reasons = self.state.holders, self.pending.reasons
         said = (reasons.get(one.uid) for one in self.pending.queue(vcluster) if one.uid not in holders)
         return any(one is None or one.reason in ABOUT_NODES for one in said)

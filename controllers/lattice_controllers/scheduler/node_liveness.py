@@ -1,8 +1,8 @@
-"""Which nodes are alive, at the beginning of a term: from the operator that has listened, else from the nodes themselves.
+"""Finds which nodes are alive at the beginning of a term: from the operator that has listened, else from the nodes themselves.
 
-A new leader has heard nobody. To wait for every node's next heartbeat would take as long as an interval, and to ask all of
-them at once would keep the API server busy with their answers. The operator's own Lease tells how many nodes that it calls
-Ready it has not heard itself: when that Lease is seen to change, and says none, Ready means alive.
+A new leader has heard nobody. To wait for every node's next heartbeat would take as long as an interval, and to ask all of them at once
+would keep the API server busy with their answers. The operator's own Lease tells how many nodes that it calls Ready it has not heard
+itself: when that Lease is seen to change, and says none, Ready means alive.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
 
 
 async def operator_heard_all(cluster: Cluster, clock: Clock, namespace: str) -> bool:
-    """Whether the operator's Lease is seen to change within `OPERATOR_RENEWS_SECONDS`, and says that no Ready node is unheard."""
+    """Tells whether the operator's Lease is seen to change within `OPERATOR_RENEWS_SECONDS`, and says that no Ready node is unheard."""
     before, until = "", clock.monotonic() + OPERATOR_RENEWS_SECONDS
     while clock.monotonic() < until:
         with contextlib.suppress(LatticeError):

@@ -164,7 +164,7 @@ class Nodes:
             self._touch(name)
 
     def _unjudged(self, name: str) -> bool:
-        """Whether the operator says nothing about the node: it has no object, or one that was made anew and has not been heard."""
+        """Tells whether the operator says nothing about the node: it has no object, or one that was made anew and has not been heard."""
         node = self.nodes.get(name)
         return node is None or node.status.state in ("", UNKNOWN)
 
@@ -232,11 +232,11 @@ class Nodes:
         return node.status.address if node else ""
 
     def hollow(self, indices: Iterable[int]) -> bool:
-        """Whether these are hollow nodes."""
+        """Tells whether these are hollow nodes."""
         return any(facts.hollow for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def gpus(self, indices: Iterable[int]) -> int:
-        """GPUs of these nodes together."""
+        """Returns the GPUs of these nodes together."""
         return sum(facts.gpus for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:

@@ -1,4 +1,4 @@
-"""How far a cycle's value lies from what a linear program allows: measured now and then, in a process of its own."""
+"""Measures now and then, in a process of its own, how far a cycle's value lies from the bound of a linear program."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class StartForecasts(Protocol):
 
     @property
     def found(self) -> Mapping[str, Expected]:
-        """Expected starts of all pending work by uid."""
+        """Returns the expected starts of all pending work by uid."""
         ...
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
@@ -86,7 +86,7 @@ class QuotaView(Protocol):
 
     @property
     def bindings(self) -> Bindings:
-        """Whose work belongs to which leaf."""
+        """Returns the work that belongs to each leaf."""
         ...
 
     def remarks(self) -> Remarks:

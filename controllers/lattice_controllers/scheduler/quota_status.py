@@ -43,7 +43,7 @@ class OveruseView(Protocol):
 
     @property
     def over(self) -> Mapping[str, Overuse]:
-        """Overuse by name of the group, as of the last sample."""
+        """Returns the overuse by name of the group, as of the last sample."""
         ...
 
     def over_since(self) -> Mapping[str, str]:

@@ -216,7 +216,7 @@ class Quotas:
 
     @property
     def bindings(self) -> Bindings:
-        """Whose work belongs to which leaf."""
+        """Returns the work that belongs to each leaf."""
         return self.layout.bindings
 
     def leaf(self, allocation: Allocation) -> str:
@@ -235,7 +235,7 @@ class Quotas:
         return self._masks.get(tree) if tree != DEFAULT_TREE else None
 
     def quotas(self) -> Mapping[str, KoordinatorQuota]:
-        """Koordinator's quotas by namespace/name."""
+        """Returns Koordinator's quotas by namespace/name."""
         informer = self._foreign.get(KOORDINATOR_QUOTAS.name)
         return informer.objects if informer is not None else {}
 

@@ -53,7 +53,7 @@ Remember = Callable[[Sequence[Outcome]], None]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be kept, in bytes and seconds."""
+    """The limits of the records that are kept, in bytes and seconds."""
 
     enabled: bool
     size: int
@@ -203,7 +203,7 @@ class Recorder:
 
 
 class _Writing:
-    """What the thread owns; one call at a time."""
+    """The state that the writing thread owns; one call at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._files = CycleWriter(folder)

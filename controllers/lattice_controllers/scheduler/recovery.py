@@ -77,7 +77,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """Why restored work that no node knows is held, as the annotation `lattice.dev/uncertain` keeps it."""
+    """The reason for holding restored work that no node knows, as the annotation `lattice.dev/uncertain` keeps it."""
 
     id: str
     before: float
@@ -90,7 +90,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What is doubtful."""
+        """Returns the clause that names what is doubtful."""
         reasons = [f"{len(self.away)} nodes cannot be asked ({fold_nodes(sorted(self.away)[:8])})"] if self.away else []
         return "; ".join([*reasons, *([self.forgotten] if self.forgotten else [])])
 
@@ -100,7 +100,7 @@ class HeldWork(Protocol):
 
     @property
     def objects(self) -> Mapping[str, Allocation]:
-        """Every allocation by uid."""
+        """Returns every allocation by uid."""
         ...
 
     def requeue_pending(self) -> None:

@@ -47,7 +47,7 @@ class QuotaDeclarations(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """The trees as they are declared now."""
+        """Returns the trees as they are declared now."""
         ...
 
     def over_since(self) -> Mapping[str, str]:
@@ -216,7 +216,7 @@ class Revocations:
                 await self._stop("preempted", [(holding, tree, why) for holding in victims])
 
     def _serves(self, holding: Holding, candidate: Candidate) -> bool:
-        """Whether a candidate could use the nodes of a holding, or these end already."""
+        """Tells whether a candidate could use the nodes of a holding, or these end already."""
         if holding.leaving:
             return True
         holder, known = self._state.holders[holding.key], self._state.node_cache.nodes

@@ -81,7 +81,7 @@ SURE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Outside:
-    """What the scheduler needs of the world."""
+    """The scheduler's means of reaching the world."""
 
     cluster: Cluster
     clock: Clock
@@ -94,7 +94,7 @@ class Outside:
 
 @dataclass
 class Memory:
-    """What outlives a term in this process."""
+    """The state of this process that outlives a term."""
 
     options: LastKnown[Config] = field(default_factory=lambda: LastKnown[Config](CONFIG))
     """A LatticeConfig that somebody deletes stays in force."""
@@ -240,7 +240,7 @@ class Term:
         ]  # fmt: skip
 
     def _silent(self) -> bool:
-        """Whether nodes may have seen another ledger than this one, and have not been heard."""
+        """Tells whether nodes may have seen another ledger than this one, and have not been heard."""
         interval = parse_duration(node_options(self._memory.options).heartbeat_interval)
         return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
