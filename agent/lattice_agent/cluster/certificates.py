@@ -171,7 +171,7 @@ class Renewal:
         self, use: str, pair: Pair, node: str, hosts: Sequence[str], *, cluster: Cluster, clock: Clock, lifetime: float,
         metrics: AgentMetrics, on_flaw: Callable[[Flaw], None], early: float,
     ) -> None:  # fmt: skip
-        """`lifetime` in seconds is what is asked for; `early` from 0 to 1 spreads the nodes."""
+        """Requests certificates of `lifetime` seconds; `early` from 0 to 1 spreads the nodes."""
         self._use = use
         self._pair = pair
         self._node = node

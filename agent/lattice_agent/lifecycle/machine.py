@@ -40,7 +40,7 @@ class Lifecycle:
     """Decides what starts and what ends on one node, and nothing else decides that."""
 
     def __init__(self, node: str, *, seen: Seen, known: Iterable[Known], stimuli: StimulusLog | None = None) -> None:
-        """`stimuli` is given every event with what it leads to; None: they are not kept."""
+        """Begins without attempts; gives every event with its instructions to `stimuli` (None: they are not kept)."""
         self.node = node
         self.stimuli = stimuli
         self.seen = seen

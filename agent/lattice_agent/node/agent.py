@@ -105,7 +105,7 @@ class Agent:
         stimulus_events: int,
         stimulus_files: StimulusFiles,
     ) -> None:
-        """`stimulus_events`: how many events the machine keeps (0: none); they are written to `stimulus_files` when a defect shows."""
+        """Keeps `stimulus_events` events of the machine (0: none), and writes them to `stimulus_files` when a defect shows."""
         self.node = node
         self.index: int | None = None
         self.planned = False

@@ -36,7 +36,7 @@ class Configuration:
     def __init__(
         self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0, retimed: Callable[[], None] = lambda: None
     ) -> None:
-        """`retimed` hears of every other heartbeat interval: the one under way may be longer than the new timeout."""
+        """Calls `retimed` with every changed heartbeat interval: the one under way may be longer than the new timeout."""
         self._heartbeat_seconds = heartbeat_seconds
         self._retimed = retimed
         self._known = LastKnown[Config](CONFIG_NAME)

@@ -139,7 +139,7 @@ class FollowedFile:
     """Appends one node's stimuli to PATH as they come; at its limit it becomes PATH.1, and a new one begins with a checkpoint."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        """`limit` in bytes; a former process's file becomes PATH.1 too."""
+        """Opens the file, at most `limit` bytes; a former process's file becomes PATH.1 too."""
         self._path, self._limit = path, limit
         self._written = 0
         """Events that are in this file or the ones before it."""

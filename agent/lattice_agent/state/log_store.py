@@ -63,7 +63,7 @@ class LogReader:
     """Reads one stream of one attempt, oldest first, while it grows; each call takes what is there."""
 
     def __init__(self, directory: Path, stream: str, *, first: int = 0) -> None:
-        """`stream` is stdout or stderr; the directory need not exist yet. `first`: what is before this segment is not wanted."""
+        """Opens the log of `stream` (stdout or stderr) from segment `first` on; the directory need not exist yet."""
         self._directory, self._stream = directory, stream
         self._file: BinaryIO | None = None
         self._number, self._position, self._gap = max(0, first - 1), 0, 0
