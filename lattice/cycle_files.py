@@ -45,7 +45,7 @@ class CycleFolder:
         return found
 
     def cycles(self) -> Cycles:
-        """What is recorded, oldest first; contents are not checked."""
+        """Returns the recorded cycles, oldest first; does not check contents."""
         return Cycles(schema=CYCLES_SCHEMA, stretches=[one for file in self.files() for one in _stretches(file)])
 
     def cycle(self, number: int = LATEST) -> CycleLog:
@@ -83,11 +83,11 @@ class CycleWriter:
         self._began = 0.0
 
     def due(self, most: int, now: float, age: float) -> bool:
-        """Whether the next frame begins a file, and so must be whole; sizes in bytes, ages in seconds."""
+        """Tells whether the next frame begins a file, and so must be whole; sizes in bytes, ages in seconds."""
         return self._file is None or self._size >= most // _PARTS or now - self._began >= age / _PARTS
 
     def write(self, frames: bytes, first: int, now: float, *, new: bool, most: int) -> int:
-        """Append frames, to a new file if `new`; the oldest files go first where they would not fit. The bytes of all files then."""
+        """Appends frames, to a new file if `new`; the oldest files go first where they would not fit. The bytes of all files then."""
         if len(frames) > most:
             raise OSError(errno.EFBIG, f"one cycle takes {len(frames)} bytes, and {most} are allowed (scheduling.recording.maxSize)")
         left = self.trim(most - len(frames) - len(OPENING), now, None)
@@ -103,7 +103,7 @@ class CycleWriter:
         return left + len(frames) + (len(OPENING) if new else 0)
 
     def trim(self, most: int, now: float, age: float | None) -> int:
-        """Remove the oldest files until at most so many bytes are left, and those written before that age; what is left."""
+        """Removes the oldest files until at most so many bytes are left, and those written before that age; what is left."""
         sizes: list[tuple[Path, int, float]] = []
         for file in sorted(self._path.iterdir()) if self._path.is_dir() else ():
             if _first(file) is not None:
@@ -123,7 +123,7 @@ class CycleWriter:
         self._file, self._name = None, ""
 
     def _take_back(self, *, new: bool) -> None:
-        """Leave no half frame, and no file without one."""
+        """Leaves no half frame, and no file without one."""
         assert self._file is not None, "something was written"  # noqa: S101
         os.ftruncate(self._file, self._size)
         file = self._path / self._name
@@ -183,7 +183,7 @@ def _stretches(file: Path) -> Iterator[Stretch]:
 
 @contextmanager
 def _contents(file: Path) -> Iterator[bytes]:
-    """What a file holds, without reading what is not looked at."""
+    """Returns the frames of a file, and reads only the needed parts."""
     try:
         with file.open("rb") as opened:
             if not os.fstat(opened.fileno()).st_size:

@@ -69,11 +69,11 @@ class Retry(LatticeError):
 
 
 class TooMany(Retry):
-    """This caller asks more than it may at a time (HTTP 429); the same call goes through after `after_seconds`."""
+    """The caller asks more than it may at a time (HTTP 429); the same call goes through after `after_seconds`."""
 
 
 class Corrupt(LatticeError):
-    """What was read cannot be ours: stop, touch nothing."""
+    """The stored data cannot be ours: stop, touch nothing."""
 
 
 def _rebuild(kind: type[LatticeError], message: str, reason: str) -> LatticeError:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """What the nodes of one class have; memories in bytes, `gpu_memory` of each GPU, `watts` at full load (0: unknown)."""
+    """The hardware of the nodes of one class; memories in bytes, `gpu_memory` of each GPU, `watts` at full load (0: unknown)."""
 
     name: str
     cpus: int
@@ -78,7 +78,7 @@ class Inventory:
         return {vcluster: tuple(groups) for vcluster, groups in found.items()}
 
     def require_vclusters(self, names: Iterable[str]) -> None:
-        """Refuse vclusters that have no home node here although others have some."""
+        """Refuses vclusters that have no home node here although others have some."""
         homes = self.homes()
         for name in names:
             if homes and name not in homes:

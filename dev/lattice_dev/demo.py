@@ -45,7 +45,7 @@ EXAMPLES = (
 
 
 def run(instance: Instance, say: Callable[[str], None]) -> bool:
-    """Apply the examples and follow them; True when each came to its right end."""
+    """Applies the examples and follows them; True when each came to its right end."""
     with_cluster = instance.cluster(USER)
     try:
         return _follow(instance, with_cluster, say)
@@ -119,7 +119,7 @@ def _manifest(file: str) -> dict[str, Any]:
 
 
 def _remove(cluster: BlockingCluster, namespace: str, name: str) -> None:
-    """Take away what an earlier run left: a final allocation goes at once."""
+    """Takes away what an earlier run left: a final allocation goes at once."""
     began = time.monotonic()
     try:
         cluster.delete(ALLOCATIONS, name, namespace)

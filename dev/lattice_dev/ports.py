@@ -34,7 +34,7 @@ class Claims:
         self._held = contextlib.ExitStack()
 
     def claim(self, what: str) -> bool:
-        """Whether it is claimed by this call: False when anybody holds it, this process too."""
+        """Tells whether it is claimed by this call: False when anybody holds it, this process too."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0lattice-dev/{what}")
@@ -45,7 +45,7 @@ class Claims:
         return True
 
     def claim_port(self, port: int) -> bool:
-        """Whether it is claimed by this call, and free."""
+        """Tells whether it is claimed by this call, and free."""
         return self.claim(f"port/{port}") and is_free(port)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ def claimed(count: int) -> Iterator[list[int]]:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Tells whether a server could listen there now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

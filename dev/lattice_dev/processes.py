@@ -45,7 +45,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def alive(process: ProcessId) -> bool:
-    """Whether this very life goes on."""
+    """Tells whether this very life goes on."""
     return identify(process.pid) == process
 
 

@@ -91,7 +91,7 @@ class Site:
         return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
 
     def runs(self, component: str) -> bool:
-        """Whether the options leave this component running; `agents` leaves out every agent."""
+        """Tells whether the options leave this component running; `agents` leaves out every agent."""
         without = self.options.without
         if component == "webhook" and self.options.kubeconfig:
             return False  # an outside cluster cannot call this machine's loopback

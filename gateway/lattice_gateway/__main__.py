@@ -58,7 +58,7 @@ class Settings(CommonSettings):
 
 @dataclass(frozen=True)
 class Outside:
-    """What the gateway reaches, agents and scheduler apart."""
+    """The gateway's means of reaching the world, agents and scheduler apart."""
 
     cluster: Cluster
     clock: Clock
@@ -85,14 +85,14 @@ class Gateway:
         self.listening = https.Listening(log)
 
     def ready(self) -> tuple[bool, str]:
-        """Whether requests are answered, and the sentence that says so."""
+        """Tells whether requests are answered, and the sentence that says so."""
         for informer in (self._nodes, self._plans):
             if not informer.synced.is_set():
                 return False, f"not read yet: {informer.resource.plural}"
         return self.listening.address.done(), "requests are answered" if self.listening.address.done() else "not listening yet"
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serves until cancelled."""
         trusted = await self._trust()
         async with asyncio.TaskGroup() as group:
             group.create_task(

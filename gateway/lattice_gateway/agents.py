@@ -24,7 +24,7 @@ OUT_OF_SERVICE: Final = frozenset({"Down", "Failed"})
 
 
 class Agents(Protocol):
-    """Where output comes from."""
+    """The agents that output is read from."""
 
     def state(self, node: str) -> str:
         """The node's state, empty when there is no such node."""

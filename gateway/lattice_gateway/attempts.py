@@ -1,4 +1,4 @@
-"""Which attempt is read, on which nodes, and whether another one may follow; pure."""
+"""Chooses the attempt to read, its nodes, and whether another one may follow; pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Target:
 
 
 def is_live(allocation: Allocation | None, attempt: int) -> bool:
-    """Whether the attempt may still print something: it is the present one, and has not finished."""
+    """Tells whether the attempt may still print something: it is the present one, and has not finished."""
     if allocation is None or allocation.status.attempt != attempt:
         return False
     return not is_true(allocation.status.conditions, FINISHED) and not is_final(allocation.status)
@@ -55,7 +55,7 @@ def named(status: AllocationStatus, attempt: int) -> Target | None:
 
 
 def at_once(allocation: Allocation, attempt: int) -> Target:
-    """What is read without waiting: the attempt of this number (0: the newest). NotFound, or Stale while nothing has started."""
+    """Returns the attempt of this number (0: the newest) to read without waiting; raises NotFound, or Stale while nothing has started."""
     status = allocation.status
     target = named(status, attempt) if attempt else newest(status)
     if target is not None:
@@ -93,7 +93,7 @@ def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
 
 
 def is_over(allocation: Allocation | None, done: int, wanted: int) -> bool:
-    """Whether nothing can follow attempt `done`: gone, final, or past the wanted attempt."""
+    """Tells whether nothing can follow attempt `done`: gone, final, or past the wanted attempt."""
     if allocation is None or is_final(allocation.status):
         return True
     return bool(wanted) and (done >= wanted or allocation.status.attempt > wanted)

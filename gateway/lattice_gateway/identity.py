@@ -1,4 +1,4 @@
-"""Who asks: a client certificate of the cluster's CA, or a bearer token that the API server knows."""
+"""Identifies the caller: by a client certificate of the cluster's CA, or a bearer token that the API server knows."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LONGEST_LINE: Final = 65536
 
 @dataclass
 class _OutputStream:
-    """What is remembered of one stream: the unfinished line, and how far it has been read."""
+    """The state of one stream: the unfinished line, and the position up to which it has been read."""
 
     name: str
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
@@ -45,11 +45,11 @@ class OutputLines:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a line waits for its end."""
+        """Tells whether a line waits for its end."""
         return any(stream.text for stream in self._streams.values())
 
     def resume(self) -> None:
-        """What follows comes from a new connection that reads from `position` on."""
+        """Continues with a new connection that reads from `position` on."""
         for stream in self._streams.values():
             stream.skip = stream.at_last
 
@@ -85,7 +85,7 @@ class OutputLines:
         return self.flush()
 
     def _had(self, stream: _OutputStream, chunk: pb.LogChunk) -> bool:
-        """Whether the chunk came before the reconnect; chunks of one moment are counted."""
+        """Tells whether the chunk came before the reconnect; chunks of one moment are counted."""
         if chunk.time < stream.last:
             return stream.skip > 0
         if chunk.time == stream.last and stream.skip > 0:

@@ -46,7 +46,7 @@ class AllocationState:
         self.changed = asyncio.Event()
 
     def tell(self, allocation: Allocation | None) -> None:
-        """Take a newer state."""
+        """Takes a newer state."""
         self.allocation = allocation
         self.changed.set()
 
@@ -62,7 +62,7 @@ class NodeReader:
         self._query = query
 
     async def read(self, uid: str, node: str, attempt: int) -> None:
-        """Return when the node's output is complete, or when the node is given up and that has been said."""
+        """Returns when the node's output is complete, or when the node is given up and that has been said."""
         lines, pause = OutputLines(node), FIRST_PAUSE
         heard = self._clock.monotonic()
         while True:
@@ -142,7 +142,7 @@ class NodeReader:
                 return None
 
     def _explained(self, node: str, attempt: int) -> LatticeError | None:
-        """Why nothing more can come from a stream that is silent; None when something still can."""
+        """Returns the reason why a silent stream can bring nothing more; None when it still can."""
         if self._out_of_service(node):
             state = self._agents.state(node) or "gone"
             return NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
@@ -169,12 +169,12 @@ class LogStream:
         self._reader = NodeReader(agents, clock, self._level, sink, query)
 
     async def read(self, target: Target) -> None:
-        """What there is now, of one attempt, and the end."""
+        """Yields the present output of one attempt, and its end."""
         await self._attempt(target)
         await self._sink([{"end": True}])
 
     async def follow(self) -> None:
-        """What there is and what comes, attempt after attempt, until the allocation is final and its nodes are drained."""
+        """Yields present and later output, attempt after attempt, until the allocation is final and its nodes are drained."""
         informer = Informer(
             self._cluster,
             ALLOCATIONS,
@@ -206,7 +206,7 @@ class LogStream:
                 await self._level.changed.wait()
 
     async def _notice_absence(self, informer: Informer[Allocation]) -> None:
-        """Tell when the object was gone already before the watch began: no change will."""
+        """Tells when the object was gone already before the watch began: no change will."""
         await informer.synced.wait()
         if not informer.objects:
             self._level.tell(None)

@@ -31,7 +31,7 @@ class Memory(Generic[K, V]):
         return (entry[1],)
 
     def keep(self, key: K, value: V) -> V:
-        """Keep an answer from now on, and give it back."""
+        """Keeps an answer from now on, and returns it."""
         self._entries.pop(key, None)
         while len(self._entries) >= MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
@@ -58,7 +58,7 @@ class Kept(Generic[K, V]):
         return entry[1]
 
     def keep(self, key: K, value: V) -> V:
-        """Keep an answer from now on, and give it back."""
+        """Keeps an answer from now on, and returns it."""
         self._drop(key)
         self._entries[key] = (self._clock.monotonic(), value)
         self._bytes += self._size(value)

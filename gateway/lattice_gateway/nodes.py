@@ -52,7 +52,7 @@ class WorkService(rpc.GatewayServicer):
         self._asking: Counter[str] = Counter()
 
     async def GetWork(self, request: pb.GetWorkRequest, context: Context) -> pb.Work:  # type: ignore[override]  # noqa: N802 - the protobuf's name
-        """What an attempt runs, for one of its nodes."""
+        """Returns the work of an attempt, for one of its nodes."""
         begun, status = self._clock.monotonic(), grpc.StatusCode.OK
         self._asking[request.node] += 1
         try:
@@ -83,7 +83,7 @@ class WorkService(rpc.GatewayServicer):
         return pb.Work(allocation=found.body, variables=values)
 
     def _check(self, caller: str, request: pb.GetWorkRequest) -> None:
-        """Who asks is the node, or the process of a hollow one, is registered, and does not ask too much at once."""
+        """Checks that the caller is the node (or the process of a hollow one), is registered, and does not ask too much at once."""
         node = self._nodes.get(request.node)
         hollow = caller == HOLLOW and node is not None and node.status.hollow
         if caller != AGENT + request.node and not hollow:

@@ -1,4 +1,4 @@
-"""What a reader of logs asks for, read from the URL's query."""
+"""Reads the query of a log request from its URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_LINES: Final = -1
 
 @dataclass(frozen=True)
 class Query:
-    """Which part of the output; no nodes: all of them; attempt 0: the newest; `since` in seconds since the epoch."""
+    """The requested part of the output; no nodes: all of them; attempt 0: the newest; `since` in seconds since the epoch."""
 
     follow: bool = False
     nodes: tuple[str, ...] = ()

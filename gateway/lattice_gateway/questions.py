@@ -1,4 +1,4 @@
-"""What people ask about the queue: who asks and what he may see is found out here, the scheduler answers."""
+"""Forwards people's questions about the queue to the scheduler, with the reader and his rights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Questions:
     scheduler: Scheduler
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
-        """Why an allocation waits, for whoever may read it."""
+        """Answers why an allocation waits, to readers who may read it."""
         allocation = await self._readable(request, identity)
         event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._reader(identity, (allocation.metadata.namespace,))
@@ -69,7 +69,7 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", path, {key: value for key, value in query.items() if value}))
 
     async def plan(self, request: web.Request, identity: Identity) -> web.Response:
-        """What would become of Allocations that are not submitted, for whoever may submit them."""
+        """Answers the plan for Allocations that are not submitted, to readers who may submit them."""
         asked = await _asked(request)
         namespaces = []
         for document in asked.allocations:
@@ -80,7 +80,7 @@ class Questions:
         return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
 
     async def cycles(self, request: web.Request, identity: Identity) -> web.Response:
-        """What is recorded of the scheduler's cycles, or the log of one, for whoever may read everything."""
+        """Answers the recorded cycles of the scheduler, or the log of one, to readers who may read everything."""
         if not await self.rights.may(identity, Action("get", LEDGERS.plural, "lattice", subresource="cycles")):
             sentence = (
                 f'"{identity.user}" may not read recorded cycles, which hold the work of every tenant: the verb get on ledgers/cycles '
@@ -116,7 +116,7 @@ class Questions:
         return await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
 
     async def _quota_reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Who asks, and whether he may know every group of the quota tree."""
+        """Returns the reader, and whether he may know every group of the quota tree."""
         reader = await self._reader(identity, namespaces)
         may_list = await self.rights.may(identity, Action("list", ELASTIC_QUOTAS.plural, ""))
         return {**reader, "groups": "true"} if may_list else reader
@@ -137,7 +137,7 @@ class Questions:
         return namespace
 
     async def _reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Who asks and what he may see, as the scheduler reads it."""
+        """Returns the reader and his rights, as the scheduler reads them."""
         if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "")):
             return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
         seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]

@@ -1,4 +1,4 @@
-"""Whether they may: SubjectAccessReviews, and the rule about whose work it is."""
+"""Decides whether a caller may do something: SubjectAccessReviews, and the rule of ownership."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTING_FOR_OTHERS: Final = ("runas", "manage")
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done to which object."""
+    """A verb on an object."""
 
     verb: str
     resource: str
@@ -62,7 +62,7 @@ class Rights:
         )
 
     async def may(self, identity: Identity, action: Action) -> bool:
-        """Whether the authorisers allow it; an empty name means every object, an empty namespace all of them."""
+        """Tells whether the authorisers allow it; an empty name means every object, an empty namespace all of them."""
         extra = tuple(sorted((name, tuple(values)) for name, values in identity.extra.items()))
         key = (action, identity.user, identity.groups, identity.uid, extra)
         known = self._answers.get(key)

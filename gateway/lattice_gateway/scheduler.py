@@ -39,7 +39,7 @@ _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 
 class Scheduler(Protocol):
-    """Who answers questions about the queue."""
+    """Answers questions about the queue."""
 
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS

@@ -157,7 +157,7 @@ class Server:
         turn = asyncio.Lock()
 
         async def sink(records: list[Record]) -> None:
-            """Write one batch; returns when the reader has room for more."""
+            """Writes one batch; returns when the reader has room for more."""
             if records:
                 async with turn:
                     await response.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))

@@ -48,14 +48,14 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 @dataclass(frozen=True)
 class _Sight:
-    """What a reader may see: the question as it is answered, and whose rows are read for it."""
+    """The sight of a reader: the question as it is answered, and the owners of the rows that are read for it."""
 
     asked: Asked
     tenants: frozenset[str] | None
     """None: all."""
 
     def query(self, tenants: Iterable[str]) -> dict[str, str]:
-        """What the scheduler is asked for; these tenants as well."""
+        """Returns the question to the scheduler; for these tenants as well."""
         if self.tenants is None:
             return {}
         query = {"tenants": ",".join(sorted(self.tenants.union(tenants))), "user": self.asked.user}
@@ -94,7 +94,7 @@ class UsageDesk:
         return _json(await asyncio.to_thread(answered))
 
     async def history(self, request: web.Request, identity: Identity) -> web.Response:
-        """What ran, how long, how it ended: the reader's own work, or that of others as far as he may name them."""
+        """Answers which work ran, how long, and how it ended: the reader's own, or that of others as far as he may name them."""
         asked = _asked(request.query, identity, ("since", "until", "state", "limit", "number", "name"))
         now = self._clock.now()
         among = _among(request.query, now)
@@ -114,7 +114,7 @@ class UsageDesk:
     # -- who may see what -----------------------------------------------------------------------------
 
     async def _sight(self, identity: Identity, asked: Asked) -> _Sight:
-        """Own work, or as much of others as the reader's rights allow; Denied where that is not what is asked for."""
+        """Owns work, or as much of others as the reader's rights allow; Denied where that is not what is asked for."""
         everything = await self._rights.may(identity, Action("list", ALLOCATIONS.plural, ""))
         names = everything or bool(asked.tenant and await self._acts_for(identity, asked.tenant))
         asked = Asked(asked.reader, asked.tenant, asked.user, asked.project, names)
@@ -180,7 +180,7 @@ class UsageDesk:
     # -- what there is --------------------------------------------------------------------------------
 
     async def _gather(self, sight: _Sight, tenants: Iterable[str] = ()) -> tuple[list[Charge], str, list[Page]]:
-        """What no record holds, what is missing, and the records: read after the scheduler's answer, so that nothing falls between."""
+        """Returns unsettled charges, the missing parts, and the records, read after the scheduler answered so that none is lost."""
         if not self.informer.synced.is_set():
             raise Retry("the usage records have not been read yet: try again in a second", reason="NotReadYet", after_seconds=1.0)
         charges: list[Charge] = []
@@ -195,7 +195,7 @@ class UsageDesk:
         return charges, incomplete, list(self._records.pages.values())
 
     async def _catch_up(self, version: int) -> None:
-        """Wait until the cache holds what the scheduler had read."""
+        """Waits until the cache holds what the scheduler had read."""
         until = self._clock.monotonic() + CATCH_UP_SECONDS
         while int(self._records.version) < version and self._clock.monotonic() < until:
             await self._clock.sleep(0.02)

@@ -1,7 +1,7 @@
-"""What a node may read of the work that the ledger gives it: its plan row decides, and the Allocation is read for it.
+"""Decides what a node may read of the work that the ledger gives it: by its plan row; the Allocation is read for it.
 
-The rows of a plan are the ledger's, written by the scheduler alone. A row that only answers what the node itself has
-reported (`Unnamed`) gives no right. An Allocation is read once for all nodes of an attempt; nothing is watched for it.
+The rows of a plan are the ledger's, written by the scheduler alone. A row that only answers what the node itself has reported
+(`Unnamed`) gives no right. An Allocation is read once for all nodes of an attempt; nothing is watched for it.
 """
 
 from __future__ import annotations

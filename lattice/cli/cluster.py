@@ -1,4 +1,4 @@
-"""What the verbs ask of an API server: the synchronous verbs of `lattice.kube.blocking`, as a Protocol."""
+"""The verbs of an API server that the command line uses: those of `lattice.kube.blocking`, as a Protocol."""
 
 # ruff: noqa: A002 - the verbs of lattice.kube name the wanted type `type`
 

@@ -1,4 +1,4 @@
-"""What one run of `lattice` has at hand: its flags, its surroundings, its configuration, and a cluster once it is needed."""
+"""The surroundings of one run of `lattice`: its flags, its configuration, and a cluster once it is needed."""
 
 from __future__ import annotations
 

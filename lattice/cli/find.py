@@ -1,4 +1,4 @@
-"""Which allocation is meant: by name, number, uid prefix, NAMESPACE/NAME, or a job name that only one has; lists and ranges too."""
+"""Finds allocations: by name, number, uid prefix, NAMESPACE/NAME, or a job name that only one has; lists and ranges too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the scheduler is there: its Lease says so, and since when it is silent."""
+"""Tells whether the scheduler is alive: by its Lease, and since when it is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects of a kind ordinary users may read by name, as the server says of their rights."""
+"""Lists the objects of a kind that ordinary users may read by name, by the rights that the server reports."""
 
 from __future__ import annotations
 

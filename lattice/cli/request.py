@@ -1,4 +1,4 @@
-"""What `submit` and `plan` are asked for: their flags, and the Allocations that flags, a script, a command or manifests mean."""
+"""Reads the flags of `submit` and `plan`, and the Allocations that flags, a script, a command or manifests mean."""
 
 from __future__ import annotations
 

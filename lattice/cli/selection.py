@@ -1,4 +1,4 @@
-"""How people say which allocations they mean: `12`, `12,14`, `12-17`, names, states, and since when; pure."""
+"""Parses the ways to name allocations: `12`, `12,14`, `12-17`, names, states, and a time; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster must be asked before a script can be translated: partitions, QOS, walltimes, the smallest node."""
+"""Reads from the cluster what translating a script needs: partitions, QOS, walltimes, the smallest node."""
 
 from __future__ import annotations
 

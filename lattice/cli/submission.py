@@ -1,4 +1,4 @@
-"""What `submit` is given, as Allocations: flags, a command, a script, or manifests; and the name of each."""
+"""Makes Allocations of the input of `submit`: flags, a command, a script, or manifests; and names each."""
 
 from __future__ import annotations
 

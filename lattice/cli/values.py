@@ -1,4 +1,4 @@
-"""How values are written, in flags and in objects: walltimes, weights, names of fields; pure."""
+"""Converts values in flags and in objects: walltimes, weights, names of fields; pure."""
 
 from __future__ import annotations
 

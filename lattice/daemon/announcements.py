@@ -31,7 +31,7 @@ class Announcer:
         self, resource: Resource, metadata: Metadata, reason: str, note: str, *, action: str, warning: bool = False, name: str = "",
         namespace: str = "",
     ) -> None:  # fmt: skip
-        """Tell that something happened to an object; events of cluster objects stand in `default`, or in `namespace`.
+        """Tells that something happened to an object; events of cluster objects stand in `default`, or in `namespace`.
 
         With a `name` it is told once: an Event of that name is there only if it was told before.
         """

@@ -24,7 +24,7 @@ class ServerCertificate:
     """Certificate and key files as a server context; `trust` sets the CA of optional client certificates."""
 
     def __init__(self, certificate: str, key: str, *, client_ca: str | None = None) -> None:
-        """Read the files; `client_ca` (PEM, may be empty) asks clients for certificates without requiring them."""
+        """Reads the files; `client_ca` (PEM, may be empty) asks clients for certificates without requiring them."""
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -34,7 +34,7 @@ class ServerCertificate:
         self.context.sni_callback = self._choose
 
     def trust(self, client_ca: str) -> None:
-        """Accept client certificates of this CA (PEM), and of no other, from now on."""
+        """Accepts client certificates of this CA (PEM), and of no other, from now on."""
         if client_ca != self._client_ca:
             former, self._client_ca = self._client_ca, client_ca
             try:
@@ -44,7 +44,7 @@ class ServerCertificate:
                 raise
 
     def refresh(self) -> bool:
-        """Read the files again if they changed; whether they had. A pair that does not fit is Rejected, and the former stays."""
+        """Reads the files again if they changed; whether they had. A pair that does not fit is Rejected, and the former stays."""
         stamp = self._stamped()
         if stamp == self._stamp:
             return False
@@ -53,7 +53,7 @@ class ServerCertificate:
         return True
 
     async def follow(self, clock: Clock) -> None:
-        """Look at the files every few seconds, until cancelled."""
+        """Looks at the files every few seconds, until cancelled."""
         while True:
             await clock.sleep(CHECK_SECONDS)
             try:

@@ -35,7 +35,7 @@ class SystemClock:
             return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so many seconds."""
+        """Waits so many seconds."""
         await asyncio.sleep(max(0.0, seconds))
 
 
@@ -58,11 +58,11 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks wait for a later time."""
+        """Returns how many tasks wait for a later time."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has been advanced so far."""
+        """Waits until the clock has been advanced so far."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -71,7 +71,7 @@ class ManualClock:
         await future
 
     def advance(self, seconds: float) -> None:
-        """Move time on at once and wake every sleeper that is due; they run when the caller next waits."""
+        """Moves time on at once and wake every sleeper that is due; they run when the caller next waits."""
         self._elapsed += seconds
         while self._sleepers and self._sleepers[0][0] <= self._elapsed:
             _, _, future = heapq.heappop(self._sleepers)
@@ -79,16 +79,16 @@ class ManualClock:
                 future.set_result(None)
 
     def jump(self, seconds: float) -> None:
-        """Move wall time only, as when somebody sets the machine's clock."""
+        """Moves wall time only, as when somebody sets the machine's clock."""
         self._now += seconds
 
     async def settle(self) -> None:
-        """Let every task that is able to run do so, without moving time."""
+        """Lets every task that is able to run do so, without moving time."""
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)
 
     async def run_for(self, seconds: float) -> None:
-        """Move time on step by step: each sleeper wakes at its own moment, and the tasks run before the next step."""
+        """Moves time on step by step: each sleeper wakes at its own moment, and the tasks run before the next step."""
         end = self._elapsed + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:

@@ -23,7 +23,7 @@ _NO_DESCRIPTOR_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What clients may hold open, and for how many seconds without using it."""
+    """The limits on clients: open connections, and seconds without use."""
 
     per_address: int = 512
     in_all: int = 8192

@@ -25,7 +25,7 @@ MOST_DOUBLED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a key stands that failed: the error's reason, how often in a row, and when it is due again (monotonic seconds)."""
+    """The state of a failed key: the error's reason, failures in a row, and when it is due again (monotonic seconds)."""
 
     reason: str
     count: int
@@ -41,16 +41,16 @@ class Guard:
         self._failures: dict[str, Failure] = {}
 
     def waits(self, key: str) -> Failure | None:
-        """Its failure, while it backs off."""
+        """Returns the failure of a key, while it backs off."""
         failure = self._failures.get(key)
         return failure if failure is not None and self._clock.monotonic() < failure.due else None
 
     def drop(self, key: str) -> None:
-        """There is no such key any more."""
+        """Drops a key that is gone."""
         self._failures.pop(key, None)
 
     def attempt(self, key: str, work: Callable[[], object]) -> Failure | None:
-        """Do the work; what came in between, if it failed. Corrupt is raised: it is no matter of one key."""
+        """Does the work; what came in between, if it failed. Corrupt is raised: it is no matter of one key."""
         try:
             work()
         except Corrupt:

@@ -44,7 +44,7 @@ async def serve(
     app: web.Application, address: str, context: SSLContext, *, on_listen: Callable[[str, int], None], cancel_abandoned: bool = False,
     bounds: Bounds = USUAL,
 ) -> None:  # fmt: skip
-    """Serve on `HOST:PORT` until cancelled; `on_listen` hears the real address.
+    """Serves on `HOST:PORT` until cancelled; `on_listen` hears the real address.
 
     With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds`: what clients may hold open. Rejected when the
     address cannot be had.
@@ -69,7 +69,7 @@ async def serve(
 
 
 async def _end(runner: web.AppRunner) -> None:
-    """Let requests end, then abort every connection: a client that does not answer the TLS farewell must not hold the loop."""
+    """Lets requests end, then abort every connection: a client that does not answer the TLS farewell must not hold the loop."""
     transports = [handler.transport for handler in runner.server.connections] if runner.server is not None else []
     await runner.cleanup()
     for transport in transports:

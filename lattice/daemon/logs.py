@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(format: str = "text", level: str = "info", *, stream: TextIO | None = None) -> None:  # noqa: A002 - the flag's name
-    """Send every log line of the process to `stream` (stderr) in one format; repeating it replaces the former."""
+    """Sends every log line of the process to `stream` (stderr) in one format; repeating it replaces the former."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()

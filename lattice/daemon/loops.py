@@ -10,7 +10,7 @@ from typing import Any
 
 
 def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop; None: asyncio's own.
+    """Returns the factory of the event loop; None: asyncio's own.
 
     A socket that uvloop is given for a connection is uvloop's from then on, and closed by it. Where the peer resets the
     connection before it is made (an API server that is being killed), uvloop 0.21 to 0.23 closes the descriptor and leaves

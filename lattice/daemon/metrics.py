@@ -38,7 +38,7 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks for metrics: the header Authorization, and the certificate that was shown, as `ssl` gives it."""
+    """The caller that asks for metrics: the header Authorization, and its certificate, as `ssl` gives it."""
 
     authorization: str
     certificate: Mapping[str, Any]
@@ -57,7 +57,7 @@ async def serve(
     context: ssl.SSLContext | None = None,
     on_listen: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve on `HOST:PORT` until cancelled; an empty address serves nothing and returns.
+    """Serves on `HOST:PORT` until cancelled; an empty address serves nothing and returns.
 
     `ready` gives whether the process does its work, and a sentence. `admit`: who may read the metrics; `context`: serve over TLS.
     `on_listen` hears the real address (port 0).

@@ -1,4 +1,4 @@
-"""What agents and the operator agree on about the certificates of nodes: who signs which, under which name it is asked for."""
+"""The agreement of agents and operator on the certificates of nodes: who signs which, under which name it is requested."""
 
 from __future__ import annotations
 

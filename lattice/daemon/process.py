@@ -28,7 +28,7 @@ _handler: ContextVar[Callable[[int], None] | None] = ContextVar("handler of sign
 
 
 def run(main: Callable[[], Awaitable[None]], program: str) -> int:
-    """Run `main` until it ends or SIGTERM or SIGINT comes (it is cancelled; a second one ends at once); the exit code.
+    """Runs `main` until it ends or SIGTERM or SIGINT comes (it is cancelled; a second one ends at once); the exit code.
 
     The last line of the log says why the process ends, whatever ended it; for a fatal signal the stacks of all threads do.
     """

@@ -58,15 +58,15 @@ class KeyedQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is ready and nothing is being reconciled (delayed keys do not count)."""
+        """Tells whether nothing is ready and nothing is being reconciled (delayed keys do not count)."""
         return not self._waiting and not self._busy
 
     def failures(self, key: str) -> int:
-        """How often in a row the key has failed."""
+        """Returns how often in a row the key has failed."""
         return self._failures.get(key, 0)
 
     def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
-        """Have the key reconciled, `after` seconds from now; of several requests the earliest counts, and one that is not late."""
+        """Lets the key reconciled, `after` seconds from now; of several requests the earliest counts, and one that is not late."""
         due = self._clock.monotonic() + max(0.0, after)
         if key in self._busy:
             self._again[key] = min(due, self._again.get(key, due))
@@ -84,13 +84,13 @@ class KeyedQueue:
                     self._rearm.set()
 
     def forget(self, key: str) -> None:
-        """Drop a delayed key and its count of failures, as when its object is gone."""
+        """Drops a delayed key and its count of failures, as when its object is gone."""
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
+        """Reconciles until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._serve())
@@ -114,7 +114,7 @@ class KeyedQueue:
         return None
 
     async def _wake_delayed(self, group: asyncio.TaskGroup) -> None:
-        """Move keys from the heap to the ready ones when they are due; one sleeper at a time."""
+        """Moves keys from the heap to the ready ones when they are due; one sleeper at a time."""
         while True:
             self._rearm.clear()
             now = self._clock.monotonic()
@@ -155,7 +155,7 @@ class KeyedQueue:
                 self.add(key, after)
 
     async def _one(self, key: str) -> float | None:
-        """Reconcile once; the seconds until the next look, also after an error."""
+        """Reconciles once; the seconds until the next look, also after an error."""
         try:
             after = await self._reconcile(key)
         except Corrupt:

@@ -1,4 +1,4 @@
-"""Who may read a daemon's metrics: whom the API server knows by token and lets get /metrics, or a certificate of this name."""
+"""Decides who may read a daemon's metrics: callers with a token that may get /metrics, or a certificate of this name."""
 
 from __future__ import annotations
 

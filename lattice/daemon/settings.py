@@ -27,7 +27,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonSettings:
-    """What every daemon takes."""
+    """The settings of every daemon."""
 
     kubeconfig: str = dataclasses.field(default="", metadata={"help": "kubeconfig file; empty: the pod's own service account"})
     metrics_address: str = dataclasses.field(default="", metadata={"help": "HOST:PORT of /metrics, /readyz, /healthz; empty: none"})
@@ -162,7 +162,7 @@ def _variables(options: Mapping[str, _Option], program: str, environ: Mapping[st
 
 
 def _is_service_link(name: str) -> bool:
-    """Whether Kubernetes made the variable for a Service of the program's name (`…_SERVICE_HOST`, `…_PORT_443_TCP`)."""
+    """Tells whether Kubernetes made the variable for a Service of the program's name (`…_SERVICE_HOST`, `…_PORT_443_TCP`)."""
     return name == "port" or name.startswith(("service_host", "service_port", "port_"))
 
 

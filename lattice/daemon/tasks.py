@@ -9,6 +9,6 @@ CANCELLED_INSIDE: Final = "something that it waited for was cancelled, and nobod
 
 
 def is_cancelled() -> bool:
-    """Whether the present task has been asked to end; else a CancelledError in it is an error like any other."""
+    """Tells whether the present task has been asked to end; else a CancelledError in it is an error like any other."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -55,7 +55,7 @@ class AiohttpCluster:
 
     @property
     def config(self) -> ClusterConfig:
-        """Where the server is and who we are there."""
+        """Returns the server's address and our credentials there."""
         return self._credentials.config
 
     async def metrics(self) -> str:
@@ -77,21 +77,21 @@ class AiohttpCluster:
             response.close()
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
-        """Read one object."""
+        """Reads one object."""
         request = requests.get(resource, name, namespace, metadata_only=metadata_only)
         return answers.decode(request, await self._send(request), type)
 
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Read all objects that match."""
+        """Reads all objects that match."""
         request = requests.list_all(resource, namespace, labels, fields)
         return answers.decode_list(request, await self._send(request), type)
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Create an object."""
+        """Creates an object."""
         request = requests.create(resource, obj, namespace, dry_run)
         return answers.decode(request, await self._send(request), type)
 
@@ -106,7 +106,7 @@ class AiohttpCluster:
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replace an object or its subresource."""
+        """Replaces an object or its subresource."""
         request = requests.replace(resource, name, obj, namespace, subresource, metadata_only=metadata_only)
         return answers.decode(request, await self._send(request), type)
 
@@ -137,7 +137,7 @@ class AiohttpCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Ask for the end of an object."""
+        """Asks for the end of an object."""
         await self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     async def watch(
@@ -151,7 +151,7 @@ class AiohttpCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follow changes until the server ends the stream."""
+        """Follows changes until the server ends the stream."""
         low, high = WATCH_SECONDS
         request = requests.watch(
             resource,
@@ -236,7 +236,7 @@ class AiohttpCluster:
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop a stream's connection at once: its rest is not read, so it serves nobody, and a farewell in TLS would be waited for."""
+    """Drops a stream's connection at once: its rest is not read, so it serves nobody, and a farewell in TLS would be waited for."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()

@@ -1,4 +1,4 @@
-"""What the server answers: objects and lists decoded into types, watch lines into events, statuses into errors."""
+"""Decodes the server's answers: objects and lists into types, watch lines into events, statuses into errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a request is sent again by the transport itself: reads that got no answer, and whatever the server asks to repeat."""
+"""Decides when the transport itself repeats a request: reads without an answer, and whatever the server asks to repeat."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class BlockingCluster:
 
     @property
     def config(self) -> ClusterConfig:
-        """Where the server is and who we are there."""
+        """Returns the server's address and our credentials there."""
         return self._credentials.config
 
     def __enter__(self) -> BlockingCluster:
@@ -65,24 +65,24 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next verb opens another."""
+        """Closes the connection; the next verb opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._ahead = None
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
-        """Read one object."""
+        """Reads one object."""
         request = requests.get(resource, name, namespace)
         return answers.decode(request, self._send(request), type)
 
     def list(self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = "") -> Listing[T]:
-        """Read all objects that match."""
+        """Reads all objects that match."""
         request = requests.list_all(resource, namespace, labels, fields)
         return answers.decode_list(request, self._send(request), type)
 
     def ask_list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> None:
-        """Send a list's question ahead, so that the server works on it while the caller does something else.
+        """Sends a list's question ahead, so that the server works on it while the caller does something else.
 
         The `list` of the same arguments reads the answer if it is the next verb. Errors are left to it: it asks again.
         """
@@ -95,7 +95,7 @@ class BlockingCluster:
     def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Create an object."""
+        """Creates an object."""
         request = requests.create(resource, obj, namespace, dry_run)
         return answers.decode(request, self._send(request), type)
 
@@ -109,7 +109,7 @@ class BlockingCluster:
         subresource: str = "",
         type: type[T] = OBJECT,
     ) -> T:
-        """Replace an object or its subresource."""
+        """Replaces an object or its subresource."""
         request = requests.replace(resource, name, obj, namespace, subresource)
         return answers.decode(request, self._send(request), type)
 
@@ -140,16 +140,16 @@ class BlockingCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Ask for the end of an object."""
+        """Asks for the end of an object."""
         self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     def version(self) -> dict[str, str]:
-        """What the server says of itself (`gitVersion`, …)."""
+        """Returns the server's version (`gitVersion`, …)."""
         request = Request("GET", "/version", "get /version", safe=True)
         return answers.decode(request, self._send(request), dict[str, str])
 
     def ready(self) -> None:
-        """Return when the server says that it is ready; Retry when it does not."""
+        """Returns when the server says that it is ready; Retry when it does not."""
         self._once(Request("GET", "/readyz", "get /readyz", safe=True))
 
     def watch(
@@ -164,7 +164,7 @@ class BlockingCluster:
         initial_events: bool = False,
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Follow changes until the server ends the stream, on a connection of its own.
+        """Follows changes until the server ends the stream, on a connection of its own.
 
         Silence for longer than `timeout_seconds` and a minute is Retry: the connection is dead.
         """
@@ -238,7 +238,7 @@ class BlockingCluster:
         return self._send_on(request, self._credentials.identity())
 
     def _send_on(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """Send on our connection, which is closed when that fails."""
+        """Sends on our connection, which is closed when that fails."""
         connection = self._connected(request, identity)
         try:
             self._put(connection, request, identity)
@@ -271,7 +271,7 @@ class BlockingCluster:
         return connection
 
     def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: ClientIdentity) -> http.client.HTTPResponse:
-        """Send, and read the head of the answer."""
+        """Sends, and reads the head of the answer."""
         self._put(connection, request, identity)
         with _lost_after_sending(request):
             return connection.getresponse()
@@ -307,13 +307,13 @@ class _NamedConnection(http.client.HTTPSConnection):
         self._tls = context
 
     def connect(self) -> None:
-        """Connect, and check the certificate against the expected name."""
+        """Connects, and checks the certificate against the expected name."""
         plain = socket.create_connection((self.host, self.port), self.timeout)
         self.sock = self._tls.wrap_socket(plain, server_hostname=self._server_name)
 
 
 def _is_closed(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server closed the idle connection: then something (the end) can be read from it."""
+    """Tells whether the server closed the idle connection: then something (the end) can be read from it."""
     if connection.sock is None:
         return True
     readable, _, _ = select.select([connection.sock], [], [], 0)

@@ -1,4 +1,4 @@
-"""When a certificate ends, read from its bytes: enough of X.509 for a sentence, without a library that takes 100 ms to load."""
+"""Reads the end of a certificate from its bytes: enough of X.509 for a sentence, without a library that takes 100 ms to load."""
 
 from __future__ import annotations
 

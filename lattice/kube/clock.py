@@ -17,5 +17,5 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds; other tasks run in any case, also for 0."""
+        """Returns after so many seconds; other tasks run in any case, also for 0."""
         ...

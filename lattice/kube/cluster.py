@@ -29,7 +29,7 @@ OBJECT: Any = dict[str, Any]
 
 
 class PatchKind(enum.Enum):
-    """How a patch is read by the server; the value is its content type."""
+    """The kind of a patch; the value is its content type."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -37,7 +37,7 @@ class PatchKind(enum.Enum):
 
 
 class EventKind(enum.Enum):
-    """What a watch event says."""
+    """The kind of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -67,19 +67,19 @@ class Cluster(Protocol):
     """An API server, seen through asyncio; `namespace` is empty for cluster objects (and lists of all namespaces)."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
-        """Read one object, consistently; `metadata_only`: no more than its metadata, for a `type` that has nothing else."""
+        """Reads one object, consistently; `metadata_only`: no more than its metadata, for a `type` that has nothing else."""
         ...
 
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Read all objects that match the selectors, consistently and in one page."""
+        """Reads all objects that match the selectors, consistently and in one page."""
         ...
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Create an object; AlreadyExists when its name is taken."""
+        """Creates an object; AlreadyExists when its name is taken."""
         ...
 
     async def replace(
@@ -93,7 +93,7 @@ class Cluster(Protocol):
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replace an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest.
+        """Replaces an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest.
 
         `metadata_only`: the answer is no more than its metadata, for a `type` that has nothing else.
         """
@@ -125,7 +125,7 @@ class Cluster(Protocol):
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Ask for the end of an object; with `uid` or `resource_version` only of exactly that one (else Stale)."""
+        """Asks for the end of an object; with `uid` or `resource_version` only of exactly that one (else Stale)."""
         ...
 
     def watch(
@@ -139,9 +139,9 @@ class Cluster(Protocol):
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follow changes after `resource_version` until the server ends the stream; Expired when it is too old.
+        """Follows changes after `resource_version` until the server ends the stream; Expired when it is too old.
 
-        With `initial_events` (and no version) the objects that exist come first, as ADDED, ended by a
-        bookmark with `initial_end`; Rejected where the server does not serve that. Close it with `aclosing`.
+        With `initial_events` (and no version) the objects that exist come first, as ADDED, ended by a bookmark with `initial_end`;
+        Rejected where the server does not serve that. Close it with `aclosing`.
         """
         ...

@@ -24,7 +24,7 @@ Header = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """What a request needs: the TLS context (None: plain HTTP) and the headers that say who asks."""
+    """The credentials of a request: the TLS context (None: plain HTTP) and the headers that name the caller."""
 
     tls: ssl.SSLContext | None
     headers: tuple[Header, ...]
@@ -55,7 +55,7 @@ class Credentials:
         return self._identity
 
     def refused(self) -> bool:
-        """Tell that the server knew us not (401): whether there are other credentials to try now."""
+        """Tells that the server knew us not (401): whether there are other credentials to try now."""
         now = self._monotonic()
         if self.config.plugin is None and _marks(self.config.files) == self._marks:
             return False
@@ -100,7 +100,7 @@ def _expiry(config: ClusterConfig, now: float) -> str:
 
 
 def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
-    """What tells a file from its former self."""
+    """Returns the marks by which a changed file is recognised."""
     marks = []
     for path in files:
         try:
@@ -166,7 +166,7 @@ def _trust(context: ssl.SSLContext, config: ClusterConfig) -> None:
 
 
 def _present(context: ssl.SSLContext, config: ClusterConfig) -> None:
-    """Load the client certificate; bytes of a kubeconfig pass through a private file that lives only meanwhile."""
+    """Loads the client certificate; bytes of a kubeconfig pass through a private file that lives only meanwhile."""
     if not (config.cert_file or config.cert_data):
         return
     with tempfile.TemporaryDirectory(prefix="lattice-") as directory:

@@ -41,7 +41,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Fault:
-    """What goes wrong with the next requests that match; an empty field matches all."""
+    """The fault of the next matching requests; an empty field matches all."""
 
     error: LatticeError
     verb: str = ""
@@ -52,7 +52,7 @@ class Fault:
     """The request is carried out, and only its answer is lost."""
 
     def matches(self, verb: str, resource: Resource, name: str) -> bool:
-        """Whether this request is to go wrong."""
+        """Tells whether this request is to go wrong."""
         return self.times > 0 and self.verb in ("", verb) and self.plural in ("", resource.plural) and self.name in ("", name)
 
 
@@ -104,13 +104,13 @@ class FakeCluster:
     def fail(
         self, error: LatticeError, *, verb: str = "", resource: Resource | None = None, name: str = "", times: int = 1, after: bool = False
     ) -> Fault:
-        """Have the next matching requests fail; `after`: they are carried out first. The fault can be ended by `times = 0`."""
+        """Lets the next matching requests fail; `after`: they are carried out first. The fault can be ended by `times = 0`."""
         fault = Fault(error, verb, resource.plural if resource else "", name, times, after)
         self._faults.append(fault)
         return fault
 
     def lose_answer(self, verb: str, resource: Resource | None = None, name: str = "") -> Fault:
-        """Have the next matching request be carried out, and its answer be lost."""
+        """Lets the next matching request be carried out, and its answer be lost."""
         return self.fail(UnknownOutcome("no answer came", reason="NoAnswer"), verb=verb, resource=resource, name=name, after=True)
 
     def heal(self) -> None:
@@ -124,18 +124,18 @@ class FakeCluster:
             watcher.wake.set()
 
     def compact(self) -> None:
-        """Forget the history: a watch from an older version gets Expired."""
+        """Forgets the history: a watch from an older version gets Expired."""
         self._compacted = self._version
         self._history.clear()
 
     def bookmark(self) -> None:
-        """Send a bookmark to every open watch."""
+        """Sends a bookmark to every open watch."""
         for watcher in self._watchers:
             watcher.pending.append(self._version)
             watcher.wake.set()
 
     def restore(self, resource: Resource, objects: Mapping[str, Plain]) -> None:
-        """Put a `snapshot` in the place of what is there; the objects keep their old versions, as with `--bump-revision`."""
+        """Puts a `snapshot` in the place of what is there; the objects keep their old versions, as with `--bump-revision`."""
         self._objects[resource] = {
             (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): copy.deepcopy(obj) for obj in objects.values()
         }
@@ -145,7 +145,7 @@ class FakeCluster:
 
     @property
     def watches(self) -> int:
-        """How many watches are open."""
+        """Returns how many watches are open."""
         return len(self._watchers)
 
     @property
@@ -165,7 +165,7 @@ class FakeCluster:
     # The verbs
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
-        """Read one object."""
+        """Reads one object."""
         fault = await self._begin("get", resource, namespace, name)
         found = self._find(resource, namespace, name)
         _finish(fault)
@@ -174,7 +174,7 @@ class FakeCluster:
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Read all objects that match, ordered by namespace and name."""
+        """Reads all objects that match, ordered by namespace and name."""
         fault = await self._begin("list", resource, namespace, "")
         matches = _scoped(namespace, labels, fields)
         items = [_decoded(obj, type) for _, obj in sorted(self._objects.get(resource, {}).items()) if matches(obj)]
@@ -184,7 +184,7 @@ class FakeCluster:
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Create an object."""
+        """Creates an object."""
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
         metadata = new.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):
@@ -215,7 +215,7 @@ class FakeCluster:
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replace an object or its status."""
+        """Replaces an object or its status."""
         fault = await self._begin("replace", resource, namespace, name, subresource)
         old = self._find(resource, namespace, name)
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
@@ -257,7 +257,7 @@ class FakeCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Delete an object, or mark it as being deleted while it has finalizers."""
+        """Deletes an object, or marks it as being deleted while it has finalizers."""
         fault = await self._begin("delete", resource, namespace, name)
         old = self._find(resource, namespace, name)
         metadata = old["metadata"]
@@ -285,7 +285,7 @@ class FakeCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follow changes until `end_watches`."""
+        """Follows changes until `end_watches`."""
         await self._begin("watch", resource, namespace, "")
         watcher = _Watcher(resource, _scoped(namespace, labels, fields))
         begins = self._first_objects(watcher, resource_version, initial_events)
@@ -314,7 +314,7 @@ class FakeCluster:
     # The store
 
     async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Fault | None:
-        """Note the request, let others run, and raise a fault that is due before it; one due after it is returned."""
+        """Notes the request, lets others run, and raises a fault that is due before it; one due after it is returned."""
         self.sent.append(Sent(verb, resource, namespace, name, subresource))
         await asyncio.sleep(0)
         for fault in self._faults:
@@ -326,7 +326,7 @@ class FakeCluster:
         return None
 
     def _first_objects(self, watcher: _Watcher, version: str, initial_events: bool) -> tuple[Plain, ...]:
-        """What exists, where that is asked for; else the history since the version becomes pending."""
+        """Returns the existing objects, where the request wants them; else queues the history since its version."""
         if initial_events and not self.serves_initial_events:
             raise Rejected("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", reason="Invalid")
         if initial_events or version in ("", "0"):
@@ -359,7 +359,7 @@ class FakeCluster:
             new.pop("status", None)
 
     def _change(self, resource: Resource, old: Plain, new: Plain, subresource: str, verb: str) -> Plain:
-        """Compare, split spec from status, count the generation, and store; an equal object is not written."""
+        """Compares, split spec from status, count the generation, and store; an equal object is not written."""
         if (resource, subresource) == (CERTIFICATE_REQUESTS, "approval"):
             subresource = "status"  # of the status it takes the conditions alone
             new = {**new, "status": {**old.get("status", {}), "conditions": new.get("status", {}).get("conditions", [])}}
@@ -426,7 +426,7 @@ class FakeCluster:
 
 
 def _finish(fault: Fault | None) -> None:
-    """Raise what is due after the request was carried out."""
+    """Raises what is due after the request was carried out."""
     if fault is not None:
         raise fault.error
 
@@ -451,7 +451,7 @@ def _scoped(namespace: str, labels: str, fields: str) -> Callable[[Plain], bool]
 
 
 def _event(record: _Record, matches: Callable[[Plain], bool]) -> tuple[EventKind, Plain] | None:
-    """What a watch with a selector says of a change: an object that leaves the selection is DELETED."""
+    """Returns the event of a watch with a selector: an object that leaves the selection is DELETED."""
     was = record.old is not None and matches(record.old)
     if record.new is not None and matches(record.new):
         return (EventKind.MODIFIED if was else EventKind.ADDED), record.new
@@ -476,7 +476,7 @@ def _counts_generations(resource: Resource) -> bool:
 
 
 def _desired(resource: Resource, obj: Plain) -> Plain:
-    """What a change of raises the generation."""
+    """Returns the part of an object whose change raises the generation."""
     apart = ("metadata", "status") if resource.status else ("metadata",)
     return {key: value for key, value in obj.items() if key not in apart}
 

@@ -106,11 +106,11 @@ class Informer(Generic[T]):
 
     @property
     def lost(self) -> bool:
-        """Whether the watch is lost now, or never was: changes may be late, and nothing follows from silence."""
+        """Tells whether the watch is lost now, or never was: changes may be late, and nothing follows from silence."""
         return self._lost
 
     async def run(self) -> None:
-        """Follow until cancelled; ends only by Corrupt (an answer that does not decode) or Rejected (a wrong selector)."""
+        """Follows until cancelled; ends only by Corrupt (an answer that does not decode) or Rejected (a wrong selector)."""
         while True:
             error = await self._session()
             if isinstance(error, Corrupt | Rejected):
@@ -129,7 +129,7 @@ class Informer(Generic[T]):
                 await self._clock.sleep(seconds)
 
     async def relist(self) -> None:
-        """Return when a consistent LIST that began after this call is in `objects`; `run` must be running."""
+        """Returns when a consistent LIST that began after this call is in `objects`; `run` must be running."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._must_list = True
@@ -263,7 +263,7 @@ class Informer(Generic[T]):
                 self._apply(event)
 
     async def _adopt(self, fresh: dict[str, T], version: str, begun: float) -> None:
-        """Make `objects` what a complete list says, and tell every difference."""
+        """Makes `objects` what a complete list says, and tells every difference."""
         former = dict(self.objects)
         self.objects.clear()
         self.objects.update(fresh)
@@ -279,7 +279,7 @@ class Informer(Generic[T]):
             self._lost = False
 
     async def _tell_all(self, changes: Iterator[Change[T]]) -> None:
-        """Tell every change, letting others run in between; whoever interrupts does not lose the rest."""
+        """Tells every change, letting others run in between; whoever interrupts does not lose the rest."""
         try:
             for count, change in enumerate(changes, start=1):
                 self._tell(change)
@@ -342,7 +342,7 @@ def _collect(fresh: dict[str, Any], event: WatchEvent[Any]) -> None:
 
 
 def _differences(former: dict[str, T], fresh: dict[str, T]) -> Iterator[Change[T]]:
-    """What went first, then what appeared or changed, in the order of the list."""
+    """Yields the deleted objects first, then new and changed ones, in the order of the list."""
     for key, old in former.items():
         if key not in fresh:
             yield Change(key, old, None)
@@ -357,7 +357,7 @@ _paused = 0
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[Callable[[], None]]:
-    """Hold the garbage collector off while many objects are made; what is given resumes it early.
+    """Holds the garbage collector off while many objects are made; what is given resumes it early.
 
     It counts, because several informers list at once, and leaves a collector alone that was off before.
     """

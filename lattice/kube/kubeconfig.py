@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: a kubeconfig file, several of them, or the pod's service account.
+"""Finds the API server and the credentials: from a kubeconfig file, several of them, or the pod's service account.
 
 Exec and auth-provider plugins go through the `kubernetes` package, which is loaded only for them.
 """
@@ -23,7 +23,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class PluginCredentials:
-    """What a plugin gave: an Authorization header, or the files of a client certificate."""
+    """The output of a plugin: an Authorization header, or the files of a client certificate."""
 
     authorization: str
     cert_file: str

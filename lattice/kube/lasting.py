@@ -21,7 +21,7 @@ class LastKnown(Generic[T]):
         self._gone = False
 
     def heard(self, change: Change[T]) -> None:
-        """It appeared, changed or went; other objects do not matter."""
+        """Notes that the object appeared, changed or went; other objects do not matter."""
         if change.key != self._name:
             return
         if change.new is not None:

@@ -62,7 +62,7 @@ class Elector:
         self._unchanged: tuple[str, float] = ("", 0.0)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the Lease, run `work` while renewing, release when it ends.
+        """Waits for the Lease, run `work` while renewing, release when it ends.
 
         Raises Stale when the Lease is lost or could not be renewed in time; the work has been cancelled then.
         """
@@ -81,7 +81,7 @@ class Elector:
             raise Stale(text, reason="LeaseLost")
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run the work; whether the Lease was lost before it ended."""
+        """Runs the work; whether the Lease was lost before it ended."""
 
         async def working() -> None:
             await work()
@@ -136,7 +136,7 @@ class Elector:
         return lease
 
     def _is_answer(self, lease: Lease) -> bool:
-        """Whether the Lease shows the write of ours whose answer never came; then it is held since that was sent."""
+        """Tells whether the Lease shows the write of ours whose answer never came; then it is held since that was sent."""
         sent = self._unanswered
         if sent is None or self.holder != self.identity or lease.spec.renew_time != sent.stamp:
             return False
@@ -144,7 +144,7 @@ class Elector:
         return True
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Whether the Lease has stood unchanged for its duration while we looked on."""
+        """Tells whether the Lease has stood unchanged for its duration while we looked on."""
         now = self._clock.monotonic()
         mark = f"{lease.metadata.uid} {lease.metadata.resource_version}"
         if self._unchanged[0] != mark:
@@ -161,7 +161,7 @@ class Elector:
         self._hold(lease, sent)
 
     async def _write(self, version: str, transitions: int | None = None) -> None:
-        """Compare and set: take the Lease (with `transitions`), or renew it."""
+        """Compares and sets: takes the Lease (with `transitions`), or renews it."""
         sent = self._sending()
         spec = self._spec(sent.stamp)
         if transitions is not None:
@@ -190,7 +190,7 @@ class Elector:
     # Keeping
 
     async def _keep_renewing(self) -> None:
-        """Renew each third of the duration; returns when another holds the Lease, or it is gone."""
+        """Renews each third of the duration; returns when another holds the Lease, or it is gone."""
         while True:
             late = self._clock.monotonic() - self._renewed
             await self._clock.sleep(max(self._lease_seconds * REPEAT_AFTER, self._lease_seconds * RENEW_AFTER - late))
@@ -223,7 +223,7 @@ class Elector:
             await self._clock.sleep(left)
 
     async def _release(self) -> None:
-        """Let the next one take the Lease at once; a release that does not go through costs only time."""
+        """Lets the next one take the Lease at once; a release that does not go through costs only time."""
         change = {"metadata": {"resourceVersion": self._version}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         try:
             async with asyncio.timeout(RELEASE_SECONDS):

@@ -1,4 +1,4 @@
-"""What the machinery needs of any object, be it a plain one or a view: its key and its version."""
+"""The key and the version of any object, plain or a view."""
 
 from __future__ import annotations
 

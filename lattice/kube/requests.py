@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent; `safe` says that it changes nothing, so that repeating it is harmless; `what` is for messages."""
+    """A request to send; `safe`: it changes nothing, so that repeating it is harmless; `what` is for messages."""
 
     method: str
     target: str
@@ -35,13 +35,13 @@ METRICS: Final = Request("GET", "/metrics", "get the server's metrics", safe=Tru
 
 
 def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = False) -> Request:
-    """Read one object, or its metadata alone."""
+    """Reads one object, or its metadata alone."""
     accept = METADATA_ONLY if metadata_only else JSON
     return Request("GET", _path(resource, namespace, name), _what("get", resource, namespace, name), safe=True, accept=accept)
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:
-    """Read all objects, consistently: no resourceVersion, no pages."""
+    """Reads all objects, consistently: no resourceVersion, no pages."""
     target = _path(resource, namespace) + _query(labelSelector=labels, fieldSelector=fields)
     return Request("GET", target, _what("list", resource, namespace), safe=True)
 
@@ -49,7 +49,7 @@ def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Re
 def watch(
     resource: Resource, namespace: str, *, resource_version: str, labels: str, fields: str, initial_events: bool, timeout_seconds: int
 ) -> Request:
-    """Follow changes, with bookmarks; with `initial_events` what exists comes first."""
+    """Follows changes, with bookmarks; with `initial_events` what exists comes first."""
     query = _query(
         watch="true",
         allowWatchBookmarks="true",
@@ -64,7 +64,7 @@ def watch(
 
 
 def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool) -> Request:
-    """Create an object; apiVersion and kind are filled in."""
+    """Creates an object; apiVersion and kind are filled in."""
     target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "")
     metadata = obj.get("metadata") or {}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
@@ -74,7 +74,7 @@ def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: 
 def replace(
     resource: Resource, name: str, obj: Mapping[str, Any], namespace: str, subresource: str, *, metadata_only: bool = False
 ) -> Request:
-    """Replace an object or its subresource; `metadata_only`: the answer is no more than the object's metadata."""
+    """Replaces an object or its subresource; `metadata_only`: the answer is no more than the object's metadata."""
     what = _what("replace", resource, namespace, name, subresource)
     accept = METADATA_ONLY if metadata_only else JSON
     return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj), accept=accept)
@@ -100,7 +100,7 @@ def patch(
 
 
 def delete(resource: Resource, name: str, namespace: str, *, uid: str, resource_version: str, propagation: str) -> Request:
-    """Ask for the end of an object, with preconditions where they are given."""
+    """Asks for the end of an object, with preconditions where they are given."""
     options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
     if propagation:
         options["propagationPolicy"] = propagation

@@ -1,4 +1,4 @@
-"""Where each kind lives on the API server: group, version, plural, scope, and whether its status is apart."""
+"""The place of each kind on the API server: group, version, plural, scope, and whether its status is apart."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _DIGITS: Final = 16
 
 @dataclass(frozen=True)
 class Seen:
-    """What the API showed."""
+    """The objects that the API showed."""
 
     allocations: Iterable[Allocation]
     nodes: Collection[Node]
@@ -139,7 +139,7 @@ def _hardware(facts: NodeFacts) -> dict[str, Any]:
 
 
 def _missing(seen: Seen, since: float, now: float, earlier: int) -> list[str]:
-    """What the log lacks, as sentences."""
+    """Returns the gaps of the log, as sentences."""
     sentences = []
     if earlier:
         sentences.append(f"{earlier} allocations that were submitted before {format_time(since)} are left out")

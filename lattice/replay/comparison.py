@@ -28,7 +28,7 @@ def _percent(value: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """As the book has it: `12 min`, `2.1 hr`."""
+    """Returns a duration in the book's form: `12 min`, `2.1 hr`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} hr"

@@ -42,7 +42,7 @@ class Policy(StrEnum):
 
 
 class Estimates(StrEnum):
-    """What the scheduler believes of run times: what the user requested, or what they will be."""
+    """The run times that the scheduler believes: the requested ones, or the real ones."""
 
     USER = "user"
     EXACT = "exact"
@@ -126,7 +126,7 @@ class Backfill:
         self.submitted = 0
 
     def advance(self, events: int = 1) -> bool:
-        """Go through so many seconds with an event, one pass of the scheduler in each; False when nothing will happen any more."""
+        """Goes through so many seconds with an event, one pass of the scheduler in each; False when nothing will happen any more."""
         submit, estimate, need, ends = self._submit, self._estimate, self._need, self._ends
         waiting, rank, order = self._waiting, self._rank, self._order
         for _ in range(events):
@@ -277,7 +277,7 @@ class Backfill:
                 self._extra -= nodes
 
     def validate(self) -> None:
-        """Rebuild everything from the starts alone and compare; Corrupt when something differs."""
+        """Rebuilds everything from the starts alone and compares; Corrupt when something differs."""
         running = [job for jobs in self._ending.values() for job in jobs]
         ends = sorted({self.start[job] + self._run[job] for job in running})
         promised: dict[int, int] = {}

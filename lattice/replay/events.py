@@ -43,7 +43,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class _Alloc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked for; the book's names, `priority` is the preemption class."""
+    """A request in the trace; the book's names, `priority` is the preemption class."""
 
     nodes: int | str | dict[str, int]
     id: str = ""
@@ -122,7 +122,7 @@ _DECODER: Final[msgspec.json.Decoder[_Event]] = msgspec.json.Decoder(_Event)
 
 @dataclass(slots=True)
 class _Life:
-    """What the trace says of one allocation."""
+    """The events of one allocation in the trace."""
 
     line: int
     at: float
@@ -217,7 +217,7 @@ class _EventsReader:
 
 
 def read(lines: Iterable[bytes]) -> Log:
-    """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
     reader = _EventsReader()
     for at, text in enumerate(lines, start=1):
         if text.strip():
@@ -273,7 +273,7 @@ def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
 
 
 def _run_of(name: str, life: _Life) -> float | None:
-    """How long it ran: what its end says, else from its start to its end or cancel; None without one."""
+    """Returns how long it ran: what its end says, else from its start to its end or cancel; None without one."""
     if life.end is None:
         return life.cancel[1] - life.start[1] if life.cancel is not None and life.start is not None else None
     at, time, duration = life.end
@@ -391,7 +391,7 @@ def lines_of(log: Log) -> Iterator[str]:
 
 
 def _life_of(job: TraceJob, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """What became of a job: type, time and further fields of each line."""
+    """Yields the events of a job: type, time and further fields of each line."""
     if job.started is not None:
         yield "start", job.started, {}
     if job.withdrawn is not None:

@@ -57,7 +57,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class TenantTerms:
-    """What a tenant was promised; None: nothing was."""
+    """The agreement with a tenant; None: none."""
 
     share: float | None = None
     """Its target share of what is used, between 0 and 1."""
@@ -67,7 +67,7 @@ class TenantTerms:
 
 @dataclass
 class Log:
-    """What was read of a trace: jobs in order of submission, equal times in order of the lines."""
+    """The content of a trace: jobs in order of submission, equal times in order of the lines."""
 
     format: str
     jobs: list[TraceJob] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Log:
     """What the trace itself says that it lacks."""
 
     def settle(self) -> Log:
-        """Sort by submission and count what was out of order; Rejected (`BadTrace`) when no job is left."""
+        """Sorts by submission and counts what was out of order; Rejected (`BadTrace`) when no job is left."""
         if not self.jobs:
             why = ": " + ", ".join(self.left.phrases()) if self.left.counts else ""
             left = f"0 of {self.total} jobs are left" if self.total else "the trace has none"

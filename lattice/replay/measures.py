@@ -1,4 +1,4 @@
-"""What a replay through the production cycle came to: utilisation, waits, fairness, backfill, targets met.
+"""Measures a replay through the production cycle: utilisation, waits, fairness, backfill, targets met.
 
 Formulas (book, "Using RM-Replay", "Simulation"; docs/howto/replay.md says them for readers):
 - utilisation: node-hours held ÷ (nodes × time), from the first submission to the last end, and until the last submission;
@@ -43,7 +43,7 @@ class Ran:
 
 @dataclass(slots=True)
 class Reservations:
-    """What became of the reservations of a replay."""
+    """The outcome of the reservations of a replay."""
 
     given: int = 0
     lost: int = 0
@@ -102,7 +102,7 @@ class TenantUse:
 
     @property
     def deviation(self) -> float:
-        """How far what it used is from what it was entitled to."""
+        """Returns how far what it used is from what it was entitled to."""
         return abs(self.used - self.entitled)
 
 
@@ -276,7 +276,7 @@ def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None
 
 
 class _Samples:
-    """Who runs and who waits at each instant, by tenant, in nodes; and what backfilled work holds."""
+    """Running and waiting work at each instant, by tenant, in nodes; and the nodes of backfilled work."""
 
     def __init__(self, ran: Sequence[Ran], first: float, last: float, names: Sequence[str]) -> None:
         self._first = first
@@ -342,7 +342,7 @@ def _slot(moment: float, first: float, step: float) -> int:
 
 
 def target_shares(names: Sequence[str], terms: Mapping[str, TenantTerms]) -> dict[str, float]:
-    """What was promised; those without a promise have equal parts of what is left, at least 1 % of an equal part."""
+    """Returns the target share of each tenant; those without an agreement share the rest equally, at least 1 % of an equal part."""
     promised = {name: share for name in names if (share := terms.get(name, TenantTerms()).share) is not None}
     rest = len(names) - len(promised)
     left = max(1.0 - fsum(promised.values()), 0.01)

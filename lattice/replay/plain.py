@@ -35,7 +35,7 @@ def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: boo
 
 
 def alike(count: int) -> list[NodeFacts]:
-    """So many equal nodes, `n1`, `n2`, … in groups of 64."""
+    """Returns so many equal nodes, `n1`, `n2`, … in groups of 64."""
     width = len(str(count))
     return [
         NodeFacts(

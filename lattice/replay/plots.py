@@ -91,7 +91,7 @@ class _Time:
 
     @property
     def label(self) -> str:
-        """What the axis shows."""
+        """Returns the label of the axis."""
         return f"{self.unit[1]} since the first submission"
 
     @property
@@ -100,7 +100,7 @@ class _Time:
         return self.at(max(self.last, self.first + 1))
 
     def at(self, moment: float) -> float:
-        """Where a moment stands."""
+        """Returns the position of a moment."""
         return (moment - self.first) / self.unit[0]
 
     def slots(self) -> list[float]:
@@ -185,7 +185,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _groups(figure: Figure, done: Replayed) -> None:
-    """Who ran where: a bar for each run of neighbouring nodes; with very many, the share of each group that is held."""
+    """Draws a bar for each run of neighbouring nodes; with very many nodes, the held share of each group."""
     axes, time = figure.subplots(), _Time.spanning(done.ran)
     order = sorted(range(len(done.nodes)), key=lambda at: (done.nodes[at].group, at))
     row = {done.nodes[at].index: place for place, at in enumerate(order)}

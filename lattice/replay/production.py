@@ -40,7 +40,7 @@ _NO_TERMS: Final = Terms()
 
 @dataclass(frozen=True)
 class Setting:
-    """What a replay runs with: the machine, and how each vcluster schedules."""
+    """The input of a replay: the machine, and the policy of each vcluster."""
 
     nodes: Sequence[NodeFacts]
     policies: Mapping[str, Policy]
@@ -58,7 +58,7 @@ class _SubmittedJob:
 
 @dataclass
 class Timing:
-    """How long cycles took, by a clock that the caller gives; not part of any report, which must be equal byte for byte."""
+    """The durations of cycles, by a clock that the caller gives; not part of any report, which must be equal byte for byte."""
 
     clock: Callable[[], float]
     seconds: list[float] = field(default_factory=list)
@@ -98,7 +98,7 @@ def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
 
 
 def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
-    """What each node must offer, with node lists as indices; None where it names a node that there is not."""
+    """Returns the need of each node, with node lists as indices; None where it names an unknown node."""
     if not job.only and not job.without:
         return job.need
     masks: list[int] = []
@@ -114,7 +114,7 @@ def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
 
 
 def replay(log: Log, setting: Setting, progress: Callable[[int], None] = lambda _submitted: None, timing: Timing | None = None) -> Replayed:
-    """Play the whole trace; `progress` is told now and then how many jobs have been submitted."""
+    """Plays the whole trace; `progress` is told now and then how many jobs have been submitted."""
     world = World(log, setting, timing)
     at = 0
     while world.advance():
@@ -165,7 +165,7 @@ class World:
         )
 
     def advance(self) -> bool:
-        """Go to the next instant with an event and run a cycle of every vcluster that has pending work; False at the end."""
+        """Goes to the next instant with an event and runs a cycle of every vcluster that has pending work; False at the end."""
         now = min(self._instants(), default=None)
         if now is None:
             return False
@@ -199,7 +199,7 @@ class World:
         yield from self._starts.values()
 
     def finish(self) -> Replayed:
-        """What was done; what still waits never starts, with the reason of a last cycle."""
+        """Returns the result; jobs that still wait never start, and get the reason of a last cycle."""
         for vcluster in sorted(self._pending):
             now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
             for outcome in list(decide(self.state, vcluster, list(self._pending[vcluster].values()), now)):
@@ -225,7 +225,7 @@ class World:
             heappush(self._events, (max(now, job.withdrawn), _CANCEL, number))
 
     def _cancel(self, work: _SubmittedJob, now: float) -> None:
-        """Its user gives it up: from the queue, or where it runs already."""
+        """Cancels a job for its user: in the queue, or where it runs already."""
         if work.ended:
             return
         if work.nodes:
@@ -285,7 +285,7 @@ class World:
             del self._starts[vcluster]
 
     def _launch(self, now: float) -> None:
-        """Give more nodes to ranges from what nobody else could use, and start what was placed."""
+        """Gives more nodes to ranges from what nobody else could use, and starts what was placed."""
         ranges = [placed.candidate for placed in self._placed if asks_for_more(placed)]
         self.state.set_waiting(self._pending)
         more = {one.candidate.uid: one.nodes for one in extended(self.state, ranges, now)} if ranges else {}
@@ -295,7 +295,7 @@ class World:
         self._placed.clear()
 
     def _start(self, placed: Placed, now: float) -> None:
-        """What was placed holds its nodes from now on, as the ledger would say, and its end is known to the trace alone."""
+        """Gives a placed job its nodes from now on, as the ledger would; only the trace knows its end."""
         candidate = placed.candidate
         work = self._work[candidate.uid]
         job = work.job

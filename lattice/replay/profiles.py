@@ -78,7 +78,7 @@ SETTINGS: Final = ("policy", "profile", "depth", *_BORROWING, *_LIMITS)
 
 @dataclass(frozen=True)
 class Profile:
-    """How each vcluster schedules in one replay; `notes` say what was normalised."""
+    """The policy of each vcluster in one replay; `notes` list what was normalised."""
 
     name: str
     vclusters: Mapping[str, Mapping[str, Any]]

@@ -30,7 +30,7 @@ class Report:
     wait_p99: int
 
     def document(self) -> dict[str, int | float]:
-        """What `-o json` prints: part of the interface."""
+        """Returns the document that `-o json` prints, which is part of the interface."""
         return {
             "jobs": self.jobs,
             "avg_wait": self.avg_wait,

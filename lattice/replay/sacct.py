@@ -48,7 +48,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """How the words of a site become those of Lattice."""
+    """The words of a site, translated to those of Lattice."""
 
     zone: tzinfo = UTC
     """Of times without one."""
@@ -195,7 +195,7 @@ class _Row:
 
 
 def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
-    """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
     reader: _SacctReader | None = None
     for at, text in enumerate(lines, start=1):
         words = _words(text)
@@ -247,7 +247,7 @@ def _header(at: int, words: Sequence[str]) -> list[str]:
 
 
 def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, float | None]:
-    """How long it ran, and when it was cancelled if that was before it started."""
+    """Returns how long it ran, and when it was cancelled if that was before it started."""
     start, end = row.time("Start", zone), row.time("End", zone)
     elapsed = row.length("Elapsed")
     if elapsed is None and row.get("ElapsedRaw"):

@@ -65,7 +65,7 @@ class Outcome:
 def outcome(
     kind: str, seed: int, size: SuiteSize, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None
 ) -> Outcome:
-    """Generate, replay and judge one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
+    """Generates, replays and judges one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)
     nodes, homes = facts_of_inventory(inventory), inventory.homes()

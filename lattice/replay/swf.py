@@ -75,7 +75,7 @@ class Trace:
 
 
 def parse(lines: Iterable[bytes]) -> Trace:
-    """Read every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
     trace = Trace()
     numbers = _JobNumbers(trace)
     job, submit, run, line = trace.job.append, trace.submit.append, trace.run.append, trace.line.append
@@ -113,7 +113,7 @@ class _JobNumbers:
         self._seen: set[int] | None = None
 
     def is_part(self, number: int, status: int, at: int) -> bool:
-        """Whether the line is a part of a job that was read; Rejected when it is the same job again."""
+        """Tells whether the line is a part of a job that was read; Rejected when it is the same job again."""
         if number > self._last and self._seen is None:
             self._last = number
             return False

@@ -76,7 +76,7 @@ class SyntheticSite:
 
     @property
     def gpu_nodes(self) -> int:
-        """Open nodes with GPUs."""
+        """Opens nodes with GPUs."""
         return self.open_nodes // 2 // GROUP * GROUP
 
     def inventory(self) -> dict[str, object]:
@@ -140,7 +140,7 @@ def _whole(seconds: float) -> float:
 
 
 def _walltime(site: SyntheticSite, run: float) -> float:
-    """What people request: more than it takes, in quarters of an hour."""
+    """Returns a requested walltime: more than the run takes, in quarters of an hour."""
     return ceil(run * site.dice.between(1.05, 2.5) / 900) * 900.0
 
 
@@ -170,7 +170,7 @@ def _stream(site: SyntheticSite, load: float, capacity: int, make: Callable[[flo
 
 
 def _full(capacity: int, make: Callable[[float], TraceJob]) -> list[TraceJob]:
-    """As many jobs at once as fill so many nodes: what a steady state begins with."""
+    """Yields as many jobs at once as fill so many nodes, the beginning of a steady state."""
     jobs: list[TraceJob] = []
     while sum(job.nodes for job in jobs) < capacity:
         jobs.append(make(0.0))

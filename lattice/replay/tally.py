@@ -1,4 +1,4 @@
-"""What a reader left out of a trace or changed in it: how many by which rule, and where each rule met the first."""
+"""Counts what a reader left out of a trace or changed in it: how many by which rule, and the first case of each rule."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ class WaitingJobs:
             self._shortest[at] = UNKNOWN
 
     def pop_fitting(self, free: int, slack: int, extra: int) -> list[int]:
-        """Remove and return the jobs that start now, each asked once and in order.
+        """Removes and returns the jobs that start now, each asked once and in order.
 
-        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes
-        no more than the `extra` nodes, which it then uses up.
+        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes no more than the
+        `extra` nodes, which it then uses up.
         """
         taken: list[int] = []
         nodes, estimate, at = self._nodes, self._estimate, 0
@@ -133,7 +133,7 @@ class WaitingJobs:
         return row[min(bits, self._top)]
 
     def _without(self, at: int, found: list[int]) -> int:
-        """Take these out of the block at `at`, and join it with the one before when both are small; the place to read next."""
+        """Takes these out of the block at `at`, and join it with the one before when both are small; the place to read next."""
         blocks = len(self._ranks)
         if len(found) == 1:
             self._remove(at, found[0])
@@ -154,7 +154,7 @@ class WaitingJobs:
         return at + 1
 
     def _sum_up(self, at: int) -> None:
-        """Find out what is not known of a block any more."""
+        """Finds out what is not known of a block any more."""
         if self._least[at] == UNKNOWN:
             self._least[at] = min(map(self._nodes.__getitem__, self._ranks[at]))
         if self._shortest[at] == UNKNOWN:
@@ -174,7 +174,7 @@ class WaitingJobs:
         return (rank for ranks in self._ranks for rank in ranks)
 
     def validate(self) -> None:
-        """Rebuild what is kept beside the ranks and compare; Corrupt when it differs."""
+        """Rebuilds what is kept beside the ranks and compares; Corrupt when it differs."""
         ranks = list(self)
         lasts = [block[-1] for block in self._ranks]
         least = [min(self._nodes[rank] for rank in block) for block in self._ranks]

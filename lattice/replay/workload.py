@@ -1,8 +1,8 @@
-"""What of a trace can be replayed on a machine, and what cannot, counted; the filter of the published studies.
+"""Selects the part of a trace that can be replayed on a machine, and counts the rest; the filter of the published studies.
 
-A job is left out when its processors are unknown or exceed the machine, or its run time, requested time or submit
-time is unknown. Where one of requested and allocated processors is missing the other replaces it; requested ones
-are used where both stand. A run is cut at its requested time, as a batch system would.
+A job is left out when its processors are unknown or exceed the machine, or its run time, requested time or submit time is unknown.
+Where one of requested and allocated processors is missing the other replaces it; requested ones are used where both stand. A run is cut
+at its requested time, as a batch system would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Machine:
         return self.nodes * self.procs_per_node
 
     def nodes_for(self, procs: int) -> int:
-        """How many nodes that many processors take."""
+        """Returns how many nodes that many processors take."""
         return -(-procs // self.procs_per_node)
 
 
@@ -50,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Left:
-    """What the filter left out, parts of jobs excepted, and what it changed of the jobs that it kept."""
+    """The jobs that the filter left out, parts of jobs excepted, and the changes of the jobs that it kept."""
 
     out: Tally
     changed: Tally

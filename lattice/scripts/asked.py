@@ -1,4 +1,4 @@
-"""What was asked for, where it was said, and which of two sources wins."""
+"""A request of a script: its values, their places, and which of two sources wins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def merge(given: Iterable[tuple[str, Given]]) -> dict[str, Given]:
 
 @dataclass(frozen=True)
 class VClusterFacts:
-    """What a submission must know of a vcluster: its partitions, its longest walltime, the CPUs of its smallest node."""
+    """The facts of a vcluster that a submission needs: its partitions, its longest walltime, the CPUs of its smallest node."""
 
     partitions: tuple[str, ...] = ()
     max_walltime: str | None = None
@@ -51,7 +51,7 @@ class VClusterFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What is known of the cluster; `vclusters` None means that nobody asked it (`--dry-run=client`)."""
+    """The known facts of the cluster; `vclusters` None means that nobody asked it (`--dry-run=client`)."""
 
     vclusters: Mapping[str, VClusterFacts] | None = None
     default_vcluster: str = ""
@@ -64,7 +64,7 @@ class SiteFacts:
 
 @dataclass(frozen=True)
 class Submitter:
-    """What is known of the person's shell: where it stands, its variables, and what time it is there."""
+    """The facts of the person's shell: its directory, its variables, and its local time."""
 
     directory: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Submitter:
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
-    """What must be asked of the cluster before this can be translated: `vclusters`, `tenants`, `config`, `nodes`."""
+    """Returns the parts of the cluster that translating needs: `vclusters`, `tenants`, `config`, `nodes`."""
     counts = any(slot in asked and asked[slot].source == "SBATCH" for slot in ("cpus-per-task", "ntasks-per-node"))
     wanted: set[str] = {"config"} if reads_slurm_variables or counts else set()
     where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")

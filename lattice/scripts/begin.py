@@ -1,4 +1,4 @@
-"""When work may begin: `--begin` and `--not-before` as Slurm writes them, and RFC 3339."""
+"""Parses the time at which work may begin: `--begin` and `--not-before` as Slurm writes them, and RFC 3339."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _FREE = ("tags", "environment.variables")
 
 
 def is_book(document: Mapping[str, Any]) -> bool:
-    """Whether this is the book's form and not a Kubernetes object."""
+    """Tells whether this is the book's form and not a Kubernetes object."""
     return "apiVersion" not in document and "kind" not in document
 
 

@@ -1,4 +1,4 @@
-"""What the commands of a script rely on that Slurm gives its jobs, and Lattice does not, or not everywhere."""
+"""Finds features of Slurm in the commands of a script that Lattice does not have, or not everywhere."""
 
 from __future__ import annotations
 

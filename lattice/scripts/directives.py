@@ -1,4 +1,4 @@
-"""How `#SBATCH` and `#LATTICE` lines are read: as Slurm's own parser reads them (`SchedMD/slurm src/sbatch/opt.c`)."""
+"""Reads `#SBATCH` and `#LATTICE` lines as Slurm's own parser does (`SchedMD/slurm src/sbatch/opt.c`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def decode_script(data: bytes, name: str) -> str:
 
 
 def read_script(text: str) -> Script:
-    """What the `#SBATCH` and `#LATTICE` lines up to the first command ask for."""
+    """Returns the requests of the `#SBATCH` and `#LATTICE` lines up to the first command."""
     given: list[tuple[str, Given]] = []
     warnings: list[str] = []
     dialects: set[str] = set()
@@ -154,7 +154,7 @@ def _take(
     *,
     dashes: str = "--",
 ) -> None:
-    """Put one option where it belongs: what is asked, what is ignored, or a refusal."""
+    """Puts one option where it belongs: what is asked, what is ignored, or a refusal."""
     if option is None:
         if dialect == "LATTICE":
             raise Rejected(f"{place}: --{name} is not an option of Lattice; `lattice submit --help` lists them", reason="UnknownOption")

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Argument(Enum):
-    """Whether an option takes an argument."""
+    """The need of an option for an argument."""
 
     NONE = "none"
     REQUIRED = "required"

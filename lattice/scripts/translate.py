@@ -41,7 +41,7 @@ class Translation:
 
 @dataclass
 class _Draft:
-    """What one translation reads, and what it has found so far."""
+    """The input of one translation, and its findings so far."""
 
     asked: Asked
     submitter: Submitter
@@ -419,7 +419,7 @@ def _node_set(given: Given) -> list[str]:
 
 
 def _checked(given: Given, read: Callable[[Given], T]) -> T:
-    """What `read` makes of the option; its refusal gets the line in front."""
+    """Returns the result of `read` for an option; puts the line in front of its refusal."""
     try:
         return read(given)
     except Rejected as error:

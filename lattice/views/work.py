@@ -49,7 +49,7 @@ class WorkSpec(View, frozen=True):
 
     @property
     def on_head_only(self) -> bool:
-        """Whether the work runs on the head node alone (decision "where the work runs")."""
+        """Tells whether the work runs on the head node alone (decision "where the work runs")."""
         on = self.tasks.on or ("HeadNode" if self.script is not None else "EveryNode")
         return on == "HeadNode"
 

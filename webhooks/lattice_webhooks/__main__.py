@@ -43,7 +43,7 @@ class Settings(CommonSettings):
 
 @dataclass(frozen=True)
 class Outside:
-    """What the webhook reaches."""
+    """The webhook's means of reaching the world."""
 
     cluster: Cluster
     clock: Clock
@@ -65,7 +65,7 @@ class Webhook:
         self.listening = https.Listening(log)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serves until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self._caches.run()))
             group.create_task(process.endless(self._certificate.follow(self._clock)))

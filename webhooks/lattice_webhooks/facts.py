@@ -53,7 +53,7 @@ class Named(View, frozen=True):
 
 @dataclass(frozen=True)
 class Caches:
-    """What the facts come from."""
+    """The caches that the facts come from."""
 
     tenants: Informer[Tenant]
     vclusters: Informer[VCluster]
@@ -92,12 +92,12 @@ class Caches:
         return [cache.resource.plural for cache in self.all() if not cache.synced.is_set()]
 
     async def synced(self) -> None:
-        """Return when everything has been read once."""
+        """Returns when everything has been read once."""
         for cache in self.all():
             await cache.synced.wait()
 
     async def run(self) -> None:
-        """Follow all of them until cancelled."""
+        """Follows all of them until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pending.run())
             for cache in (*self.all(), self.quotas.koordinators, self.quotas.profiles):
@@ -114,14 +114,14 @@ class Gatherer:
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
     async def defaults(self, request: Request, identity: Authenticated) -> Facts:
-        """What `fill` looks at."""
+        """Returns the facts that `fill` reads."""
         if request.kind in JUDGED:
             creates = request.kind == KOORDINATORS and request.operation == "CREATE"
             return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)
         return await self._known(request, identity)
 
     async def checks(self, request: Request, identity: Authenticated) -> Facts:
-        """What `judge` looks at."""
+        """Returns the facts that `judge` reads."""
         if request.kind in JUDGED:
             return await self._of_quota(request, identity)
         if request.operation == "UPDATE" and request.obj.get("spec") == request.old.get("spec"):
@@ -163,7 +163,7 @@ class Gatherer:
         )
 
     def _groups(self) -> Counter[str]:
-        """How many nodes each topology group has; a node without one is a group of its own."""
+        """Returns how many nodes each topology group has; a node without one is a group of its own."""
         return Counter(node.spec.group or name for name, node in self._caches.nodes.objects.items())
 
     async def _home(self, namespace: str) -> str:
@@ -215,14 +215,14 @@ class Gatherer:
         return tuple(found)
 
     def _pending(self, request: Request, known: Facts) -> Pending | None:
-        """What waits in the tenant, counted a moment ago."""
+        """Returns the waiting work of the tenant, as of the last count."""
         spec = request.obj.get("spec") or {}
         tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.config.object
         options = config.spec.submission if config is not None else SubmissionOptions()
         return self._caches.pending.count_of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 
     async def _waits(self, request: Request, known: Facts) -> Waits | None:
-        """How many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""
+        """Returns how many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""
         spec = request.obj.get("spec") or {}
         vcluster = (known.vclusters or {}).get(str(spec.get("vcluster") or ""))
         if vcluster is None:
@@ -234,12 +234,12 @@ class Gatherer:
         return Waits(*[None if whose is None else await self._waiting(here + whose) for whose in (user, tenant, everybody)])
 
     async def _waiting(self, fields: str) -> int:
-        """How many of these allocations wait."""
+        """Returns how many of these allocations wait."""
         listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields + WAITING)
         return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
 
     async def _own(self, request: Request, known: Facts) -> Own | None:
-        """What the user has in the tenant, asked of the server only where the tenant limits its users."""
+        """Returns the user's holdings in the tenant; asks the server only where the tenant limits its users."""
         spec = request.obj.get("spec") or {}
         tenant = (known.tenants or {}).get(str(spec.get("tenant") or ""))
         if tenant is None or tenant.spec.quota.per_user == UserQuota():
@@ -252,7 +252,7 @@ class Gatherer:
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
     async def _of_quota(self, request: Request, identity: Authenticated) -> Facts:
-        """What a quota or a profile is judged by; nothing where the change means nothing to a tree."""
+        """Returns the facts that judge a quota or a profile; None where the change means nothing to a tree."""
         if request.operation == "UPDATE" and request.kind in QUOTA_KINDS and means_the_same(request.kind, request.old, request.obj):
             return Facts(identity.requester)
         tenants, vclusters = self._caches.tenants.objects, self._caches.vclusters.objects
@@ -294,7 +294,7 @@ class Gatherer:
         return isinstance(status, dict) and bool(status.get("allowed"))
 
     async def _holders(self, request: Request) -> int | None:
-        """How many allocations that have not ended name the tenant or vcluster that is to be deleted."""
+        """Returns how many allocations that have not ended name the tenant or vcluster that is to be deleted."""
         field = {"Tenant": "spec.tenant", "VCluster": "spec.vcluster"}.get(request.kind)
         name = request.old.get("metadata", {}).get("name", "")
         if field is None or not name:

@@ -60,7 +60,7 @@ class GroupReader:
         return QuotaFacts(declared=declared, profiles=tuple(profiles), used=numbers[0], requested=numbers[1])
 
     def keep_only(self, standing: frozenset[str]) -> None:
-        """Drop what was read of objects that are gone, by uid."""
+        """Drops what was read of objects that are gone, by uid."""
         self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
 
     def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:

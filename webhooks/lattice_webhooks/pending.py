@@ -1,4 +1,4 @@
-"""How much work waits in each tenant, counted every few seconds while people submit there: no submission waits for the count."""
+"""Counts the waiting work of each tenant every few seconds while people submit there: no submission waits for the count."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WAITING: Final = "".join(f",status.phase!={phase}" for phase in (RUNNING, COMPLE
 
 
 class _Spec(View, frozen=True):
-    """Whose it is."""
+    """The owner of the work."""
 
     user: str = ""
 
 
 class _Status(View, frozen=True):
-    """Whether it waits."""
+    """The conditions that tell whether it waits."""
 
     phase: str = ""
 
@@ -54,7 +54,7 @@ class PendingCounts:
         """By tenant and user: what was let in since the last count began."""
 
     def count_of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
-        """What waits of a user and of the tenant, counted last and let in since, beside the limits; None: nobody knows."""
+        """Returns the waiting work of a user and of the tenant, counted last and admitted since, with the limits; None: unknown."""
         name, quota = tenant.metadata.name, tenant.spec.quota
         self._asked.add(name)
         counted, since = self._counts.get(name), self._admitted.get(name)

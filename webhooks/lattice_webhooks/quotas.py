@@ -37,7 +37,7 @@ JUDGED = frozenset((*QUOTA_KINDS, PROFILE))
 
 
 class WorkSpec(View, frozen=True):
-    """What of an Allocation decides where it belongs."""
+    """The fields of an Allocation that decide its leaf."""
 
     tenant: str = ""
     vcluster: str = ""
@@ -54,7 +54,7 @@ class CountedWork(View, frozen=True):
 
 @dataclass(frozen=True)
 class QuotaCaches:
-    """What the facts about submissions come from; Koordinator's kinds need not be served."""
+    """The caches that the facts about submissions come from; Koordinator's kinds need not be served."""
 
     ours: Informer[ElasticQuota]
     koordinators: Informer[KoordinatorQuota]
@@ -75,7 +75,7 @@ class QuotaCaches:
 
 
 class Inventory:
-    """How many nodes of each class of hardware there are, kept by changes of the nodes."""
+    """Counts the nodes of each class of hardware, kept by changes of the nodes."""
 
     def __init__(self) -> None:
         self.classes: dict[Hardware, int] = {}
@@ -93,7 +93,7 @@ class Inventory:
                 del self.classes[kind]
 
     def capacity(self) -> dict[str, int] | None:
-        """What all nodes have together; None while there are none."""
+        """Returns the amounts of all nodes together; None while there are none."""
         total: dict[str, int] = {}
         for kind, count in self.classes.items():
             for resource, amount in _amounts(kind).items():
@@ -101,7 +101,7 @@ class Inventory:
         return total or None
 
     def charge(self, resources: Resources) -> dict[str, int] | None:
-        """What work asks for at least: the plainest class that it may use times its least number of nodes; None where none fits."""
+        """Returns the least request of work: its plainest class times its least number of nodes; None where no class fits."""
         try:
             need, (least, _) = need_of(resources, {}), parse_node_count(resources.nodes)
         except Rejected:
@@ -129,7 +129,7 @@ class QuotaGatherer:
         """The caches laid out, and the number of the declaration that changed last."""
 
     async def of_tree(self, request: Request) -> QuotaFacts:
-        """What a group, or a profile, is judged by: every other one as the server has it now, not as a cache remembers it."""
+        """Returns the facts that judge a group or a profile: every other one as the server has it now, not as a cache remembers it."""
         quotas = await self._fresh()
         has_nodes = request.kind == PROFILE or "tree" in part(request.obj, "spec")
         nodes = tuple(traits_of(node) for node in self._nodes.values()) if has_nodes else None
@@ -137,7 +137,7 @@ class QuotaGatherer:
         return replace(facts, work=await self._work(laid_out(quotas))) if _needs_work(request) else facts
 
     async def of_submission(self, request: Request) -> QuotaFacts | None:
-        """What the leaf of an Allocation is judged by; None where it does not read."""
+        """Returns the facts that judge the leaf of an Allocation; None where it does not parse."""
         asked = read_submission(request.obj)
         if isinstance(asked, Refused):
             return None
@@ -160,7 +160,7 @@ class QuotaGatherer:
         return replace(self._known[1], used=Published(*objects, "used"), requested=Published(*objects, "childRequest"))
 
     async def _fresh(self) -> QuotaFacts:
-        """What stands after this call began; all that ask while a reading is under way share the next one."""
+        """Returns the objects as read after this call began; callers during a reading share the next one."""
         begun = self._begun
         async with self._turn:
             if self._latest is None or self._latest[0] <= begun:
@@ -182,7 +182,7 @@ class QuotaGatherer:
             return []  # the kind is not served here
 
     async def _work(self, quotas: QuotaFacts) -> dict[str, int]:
-        """How many allocations that have not ended belong to each leaf."""
+        """Returns how many allocations that have not ended belong to each leaf."""
         counts: dict[str, int] = {}
         for work in (await self._cluster.list(ALLOCATIONS, type=CountedWork)).items:
             if not is_final(work.status):
@@ -194,7 +194,7 @@ class QuotaGatherer:
 
 
 def _needs_work(request: Request) -> bool:
-    """Whether the answer depends on work that has not ended: a group goes, moves, or changes what it is."""
+    """Tells whether the answer depends on work that has not ended: a group goes, moves, or changes what it is."""
     if request.kind not in QUOTA_KINDS:
         return False
     if request.operation == "DELETE":

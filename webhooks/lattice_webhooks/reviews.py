@@ -66,7 +66,7 @@ class _Review(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Authenticated:
-    """Who asks, with all that an authoriser may look at."""
+    """The identity of the requester, with all that an authoriser may read."""
 
     user: str
     uid: str
@@ -150,7 +150,7 @@ def beyond(head: bytes, size: int, most: int) -> bytes | None:
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
-    """What admission reads of the metadata of an Allocation."""
+    """The metadata of an Allocation that admission reads."""
 
     name: str = ""
     generate_name: str = ""

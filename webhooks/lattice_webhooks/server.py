@@ -47,7 +47,7 @@ class Server:
         return app
 
     def ready(self) -> tuple[bool, str]:
-        """Whether every cache has been read, and the sentence that says so."""
+        """Tells whether every cache has been read, and the sentence that says so."""
         missing = self._caches.unsynced()
         return (False, f"not read yet: {', '.join(missing)}") if missing else (True, "reviews are answered")
 

@@ -103,7 +103,7 @@ class KopfKinds:
 
 
 class SharedSession:
-    """What kopf needs of a session of aiohttp, over the connections and with the credentials of the process."""
+    """Gives kopf a session of aiohttp over the connections and with the credentials of the process."""
 
     closed = False
 

@@ -69,7 +69,7 @@ class AnswerCosts:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """How long the longest turn of the loop is while each kind of question is answered."""
+    """Returns how long the longest turn of the loop is while each kind of question is answered."""
     nodes, pending = (500, 300) if quick else (5_000, 3_000)
     queries, waiting = _leader(nodes, pending)
     gc.collect()
@@ -96,7 +96,7 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
 
 
 async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
-    """Ask, and see after each turn of the loop how much of its thread's time was gone."""
+    """Asks, and sees after each turn of the loop how much of its thread's time was gone."""
     turns, waits = [0.0], [0.0]
 
     async def watch() -> None:

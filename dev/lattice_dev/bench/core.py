@@ -86,7 +86,7 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
 
 
 def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
-    """How many a plain scan places: for each candidate in order all nodes that admit it are looked at, the fewest groups taken."""
+    """Returns how many a plain scan places: for each candidate in order all nodes that admit it are looked at, the fewest groups taken."""
     node_cache = state.node_cache
     free = bytearray(max(node_cache.nodes) + 1)
     for index, facts in node_cache.nodes.items():

@@ -36,7 +36,7 @@ class Driver:
     clock: SystemClock
 
     async def create(self, manifests: Sequence[Mapping[str, Any]], *, at_once: int = CONNECTIONS) -> float:
-        """Create all of them as the user; the seconds that it took."""
+        """Creates all of them as the user; the seconds that it took."""
         return await self.timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
 
     async def baseline(self) -> tuple[float, float]:
@@ -62,7 +62,7 @@ class Driver:
         return took
 
     async def clear(self, seen: Watching) -> None:
-        """Delete every allocation of the namespace, and wait until all are gone."""
+        """Deletes every allocation of the namespace, and waits until all are gone."""
         names = list(seen.lives)
         within = 120.0 + len(names) / 5
         await self.timed(CONNECTIONS, (partial(self._delete, name) for name in names))
@@ -73,7 +73,7 @@ class Driver:
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
     async def timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
-        """Make all calls, so many at once; the seconds that it took. The first error ends it."""
+        """Makes all calls, so many at once; the seconds that it took. The first error ends it."""
         waiting = iter(calls)
 
         async def work_off() -> None:
@@ -91,7 +91,7 @@ class Driver:
 
     @asynccontextmanager
     async def watch(self, *, ledger: bool = False, plans: bool = False) -> AsyncIterator[Watching]:
-        """Look on as the administrator."""
+        """Looks on as the administrator."""
         async with watching(self.admin, NAMESPACE, ledger=ledger, plans=plans) as seen:
             yield seen
 

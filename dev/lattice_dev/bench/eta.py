@@ -248,7 +248,7 @@ class Verdict:
 
 
 def judge(log: Log, say: Say) -> Verdict:
-    """Play a log and judge the predictions, the first `WARM_UP` excepted; Rejected where no more than these waited."""
+    """Plays a log and judges the predictions, the first `WARM_UP` excepted; Rejected where no more than these waited."""
     judged = list(Course(log).judge(say))[WARM_UP:]
     if not judged:
         raise Rejected(f"fewer than {WARM_UP + 1} jobs waited: nothing can be judged", reason="NoValues")

@@ -120,7 +120,7 @@ def crowd(size: FairnessSize) -> Iterator[Figure]:
 
 
 def ranges(size: FairnessSize) -> Iterator[Figure]:
-    """How much longer others wait when work asks for 1 to all nodes, by how long they wait when it asks for one."""
+    """Returns how much longer others wait when work asks for 1 to all nodes, by how long they wait when it asks for one."""
     for least in (1, 4):
         waits = {}
         for most in (least, _RANGED):

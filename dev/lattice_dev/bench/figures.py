@@ -19,7 +19,7 @@ class Aim:
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """Whether the value is as good as that."""
+        """Tells whether the value is as good as that."""
         return value >= self.value if self.at_least else value <= self.value
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the aim is met; None without an aim."""
+        """Tells whether the aim is met; None without an aim."""
         return None if self.aim is None else self.aim.met(self.value)
 
 

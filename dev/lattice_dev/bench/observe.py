@@ -69,17 +69,17 @@ class Watching:
             self._informers.append(Informer(cluster, PLANS, type=Plan, clock=self.clock, on_change=self._on_plan))
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follows until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
 
     async def synced(self) -> None:
-        """Return once everything that exists is known."""
+        """Returns once everything that exists is known."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
 
     async def until(self, done: Callable[[], bool], *, within: float, what: str) -> None:
-        """Wait for a change after which `done` holds; raises Retry(NotInTime) with what was last seen.
+        """Waits for a change after which `done` holds; raises Retry(NotInTime) with what was last seen.
 
         After a change others may follow before it looks: moments are noted when they come, not when somebody looks.
         """
@@ -97,7 +97,7 @@ class Watching:
         self._ends[name] = asyncio.Event()
 
     async def end_of(self, name: str, *, within: float) -> Life:
-        """Wait for the end of an allocation that was expected, without looking at the others; raises Retry(NotInTime)."""
+        """Waits for the end of an allocation that was expected, without looking at the others; raises Retry(NotInTime)."""
         over = self._ends[name]
         try:
             async with asyncio.timeout(within):
@@ -108,7 +108,7 @@ class Watching:
         return self.lives[name]
 
     def summary(self) -> str:
-        """How many allocations are in which phase."""
+        """Returns how many allocations are in which phase."""
         phases: dict[str, int] = {}
         for life in self.lives.values():
             phase = life.last.status.phase or "new"
@@ -116,7 +116,7 @@ class Watching:
         return ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "no allocation"
 
     def count_reached(self, moment: str, names: Iterable[str]) -> int:
-        """How many of these have come to `scheduled`, `started` or `ended`."""
+        """Returns how many of these have come to `scheduled`, `started` or `ended`."""
         return sum(1 for name in names if (life := self.lives.get(name)) is not None and getattr(life, moment) is not None)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:

@@ -64,7 +64,7 @@ class Pod(View, frozen=True):
 
 
 def prepare(progress: Progress) -> None:
-    """Build kube-scheduler where it is not in the cache."""
+    """Builds kube-scheduler where it is not in the cache."""
     build.find_or_build_peers(progress, HostClock(), os.environ)
 
 
@@ -127,7 +127,7 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
 
 
 async def _make_nodes(driver: Driver, names: Sequence[str]) -> None:
-    """Create the nodes, and take the taint away that admission gives a new one (no controller is there to do it)."""
+    """Creates the nodes, and takes the taint away that admission gives a new one (no controller is there to do it)."""
     admin = driver.admin
     await driver.timed(CONNECTIONS, (partial(admin.create, NODES, node_manifest(name, 1)) for name in names))
     await driver.timed(CONNECTIONS, (partial(admin.patch, NODES, name, {"spec": {"taints": None}}) for name in names))
@@ -181,7 +181,7 @@ async def _watching(cluster: Cluster, clock: SystemClock, names: Sequence[str]) 
 
 
 async def _until_all(moments: Mapping[str, float], count: int, process: ProcessId, instance: Instance, *, within: float) -> None:
-    """Wait until all are bound; raises Retry when time runs out or the scheduler ends, with the end of its log."""
+    """Waits until all are bound; raises Retry when time runs out or the scheduler ends, with the end of its log."""
     try:
         async with asyncio.timeout(within):
             while len(moments) < count:

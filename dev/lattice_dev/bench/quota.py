@@ -145,7 +145,7 @@ def _updates(forest: Forest, made: Sequence[Group]) -> tuple[list[float], int]:
 
 
 def _planted(made: Sequence[Group], node_cache: int, at: int) -> None:
-    """Divide a tree that has been changed."""
+    """Divides a tree that has been changed."""
     QuotaTree(nodes(node_cache + at), Options(scale_min=True), made).refresh()
 
 

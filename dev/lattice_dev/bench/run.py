@@ -196,7 +196,7 @@ def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
 
 
 def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
-    """Measure on instances that are made for it and go afterwards; prints a table, writes JSON where a file is named."""
+    """Measures on instances that are made for it and go afterwards; prints a table, writes JSON where a file is named."""
     size = QUICK if quick else FULL
     found: list[Figure] = []
     for bench in chosen(only):

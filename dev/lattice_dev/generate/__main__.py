@@ -38,7 +38,7 @@ def drifted(root: Path) -> list[Path]:
 
 
 def write(root: Path) -> list[Path]:
-    """Bring every generated file up to date; returns those that changed."""
+    """Brings every generated file up to date; returns those that changed."""
     changed = drifted(root)
     wanted = generated(root)
     for path in changed:

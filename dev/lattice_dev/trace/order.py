@@ -86,7 +86,7 @@ class _Machine:
         return self.capacity - sum(self.held.values()) - self.given_back
 
     def apply(self, commit: Commit, jobs: Mapping[str, Queued]) -> None:
-        """Take and give; raises Corrupt for a job that is claimed twice or a row that nobody holds."""
+        """Takes and gives; raises Corrupt for a job that is claimed twice or a row that nobody holds."""
         for name in commit.claimed:
             if name in self.claimed:
                 raise Corrupt(f"{name} was claimed a second time in seq {commit.seq}", reason="ClaimedTwice")
@@ -121,7 +121,7 @@ class _Outlook:
         return least
 
     def promise(self, job: Queued) -> None:
-        """Take its nodes out from the earliest time at which it fits."""
+        """Takes its nodes out from the earliest time at which it fits."""
         times = sorted({self.now, *(at for at, _ in self.changes if at > self.now)})
         begin = next((time for time in times if self.free(time, job.occupies) >= job.nodes), None)
         if begin is not None:
@@ -176,7 +176,7 @@ def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[
 def _fits(
     job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, ends: Mapping[str, float]
 ) -> bool:
-    """Whether a job that fits now also leaves those before it what they were promised."""
+    """Tells whether a job that fits now also leaves those before it what they were promised."""
     changes = [(now, machine.free()), *((max(now, ends[name]), nodes) for name, nodes in machine.held.items())]
     changes += [change for other in placed for change in ((now, -other.nodes), (now + other.occupies, other.nodes))]
     outlook = _Outlook(now, changes)

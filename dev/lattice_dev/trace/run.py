@@ -84,7 +84,7 @@ def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
 
 
 async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:
-    """Submit, wait for every end, judge and print."""
+    """Submits, waits for every end, judges and prints."""
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
     async with driver(instance) as at, at.watch(ledger=True) as seen:
@@ -121,7 +121,7 @@ async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.SwfJob], compression: 
 
 
 async def _submit_real(at: Driver, sizes: Mapping[str, int], span: float) -> None:
-    """Spread over the same time; each task writes a line outside Lattice."""
+    """Spreads over the same time; each task writes a line outside Lattice."""
     witness = at.instance.where.user_home(USER) / WITNESS
     await asyncio.to_thread(witness.unlink, missing_ok=True)
     for name, nodes in sizes.items():

@@ -31,7 +31,7 @@ class Ended:
 
 
 def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[str]) -> Iterator[str]:
-    """Whether each wanted allocation ended once, in one of these phases."""
+    """Tells whether each wanted allocation ended once, in one of these phases."""
     for name in wanted:
         end = ends.get(name)
         if end is None:
@@ -45,7 +45,7 @@ def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[s
 
 
 def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0) -> list[str]:
-    """Whether somebody was passed over, or the ledger's history is none."""
+    """Tells whether somebody was passed over, or the ledger's history is none."""
     try:
         return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth)]
     except Corrupt as error:

@@ -1,4 +1,4 @@
-"""What `lattice status` shows: the table of a list, or those that were named.
+"""Shows the output of `lattice status`: the table of a list, or the named allocations.
 
 It is loaded after the question was sent: the time that loading takes is the server's.
 """

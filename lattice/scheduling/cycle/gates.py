@@ -37,7 +37,7 @@ UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
 
 
 class Admission(NamedTuple):
-    """What the gates leave to a candidate: at most so many nodes, of these classes of hardware (None: of every class)."""
+    """The nodes that the gates leave to a candidate: at most so many, of these classes of hardware (None: of every class)."""
 
     nodes: int
     classes: frozenset[Hardware] | None = None
@@ -47,7 +47,7 @@ UNRESTRICTED: Final = Admission(NO_LIMIT)
 
 
 def boundless(state: ClusterState, tenant: str) -> bool:
-    """Whether no hard quota limits a tenant or its users."""
+    """Tells whether no hard quota limits a tenant or its users."""
     account = state.accounts.get(tenant)
     return account is not None and (
         account.max_nodes is account.max_allocations is account.user_max_nodes is account.user_max_allocations is None

@@ -1,4 +1,4 @@
-"""Why too few nodes exist for a need: which of its demands rules out how many nodes, and what exists instead."""
+"""Explains why too few nodes exist for a need: which of its demands rules out how many nodes, and which exist instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a candidate waits: one reason of the closed list and a sentence with the numbers; who would have to give nodes back.
+"""Explains why a candidate waits: one reason of the closed list, a sentence with the numbers, and who would have to give nodes back.
 
 Candidates of one request shape have the same reason until a node or a reservation changes, so each is found once (`ReasonCache`).
 """

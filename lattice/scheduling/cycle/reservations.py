@@ -22,7 +22,7 @@ from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OW
 
 @dataclass(slots=True)
 class _Holding:
-    """What one candidate holds when the cycle begins: a reservation of the last cycle, or the right to have its own made anew."""
+    """The claim of one candidate at the beginning of a cycle: a reservation of the last cycle, or the right to a new one."""
 
     level: int
     """The preemption class of the candidate."""
@@ -94,12 +94,12 @@ class CycleReservations:
 
     @property
     def contested(self) -> bool:
-        """Whether anybody left may gain, move or lose a reservation, or be kept behind one; once false, it stays so in this cycle."""
+        """Tells whether a remaining candidate may gain, move or lose a reservation, or be kept behind one; False stays so in a cycle."""
         return len(self._kept) < self._depth or bool(self._unevaluated) or self._strict
 
     @property
     def any_kept(self) -> bool:
-        """Whether anybody before holds a reservation."""
+        """Tells whether an earlier candidate holds a reservation."""
         return bool(self._kept)
 
     def put_holders_first(self, candidates: Sequence[Candidate], order: Sequence[int]) -> Sequence[int]:

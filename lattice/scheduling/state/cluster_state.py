@@ -73,7 +73,7 @@ class QueueScores(Protocol):
 
     @property
     def totals(self) -> Sequence[float]:
-        """The total of each candidate, in their order."""
+        """Returns the total of each candidate, in their order."""
         ...
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
@@ -89,7 +89,7 @@ class ScoreList:
 
     @property
     def totals(self) -> Sequence[float]:
-        """The total of each candidate, in their order."""
+        """Returns the total of each candidate, in their order."""
         return [score.total for score in self._scores]
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:

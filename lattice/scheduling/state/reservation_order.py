@@ -1,4 +1,4 @@
-"""Who may move a reservation: the order in which its holders are planned, and the causes that may move one later.
+"""Orders the holders of reservations for planning, and names the causes that may move a reservation later.
 
 Work that holds a reservation is planned before newcomers of its class or a lower one, whatever their score; among holders the higher
 class goes first, then whose reservation was given earlier (decision "who may move a reservation").
