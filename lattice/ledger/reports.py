@@ -37,6 +37,8 @@ UNSERVED = "g"
 """The detail of `p`: no gateway gives the node its work."""
 IDLE = "i"
 """The detail of `r`: the node has no task of the attempt, and ends with the others."""
+BEGUN = "b"
+"""The detail of `g`: the node had started the attempt before it was stopped. Its claim proves that; the status may not show it yet."""
 AWAY_LIMIT = 200
 """Most characters of the names of unreachable peers; further names are left out."""
 NO_PROCESS_LEFT = frozenset((ENDED, UNKNOWN_EXIT, START_FAILED, LOST, GONE))
@@ -49,7 +51,7 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
     """One attempt as its node sees it.
 
-    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`. `at_walltime`: the node ended
+    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`. `at_walltime`: the node ended
     an `e` because its walltime was over.
     """
 

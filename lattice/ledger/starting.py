@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lattice.ledger.reports import IDLE, NO_PROCESS_LEFT, PREPARING, READY
+from lattice.ledger.reports import BEGUN, ENDED, GONE, IDLE, NO_PROCESS_LEFT, PREPARING, READY, UNKNOWN_EXIT
 from lattice.units import fold_nodes, format_duration, format_time
 
 START_TIMEOUT: Final = "StartTimeout"
@@ -62,6 +62,11 @@ class AttemptNodeState:
     def waits(self) -> bool:
         """Tells whether nothing of the attempt has been started on the node."""
         return self.state in ("", PREPARING)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the node vouches that the attempt had started there and is over, though the status may not show the start."""
+        return self.state in (ENDED, UNKNOWN_EXIT) or (self.state == GONE and self.detail == BEGUN)
 
     @property
     def prepared(self) -> bool:

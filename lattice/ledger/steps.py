@@ -16,7 +16,7 @@ from lattice.ledger.ends import end_of, over_for_the_rest, patience_with, report
 from lattice.ledger.format import CANCELLED, DELETED, DISABLED, NODE_LOST, RECLAIMED, WITHDRAWN, Row
 from lattice.ledger.proposals import Appoint, Proposal, Release, Renew, Stop
 from lattice.ledger.reports import GONE
-from lattice.ledger.starting import START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, AttemptNodeState, cut_pairs
+from lattice.ledger.starting import PARTLY_STARTED, START_SECONDS, START_TIMEOUT, START_TRIES, TIMED_OUT, AttemptNodeState, cut_pairs
 from lattice.lifecycle.conditions import condition, is_true
 from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
@@ -344,8 +344,10 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
 def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
     """Returns the step after the scheduler itself ended the rest of an attempt; None where its reporter has written the end."""
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
-    if staged is not None and staged.reason in TIMED_OUT and not is_true(allocation.status.conditions, kinds.STARTED):
-        return _not_started(allocation, staged.reason, staged.message)
+    begun = [] if _reported_end(allocation) else [standing for standing in standings if standing.begun]
+    started = is_true(allocation.status.conditions, kinds.STARTED) or (begun and len(begun) == len(standings))
+    if staged is not None and staged.reason in TIMED_OUT and not started:
+        return _not_started(allocation, PARTLY_STARTED if begun else staged.reason, staged.message)
     if any(standing.down for standing in standings) or (_reported_end(allocation) and finished and finished.reason != "Stopped"):
         return None
     return decide_end(allocation, *_told(facts, allocation, standings))

@@ -240,7 +240,7 @@ def report_state(attempt: Attempt) -> tuple[str, str]:
         case Stage.FAILED:
             return reports.START_FAILED, attempt.reason
         case Stage.ENDED if attempt.ended_by == STOP:
-            return reports.GONE, ""
+            return reports.GONE, reports.BEGUN if attempt.started else ""
         case Stage.ENDED:
             failure = first_failure(attempt.exits)
             if failure is not None and failure.unknown:

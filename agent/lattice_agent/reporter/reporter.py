@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 FIRST_LOOK, LOOKS_GROW, LONGEST_LOOK = 0.03, 3.0, 5.0
 """Seconds to the first look whether the scheduler's part of the status has come, how much longer each next one waits, and the longest:
 a scheduler that is behind is not to be held up by as many reads as there are attempts."""
-BEGUN_SECONDS = 0.01
-"""How long Started waits for the end of work that ends at once: then both are one write."""
+BEGUN_SECONDS = 0.5
+"""How long Started waits for the end of work that ends soon: then both are one write. Claims of the nodes prove a start meanwhile."""
 RECHECK_SECONDS = 10.0
 FIND_SECONDS, FIND_STEP = 2.0, 0.02
 
@@ -45,8 +45,8 @@ class _Case:
         self.away: set[str] = set()
         """Nodes whose call has broken off before their work had ended."""
         self.looks = 0
-        self.waited = False
-        """It has begun, and a moment was left to its end."""
+        self.begun_at: float | None = None
+        """When this reporter learnt that it has begun, on the monotonic clock: its end is waited for a moment."""
         self.found: FetchedWork | None = None
         """The object as it was read or written here last: a write tries it before it reads again."""
         self.stale = ""
@@ -186,9 +186,8 @@ class Reporter:
         verdict = case.head.verdict()
         if isinstance(verdict, NothingYet) and case.named and (case.described or not case.head.members):
             return None
-        if isinstance(verdict, Begun) and not case.waited:
-            case.waited = True
-            return BEGUN_SECONDS
+        if isinstance(verdict, Begun) and (early := self._early(case)) > 0:
+            return early
         try:
             found, outcome = await self._decide(case)
             if isinstance(outcome, status.Write):
@@ -200,6 +199,12 @@ class Reporter:
         except LatticeError as error:
             return self._later(case, error.reason, error.message)
         return self._after(key, case, outcome)
+
+    def _early(self, case: _Case) -> float:
+        """Returns the seconds for which Started still waits for the end."""
+        now = self._clock.monotonic()
+        case.begun_at = now if case.begun_at is None else case.begun_at
+        return case.begun_at + BEGUN_SECONDS - now
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
         """Decides what to write by the object as it is known here, or, where that is behind, as it is now."""

@@ -37,11 +37,16 @@ class _AuditEntry(msgspec.Struct, rename="camel", gc=False):
     stage_timestamp: datetime | None = None
 
 
+DAEMONS = ("scheduler", "operator", "webhook", "gateway")
+
+
 @dataclass
 class Writes:
     """Writes that took effect, by `verb resource[/subresource]`; those of Leases and Events apart; refused ones apart."""
 
     counted: Counter[str] = field(default_factory=Counter)
+    by_writer: Counter[str] = field(default_factory=Counter)
+    """By `who verb resource[/subresource]`, with Leases and Events: a daemon's name, `agents`, `people`, or `Kubernetes`."""
     leases: int = 0
     events: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -108,3 +113,16 @@ def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
         writes.events += 1
     else:
         writes.counted[what] += 1
+    if entry.response_status.code < 300:
+        writes.by_writer[f"{_who(entry)} {what}"] += 1
+
+
+def _who(entry: _Entry) -> str:
+    """Returns the daemon that has asked, `agents` for all of them, `Kubernetes` for its own parts, else `people`."""
+    name = (entry.impersonated_user or entry.user).username
+    if name.startswith("lattice:agent:") or name == "lattice:hollow":
+        return "agents"
+    daemon = name.removeprefix("lattice:")
+    if daemon in DAEMONS:
+        return daemon
+    return "Kubernetes" if name.startswith("system:") else "people"

@@ -275,6 +275,26 @@ STARTS: list[tuple[str, Facts, Step]] = [
         End("StartTimeout", "b cannot reach a (requeue Never, and part of it had started)"),
     ),
     (
+        "it had started since, though no status shows it",
+        facts(
+            staging(staged("StartTimeout")),
+            WITHDRAWN,
+            a=replace(STOPPED, detail="b"),
+            b=replace(STOPPED, name="b", state="e", detail="7"),
+        ),
+        End("TaskFailed", "exit code 7 on b", Exit(code=7, node="b")),
+    ),
+    (
+        "a part of what must not run twice had started since",
+        facts(
+            staging(staged("StartTimeout"), spec={"lifecycle": {"requeue": {"policy": "Never"}}}),
+            WITHDRAWN,
+            a=replace(STOPPED, detail="b"),
+            b=replace(STOPPED, name="b"),
+        ),
+        End("StartTimeout", "b cannot reach a (requeue Never, and part of it had started)"),
+    ),
+    (
         "cancelled while it waits for its end it is cancelled",
         facts(staging(staged("StartTimeout"), spec={"cancel": {}}), WITHDRAWN, a=STOPPED, b=replace(STOPPED, name="b")),
         End("Cancelled", "cancelled"),

@@ -144,7 +144,7 @@ def test_an_agent_that_finds_work_ended_knows_that_its_predecessor_had_ended_it(
     at = Ordered("stop", 60.0)
     ended = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 143, end=1051.0), ordered=at)])
     by_itself = Lifecycle("n1", seen=Seen(3), known=[known(exit=record(1, 1, 3, end=1049.0), ordered=at)])
-    for node, state, ordered in ((ended, "g", True), (by_itself, "e3", False)):
+    for node, state, ordered in ((ended, "gb", True), (by_itself, "e3", False)):
         feed(node, PlanRead(3, (stop(),)))
         told = node.member(key())
         assert told is not None
@@ -242,7 +242,7 @@ def test_a_stop_row_is_term_and_grace_and_confirmed_as_gone() -> None:
     feed(node, Exited(key(), record(1, 1, 143)))
     told = node.member(key())
     assert told is not None
-    assert (told.phase, told.ordered, states(node)) == (Phase.GONE, True, ["g"])
+    assert (told.phase, told.ordered, states(node)) == (Phase.GONE, True, ["gb"])
     assert feed(node, PlanRead(4, ())) == [Remember(Seen(4)), Forget(key(), 4)]
     assert states(node) == []
 

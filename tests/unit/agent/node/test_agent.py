@@ -72,13 +72,24 @@ async def test_one_node_work_runs_and_completes_with_one_patch_a_transition() ->
         assert site.status_writes() == 2
 
 
-async def test_work_that_ends_before_started_is_written_costs_one_patch_with_both() -> None:
+@pytest.mark.parametrize("seconds", [0, 0.4])
+async def test_work_that_ends_before_started_is_written_costs_one_patch_with_both(seconds: float) -> None:
     async with running("n1") as site:
-        await site.submit(environment=wait(0))
+        await site.submit(environment=wait(seconds))
         await site.place_work(1, ["n1"])
         await site.clock.run_for(2)
         assert {entry.type for entry in site.status().conditions} >= {"Started", "Finished"}
         assert site.status_writes() == 1
+
+
+async def test_a_start_is_shown_half_a_second_after_the_last_node_s() -> None:
+    async with running(*FOUR) as site:
+        await site.submit(environment=wait(5))
+        await site.place_work(1, FOUR)
+        await site.clock.run_for(0.45)
+        assert (site.reported("n1"), site.status().phase, site.status_writes()) == ([], "Staging", 0)
+        await site.clock.run_for(0.2)
+        assert (site.status().phase, site.status_writes()) == ("Running", 1)
 
 
 async def test_a_failing_task_shows_its_code_and_node_and_is_not_requeued() -> None:
@@ -219,7 +230,7 @@ async def test_a_stop_row_ends_the_work_is_confirmed_at_once_and_written_as_stop
         await site.clock.run_for(2)
         await site.change(1, order="stop", cause="c")
         await site.clock.run_for(1)
-        assert [site.reported(node) for node in FOUR] == [["g"]] * 4
+        assert [site.reported(node) for node in FOUR] == [["gb"]] * 4
         assert site.reason() == "Stopped"
         await site.withdraw(1)
         await site.clock.run_for(BEAT)
