@@ -51,8 +51,8 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
     """One attempt as its node sees it.
 
-    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`. `at_walltime`: the node ended
-    an `e` because its walltime was over.
+    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`.
+    `at_walltime`: the node ended an `e` because its walltime was over.
     """
 
     uid: str
