@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lattice.daemon.logs import event
-from lattice.errors import AlreadyExists, LatticeError, NotFound
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Stale
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
@@ -17,6 +17,7 @@ from lattice.units import format_time
 from lattice.views.cluster import Lease
 from lattice_agent.attempts import Seen
 from lattice_agent.cluster import reports
+from lattice_agent.cluster.work_source import Written
 from lattice_agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Heartbeat:
         self._seconds = seconds
         self._said = reports.ReportContent()
         self._failing = False
+        self._version = ""
+        """Of the Lease as this process wrote it last; empty: whoever has written it since is not known."""
 
     def wants(self, said: reports.ReportContent) -> bool:
         """Tells whether a report is urgent: the scheduler waits for something in it."""
@@ -84,9 +87,29 @@ class Heartbeat:
                 "renewTime": format_time(self._clock.now(), micro=True),
             },
         }
+        if not await self._replace(body):
+            await self._patch(body)
+
+    async def _replace(self, body: dict[str, Any]) -> bool:
+        """Replaces the Lease that this process wrote last, which costs the API server less than a patch; False: it is another one now."""
+        version, self._version = self._version, ""
+        if not version:
+            return False
+        whole = {**body, "metadata": {**body["metadata"], "name": self.node, "resourceVersion": version}}
         try:
-            await self._cluster.patch(LEASES, self.node, body, NODE_LEASE_NAMESPACE, type=Lease)
+            written = await self._cluster.replace(LEASES, self.node, whole, NODE_LEASE_NAMESPACE, type=Written, metadata_only=True)
+        except (Stale, NotFound):
+            return False
+        self._version = written.metadata.resource_version
+        return True
+
+    async def _patch(self, body: dict[str, Any]) -> None:
+        """Changes the Lease whoever wrote it last, or makes it."""
+        try:
+            written = await self._cluster.patch(LEASES, self.node, body, NODE_LEASE_NAMESPACE, type=Lease)
         except NotFound:
             body["metadata"]["name"] = self.node
             with contextlib.suppress(AlreadyExists):  # made in this moment; the next beat renews it
                 await self._cluster.create(LEASES, body, NODE_LEASE_NAMESPACE, type=Lease)
+        else:
+            self._version = written.metadata.resource_version
