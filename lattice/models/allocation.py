@@ -225,6 +225,17 @@ IMMUTABLE = (
 )  # fmt: skip
 
 
+QUOTA_NAME, QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/name", "quota.scheduling.koordinator.sh/preemptible"
+"""Koordinator's labels on work: which leaf it belongs to, and whether it may be revoked."""
+
+
+def _label_is_fixed(name: str) -> Rule:
+    return Rule(
+        f"object.metadata.?labels[?'{name}'] == oldObject.metadata.?labels[?'{name}']",
+        f"the label {name} cannot be changed after creation: cancel this allocation and submit a new one",
+    )
+
+
 def _immutable(name: str) -> Rule:
     return Rule(
         f"self.?{name} == oldSelf.?{name}",
@@ -299,6 +310,13 @@ class AllocationSpec(Part):
             " cancel this allocation and submit a new one",
         ),
         Rule("!has(oldSelf.cancel) || has(self.cancel)", "spec.cancel cannot be taken back: submit the work again"),
+        *(_label_is_fixed(name) for name in (QUOTA_PREEMPTIBLE, QUOTA_NAME)),
+        Rule(
+            "oldObject != null || 'lattice.dev/quota' in object.metadata.?labels.orValue({}) || (self.?quota.orValue('') == ''"
+            f" && object.metadata.?labels[?'{QUOTA_NAME}'].orValue('') == '')",
+            "a leaf of the quota tree is named, and the label lattice.dev/quota, which the admission webhook sets then, is missing:"
+            ' it did not answer; try again, or set the label lattice.dev/quota to "named"',
+        ),
     )
     rules: ClassVar = (
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),

@@ -20,7 +20,7 @@ from lattice_dev.generate.crds import HEADER
 NAME: Final = "lattice-allocation-spec"
 _WHY: Final = """\
 # What holds of every Allocation's spec, whoever writes it, with the webhook down too. These rules stand in no schema: a schema's
-# rules are asked at each write of the status as well. `former` is the spec itself on creation, so that nothing has changed then.
+# rules are asked at each write of the status as well.
 """
 
 
@@ -37,11 +37,11 @@ def condition(rule: Rule) -> str:
 
 
 def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
-    broken = ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in rules)
+    changes, always = _sentences(rules, of_changes=True), _sentences(rules, of_changes=False)
     variables = {
         "spec": "object.spec",
-        "former": "oldObject == null ? object.spec : oldObject.spec",
-        "broken": f"[{broken}]\n.filter(sentence, sentence != '')\n",
+        "former": "oldObject.spec",
+        "broken": f"([{always}]\n+ (oldObject == null ? [] :\n[{changes}]))\n.filter(sentence, sentence != '')\n",
     }
     resources = [{"apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["allocations"]}]
     return {
@@ -57,6 +57,16 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _sentences(rules: tuple[Rule, ...], *, of_changes: bool) -> str:
+    """The sentence of each rule that is broken, else an empty one: of the rules that compare with what was before, or of the others."""
+    found = (rule for rule in rules if _is_of_change(rule) == of_changes)
+    return ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in found)
+
+
+def _is_of_change(rule: Rule) -> bool:
+    return re.search(r"\b(oldSelf|oldObject\.)", rule.rule) is not None
 
 
 def _binding() -> dict[str, Any]:
