@@ -2,7 +2,8 @@
 
 A replacement costs the API server less than a merge patch, which it applies to the object that it has to decode first, and an
 answer of metadata alone costs less than the object. The view holds every field of the status (a test compares it with the
-model), so that nothing is lost.
+model), so that nothing is lost while schedulers are as new as the agents that write the status too. A field that a newer agent writes
+and this scheduler does not know is lost at this scheduler's next write: schedulers are upgraded before agents, and go back after them.
 """
 
 from __future__ import annotations

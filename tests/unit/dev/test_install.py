@@ -1,0 +1,67 @@
+"""What is installed comes in an order in which nothing that holds is missing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lattice.kube import resources
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.cluster import Listing
+from lattice.kube.resources import Resource
+from lattice_dev.install import BEFORE_SCHEMAS, install_all, read_manifests, shipped
+from lattice_dev.waiting import HostClock
+
+POLICY, CRD = "lattice-allocation-spec", "allocations.lattice.dev"
+
+
+class Server:
+    """An API server that takes everything, and remembers in which order; CRDs are served at once."""
+
+    def __init__(self, definitions: tuple[str, ...]) -> None:
+        self.definitions = list(definitions)
+        self.applied: list[str] = []
+
+    def list(self, resource: Resource) -> Listing[dict[str, Any]]:
+        """The CRDs that stand there."""
+        assert resource is resources.CRDS
+        conditions = [{"type": "Established", "status": "True"}]
+        return Listing([{"metadata": {"name": name}, "status": {"conditions": conditions}} for name in self.definitions], "1")
+
+    def patch(self, resource: Resource, name: str, body: Mapping[str, Any], namespace: str = "", **options: Any) -> dict[str, Any]:
+        """Takes a manifest."""
+        del namespace, options
+        self.applied.append(name)
+        if resource is resources.CRDS:
+            self.definitions.append(name)
+        return dict(body)
+
+    def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "", **options: Any) -> dict[str, Any]:
+        """Takes a new object."""
+        return self.patch(resource, body["metadata"]["name"], body, namespace, **options)
+
+
+def applied(tmp_path: Path, *standing: str) -> list[str]:
+    authority = tmp_path / "ca.crt"
+    authority.write_text("none")
+    server = Server(standing)
+    install_all(cast("BlockingCluster", server), HostClock(), webhook="", authority=authority, hollow=False)
+    return server.applied
+
+
+def test_an_upgrade_has_the_policy_before_the_schema_that_leaves_its_rules_to_it(tmp_path: Path) -> None:
+    order = applied(tmp_path, CRD)
+    assert order.index(POLICY) < order.index(CRD)
+    assert order[: len(BEFORE_SCHEMAS)] == sorted(BEFORE_SCHEMAS)
+
+
+def test_a_first_installation_has_the_kinds_before_the_policies_that_speak_of_them(tmp_path: Path) -> None:
+    order = applied(tmp_path)
+    assert order.index(CRD) < order.index(POLICY)
+
+
+def test_each_policy_that_comes_before_the_schemas_is_shipped_with_its_binding() -> None:
+    shipped_kinds = {(entry["kind"], entry["metadata"]["name"]) for entry in read_manifests(shipped("files"), {})}
+    for name in BEFORE_SCHEMAS:
+        assert {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)} <= shipped_kinds
