@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,26 @@ def test_ordinary_people_touch_no_nodes_vclusters_or_tenants(me: Person) -> None
     ):
         done = me.lattice(*words, ok=False)
         assert (done.returncode, "cannot" in done.stderr) == (5, True), (words, done.stderr)
+
+
+def calls(instance: Instance, method: str) -> int:
+    """How often the webhook was asked by this method."""
+    found = re.search(
+        rf'^lattice_api_requests_total{{method="{method}",status="200"}} ([0-9.]+)$', instance.metrics("webhook"), re.MULTILINE
+    )
+    return int(float(found[1])) if found else 0
+
+
+def test_a_submission_is_judged_in_one_call_which_nobody_else_can_say_of_it(control_plane: Instance, me: Person) -> None:
+    before = {method: calls(control_plane, method) for method in ("mutate", "validate")}
+    me.apply("once", entrypoint="true", hold=True)
+    assert {method: calls(control_plane, method) - count for method, count in before.items()} == {"mutate": 1, "validate": 0}
+    assert sorted(me.get("once")) == ["apiVersion", "kind", "metadata", "spec", "status"]
+    bad = {**manifest(me.namespace, {"lifecycle.walltime": "30d"}), "judged": True}
+    for words in (("create",), ("apply", "--server-side")):
+        done = me.kubectl(*words, "--validate=false", "-f", "-", stdin=json.dumps(bad), ok=False)
+        assert (done.returncode, "maxWalltime" in done.stderr or "judged" in done.stderr) == (1, True), (words, done.stderr)
+    me.kubectl("delete", "alloc", "once", "-n", me.namespace)
 
 
 def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everything_still_runs(

@@ -28,6 +28,8 @@ MOST_PARTS_OF_ALL: Final = 3 * MOST_PARTS
 """In a whole review: the object, what `kubectl apply` keeps of it, and the object before."""
 HEAD_BYTES: Final = 64 * 1024
 """Of a review that is not read: the API server writes what is asked, and of whom, before the objects."""
+JUDGED: Final = "judged"
+"""A field of a new Allocation between the mutating webhook and the store. `webhooks.yaml` names it."""
 FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension", "QuotaNotAllowed"})
 """Refusals that a right would lift; they are answered with 403, all others with 422."""
 
@@ -89,6 +91,8 @@ class Review:
     too_large: Refused | None = None
     """The refusal of an object that is not read for its size."""
     dry_run: bool = False
+    judged: bool = False
+    """The object says that it was judged when it was filled in: this webhook is asked again, since another one has changed it."""
 
 
 _KINDS: Final[dict[tuple[str, str], str]] = {
@@ -122,7 +126,8 @@ def read_review(body: bytes) -> Review:
         obj, old, too_large = _objects(kind, operation, asked)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"this is no object: {error}", reason="ReviewMalformed") from error
-    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large, asked.dry_run)
+    marked = (kind, operation) == ("Allocation", "CREATE") and bytes(_read(asked.object).judged) != b"null"
+    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large, asked.dry_run, marked)
 
 
 def _unread(body: bytes) -> Review | None:
@@ -163,6 +168,7 @@ class _Parts(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     spec: msgspec.Raw = _NOTHING
     status: msgspec.Raw = _NOTHING
+    judged: msgspec.Raw = _NOTHING
 
 
 _parts = msgspec.json.Decoder(_Parts)
@@ -239,10 +245,21 @@ def allowed(review: Review) -> bytes:
     return _encoded({"uid": review.uid, "allowed": True})
 
 
-def filled(review: Review, accepted: Accepted) -> bytes:
-    """The mutating answer: the difference as a JSON patch, if there is one."""
+def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes:
+    """The mutating answer: the difference as a JSON patch, if there is one.
+
+    `judged`: it was accepted, too, with these warnings. That is said by the field `JUDGED` beside `spec`, for which the API server does
+    not ask the validating webhook. The schema does not know the field: nobody else can set it, since the API server takes unknown
+    fields out of every request, and nothing keeps it, since it takes them out of what it stores.
+    """
     answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
     patch = difference(review.request.obj, accepted.obj) if review.request is not None else []
+    if judged:
+        patch.append({"op": "add", "path": f"/{JUDGED}", "value": True})
+        if accepted.warnings:
+            answer["warnings"] = list(accepted.warnings)
+    elif review.judged:
+        patch.append({"op": "remove", "path": f"/{JUDGED}"})
     if patch:
         answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
     return _encoded(answer)

@@ -9,19 +9,21 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from lattice.admission import Refused, fill, judge
+from lattice.admission import Accepted, Refused, Request, fill, judge
 from lattice.admission.chain import undecided, unreadable
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
 from lattice_webhooks.facts import Caches, Gatherer
 from lattice_webhooks.metrics import Metrics
-from lattice_webhooks.reviews import HEAD_BYTES, Review, allowed, beyond, filled, judged, read_review
+from lattice_webhooks.reviews import HEAD_BYTES, Identity, Review, allowed, beyond, filled, judged, read_review
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.5
 """The API server waits three seconds."""
+EARLY_SECONDS = 1.0
+"""How long facts are waited for where the validating call can still judge."""
 MAX_BODY = 4 * 1024 * 1024
 """Two objects of the largest size that etcd takes, and room for the rest. What is larger is refused by its first bytes: an error would
 leave it to the failure policy, which lets it in."""
@@ -102,8 +104,36 @@ class Server:
             return judged(review, refused)
         facts = await self._gatherer.defaults(review.request, review.identity)
         accepted = fill(review.request, facts)
-        refused = undecided(replace(review.request, obj=accepted.obj), facts)
-        return filled(review, accepted) if refused is None else judged(review, refused)
+        request = replace(review.request, obj=accepted.obj)
+        refused = undecided(request, facts)
+        if refused is not None:
+            return judged(review, refused)
+        verdict = await self._judged_early(request, review.identity)
+        if verdict is None:
+            return filled(review, accepted)
+        if not review.judged:
+            self._count(request, review)
+        return filled(review, verdict, judged=True)
+
+    async def _judged_early(self, request: Request, identity: Identity) -> Accepted | None:
+        """The acceptance of a new Allocation, so that it needs no second call; None: the validating call says what it makes of it.
+
+        A refusal waits for that call, so that the schema and the policies have their say before.
+        """
+        if (request.kind, request.operation) != ("Allocation", "CREATE"):
+            return None
+        try:
+            async with asyncio.timeout(EARLY_SECONDS):
+                verdict = judge(request, await self._gatherer.checks(request, identity))
+        except (LatticeError, TimeoutError):
+            return None
+        return verdict if isinstance(verdict, Accepted) else None
+
+    def _count(self, request: Request, review: Review) -> None:
+        """Counts a new Allocation that was let in; one that the schema or a policy refuses afterwards is counted until the next count."""
+        if (request.kind, request.operation) == ("Allocation", "CREATE") and not review.dry_run:
+            spec = request.obj.get("spec") or {}
+            self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
 
     async def _judge(self, review: Review) -> bytes:
         if review.too_large is not None:
@@ -123,9 +153,8 @@ class Server:
                 reason=verdict.reason,
                 field=verdict.field,
             )
-        elif (review.request.kind, review.request.operation) == ("Allocation", "CREATE") and not review.dry_run:
-            spec = review.request.obj.get("spec") or {}
-            self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
+        else:
+            self._count(review.request, review)
         return judged(review, verdict)
 
 

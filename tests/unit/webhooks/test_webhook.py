@@ -146,6 +146,16 @@ async def test_a_bare_submission_is_filled_in_by_a_patch_and_then_accepted(runni
     assert (await running.caller.review("/validate", filled)) == {"uid": "u-1", "allowed": True}
 
 
+async def test_what_is_accepted_when_it_is_filled_in_says_so_and_what_is_refused_waits_for_its_sentence(running: Running) -> None:
+    assert (await mutated(running.caller, allocation()))["judged"] is True
+    response = await running.caller.review("/mutate", allocation(resources={"nodes": 4}))
+    assert "the cluster has 1" in response["warnings"][0]
+    refused = allocation(resources={"nodes": 10})
+    assert "judged" not in await mutated(running.caller, refused)
+    assert "judged" not in await mutated(running.caller, {**refused, "judged": True}), "another webhook changed what was accepted"
+    assert "judged" not in await mutated(running.caller, made("VCluster", "new", {}))
+
+
 async def test_a_tenant_without_a_default_vcluster_is_told_which_there_are(running: Running) -> None:
     await running.cluster.patch(TENANTS, "physics", {"spec": {"defaultVCluster": None}})
     response = await running.caller.review("/mutate", allocation())
