@@ -117,7 +117,7 @@ def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
         writes.by_writer[f"{_who(entry)} {what}"] += 1
 
 
-def _who(entry: _Entry) -> str:
+def _who(entry: _AuditEntry) -> str:
     """Returns the daemon that has asked, `agents` for all of them, `Kubernetes` for its own parts, else `people`."""
     name = (entry.impersonated_user or entry.user).username
     if name.startswith("lattice:agent:") or name == "lattice:hollow":
