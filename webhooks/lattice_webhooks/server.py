@@ -16,7 +16,7 @@ from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
 from lattice_webhooks.facts import Caches, Gatherer
 from lattice_webhooks.metrics import Metrics
-from lattice_webhooks.reviews import HEAD_BYTES, Identity, Review, allowed, beyond, filled, judged, read_review
+from lattice_webhooks.reviews import HEAD_BYTES, Authenticated, Review, allowed, beyond, filled, judged, read_review
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Server:
             self._count(request, review)
         return filled(review, verdict, judged=True)
 
-    async def _judged_early(self, request: Request, identity: Identity) -> Accepted | None:
+    async def _judged_early(self, request: Request, identity: Authenticated) -> Accepted | None:
         """The acceptance of a new Allocation, so that it needs no second call; None: the validating call says what it makes of it.
 
         A refusal waits for that call, so that the schema and the policies have their say before.
