@@ -22,7 +22,7 @@ from lattice.models.conditions import READY, STALLED
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.conversion.calendar import Booking, book, mask_of, node_set
 from lattice.scheduling.model.hardware import NodeFacts
-from lattice.scheduling.state.cluster_state import ReservationWindow
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.units import expand_nodes, format_time
 from lattice.views.allocation import Allocation
 from lattice.views.reservation import Reservation

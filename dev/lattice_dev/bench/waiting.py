@@ -19,8 +19,9 @@ from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.outcomes import Placed
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate
-from lattice.scheduling.state.cluster_state import ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import mask_of
 from lattice_dev.bench.core import NOW, TENANTS, CoreScene, cost_function, instance, scan
 from lattice_dev.bench.figures import Baseline, Figure
 

@@ -32,6 +32,7 @@ class FreeCounts:
         "kinds",
         "members",
         "mixed",
+        "number",
         "parts",
         "whole",
     )
@@ -43,6 +44,8 @@ class FreeCounts:
     def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: GroupCountsByClass | None = None) -> None:
         """Of the free nodes of these buckets: as they are now, or, by `parts`, at any time."""
         self._node_cache = node_cache
+        self.number = node_cache.number_pool()
+        """Unlike that of every other set of buckets; pools with other counts of the same buckets share it."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
         self.members = {bucket: node_cache.rank(bucket.key.group) for bucket in buckets}
@@ -76,11 +79,15 @@ class FreeCounts:
         whole = pool.whole = self.whole.copy()
         pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
         for bucket, count in caps.items():
-            by, rank, part = count - len(bucket.free), self.members[bucket], pool.parts[bucket.key.fingerprint]
-            part.note(rank, by)
-            if part is not whole:
-                whole.note(rank, by)
+            pool.note(bucket, count - len(bucket.free))
         return pool
+
+    def note(self, bucket: Bucket, by: int) -> None:
+        """Counts more nodes of a bucket, or fewer; for a pool of its own counts only (`reduced`)."""
+        rank, part, whole = self.members[bucket], self.parts[bucket.key.fingerprint], self.whole
+        part.note(rank, by)
+        if part is not whole:
+            whole.note(rank, by)
 
     def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
         """The buckets of a group with these fingerprints (None: all), and whether all are at home alike, each on a switch of its own."""
@@ -128,7 +135,7 @@ class FreeCounts:
         pool = FreeCounts.__new__(FreeCounts)
         pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
-        pool._tally, pool._sizes, pool._mixture = self._tally, self._sizes, self._mixture
+        pool._tally, pool._sizes, pool._mixture, pool.number = self._tally, self._sizes, self._mixture, self.number
         return pool
 
     def _count(self, counts: Mapping[Bucket, int]) -> None:

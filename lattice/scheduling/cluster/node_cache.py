@@ -23,6 +23,8 @@ UNHEARD = "not seen alive yet"
 """State of a node whose heartbeat this process has not seen since it began to listen."""
 
 NEVER: Final = float("inf")
+_LOGGED: Final = 10_000
+"""The log of changes is cut when it is longer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +102,11 @@ class NodeCache:
     """No node that is held comes free before, as far as is known, seconds since the epoch; see `overdue`."""
     losses: int = 0
     """Grows when nodes are held that no cycle gave away, or longer than was known: promises may not hold any more."""
+    _log: list[tuple[Bucket, int]] = field(default_factory=list)
+    """The last changes in order: the bucket, and how many nodes more it has free. The first `_logged` changes are gone."""
+    _logged: int = 0
+    _pools: int = 0
+    """How many pools were numbered."""
     _of: dict[int, Bucket] = field(default_factory=dict)
     _classes: dict[Hardware, Hardware] = field(default_factory=dict)
     """One object for equal hardware: comparing it is comparing identities."""
@@ -144,6 +151,7 @@ class NodeCache:
             ends = bucket.ends
             ends[until] = ends.get(until, 0) + count
             bucket.version += 1
+            self._log.append((bucket, -count))
             for part, rank in bucket.counters:  # as `part.note` does, without a call for each
                 noted = part.noted
                 noted[rank] = noted.get(rank, 0) - count
@@ -229,6 +237,31 @@ class NodeCache:
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
         return self.due <= now
 
+    @property
+    def position(self) -> int:
+        """Where the log of changed buckets ends at the moment."""
+        return self._logged + len(self._log)
+
+    def changed_since(self, position: int) -> dict[Bucket, int] | None:
+        """Returns the buckets whose free nodes or ends have changed since the log stood there, and by how many free nodes.
+
+        None: that is no longer known.
+        """
+        if len(self._log) > _LOGGED:
+            self._logged += len(self._log)
+            self._log.clear()
+        if position < self._logged:
+            return None
+        found: dict[Bucket, int] = {}
+        for bucket, by in self._log[position - self._logged :]:
+            found[bucket] = found.get(bucket, 0) + by
+        return found
+
+    def number_pool(self) -> int:
+        """Returns a number that no pool of these nodes has yet."""
+        self._pools += 1
+        return self._pools
+
     def bucket_of(self, index: int) -> Bucket:
         """The bucket of a known node."""
         return self._of[index]
@@ -295,13 +328,16 @@ class NodeCache:
             bucket = self._of[index]
             _less(bucket.ends, self.taken[index])
             bucket.ends[until] = bucket.ends.get(until, 0) + 1
-            bucket.version += 1
-            self.changes += 1
+            self._count_change(bucket)
         self.taken[index] = until
 
-    def _changed(self, bucket: Bucket, by: int) -> None:
+    def _count_change(self, bucket: Bucket, by: int = 0) -> None:
         bucket.version += 1
         self.changes += 1
+        self._log.append((bucket, by))
+
+    def _changed(self, bucket: Bucket, by: int) -> None:
+        self._count_change(bucket, by)
         for part, rank in bucket.counters:
             part.note(rank, by)
 
@@ -331,8 +367,7 @@ class NodeCache:
         else:
             self.due = min(self.due, end)
             bucket.ends[end] = bucket.ends.get(end, 0) + 1
-            bucket.version += 1
-            self.changes += 1
+            self._count_change(bucket)
 
     def _leave(self, facts: NodeFacts) -> Bucket:
         index = facts.index
@@ -347,8 +382,7 @@ class NodeCache:
                 self._changed(bucket, -1)
             else:
                 _less(bucket.ends, end)
-                bucket.version += 1
-                self.changes += 1
+                self._count_change(bucket)
         return bucket
 
     def _prune(self, bucket: Bucket | None) -> None:

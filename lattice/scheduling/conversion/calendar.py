@@ -18,7 +18,7 @@ from lattice.errors import Rejected
 from lattice.lifecycle.reservations import ACTIVE, ENDED, IMPOSSIBLE, PLANNED, Calendar, Span, calendar_of, first_meeting, show_span
 from lattice.scheduling.cluster.node_cache import HOLLOW, NodeCache, indices_of
 from lattice.scheduling.model.hardware import Hardware, Key, NodeFacts
-from lattice.scheduling.state.cluster_state import ReservationWindow
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.units import expand_nodes, fold_nodes, format_time
 from lattice.views.reservation import Reservation, ReservationSpec
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClasses, Fit, RequestShape
 from lattice.scheduling.cycle.gates import Admission, GateChain
 from lattice.scheduling.cycle.placer import Placer

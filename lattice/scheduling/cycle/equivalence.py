@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from math import fsum
 from typing import Final, NamedTuple
 
-from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, round_up
+from lattice.scheduling.cluster.availability import AvailabilityProfile
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
+from lattice.scheduling.cluster.releases import round_up
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import Strategy, lenders_for
@@ -70,7 +72,6 @@ class EquivalenceClass:
         "_known",
         "_lent",
         "_limits",
-        "_now_pools",
         "_ordinary",
         "_own_ask",
         "_plain",
@@ -103,7 +104,6 @@ class EquivalenceClass:
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
         self._pressures: dict[str, float] | None = None
-        self._now_pools: dict[float, tuple[tuple[int, int, int], FreeCounts]] = {}
         self.eligible, self.usable = self.pool.sizes
         self._failed: list[tuple[int, float]] = []
         self._limits: dict[tuple[int, int], int] = {}
@@ -160,18 +160,11 @@ class EquivalenceClass:
     def now_pool(self, duration: float) -> FreeCounts:
         """Returns the nodes that are free from now for `duration` seconds."""
         profile, now = self._eq_classes.profile, self._eq_classes.now
-        if not (profile.promises or profile.bucket_windows or self.reservation):
+        if not (profile.reservations or profile.windows.ordered or self.reservation):
             return self.pool
-        if not self.reservation and not self._promised() and not profile.crosses(now, now + duration):
+        if not self.reservation and not self._promised() and not profile.windows.crosses(now, now + duration):
             return self.pool
-        node_cache = self._eq_classes.state.node_cache
-        stamp = (profile.version, node_cache.changes, node_cache.shape)
-        known = self._now_pools.get(duration)
-        if known is None or known[0] != stamp:
-            pool = self.pool
-            pool = pool.reduced(profile.reductions(pool.members, now + duration, self.reservation))
-            known = self._now_pools[duration] = (stamp, pool)
-        return known[1]
+        return profile.free_from_now.of_pool(self.pool, now + duration, self.reservation)
 
     def fits(self, pool: FreeCounts, nodes: int) -> bool:
         """Returns whether so many nodes of a pool fit together as this class asks."""
@@ -183,7 +176,7 @@ class EquivalenceClass:
         duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
             before = None
-        for start in eq_classes.profile.starts(self.pool.members, nodes, duration, NEVER if before is None else before.start):
+        for start in eq_classes.profile.unreserved.starts(self.pool, nodes, duration, NEVER if before is None else before.start):
             end = round_up(start + duration, now)
             caps = eq_classes.profile.capacities(self.pool.members, start, end, self.reservation, nodes)
             if sum(caps.values()) < nodes:
@@ -240,9 +233,9 @@ class EquivalenceClass:
         return found
 
     def _promised(self) -> bool:
-        version = self._eq_classes.profile.version
-        if self._touched[0] != version:
-            self._touched = (version, self._eq_classes.profile.touches(self.pool.members))
+        layout = self._eq_classes.profile.layout
+        if self._touched[0] != layout:
+            self._touched = (layout, self._eq_classes.profile.table.touches(self.pool.members))
         return self._touched[1]
 
     def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
@@ -275,7 +268,7 @@ class EquivalenceClass:
         """Returns whether reserved nodes are still free at that time, for as long as the work may run now."""
         profile = self._eq_classes.profile
         end = max(promise.end, promise.start + duration)
-        slots = profile.slots(promise)
+        slots = profile.table.slots(promise)
         if sum([count for _, count in slots]) < promise.nodes:
             return False
         for bucket, count in slots:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
 from lattice.scheduling.cycle.equivalence import NO_NODES, EquivalenceClass, EquivalenceClasses, NoFit, RequestShape
@@ -17,8 +17,9 @@ from lattice.scheduling.cycle.reservations import CycleReservations
 from lattice.scheduling.model.outcomes import Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import SENSITIVE_RESERVATION, Policy
 from lattice.scheduling.model.strategies import strategy_of
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, Candidate
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_duration, format_time
 
 MOST_TRIED: Final = 8
@@ -220,12 +221,12 @@ class Explainer:
         wanted, now = candidate.minimum, self._now
         free = eq_class.pool.whole.total
         if free >= wanted and eq_class.fits(eq_class.pool, wanted):
-            if self._profile.crosses(now, self._end(candidate)):
-                open_now = self._open(candidate, eq_class)
-                if not eq_class.fits(eq_class.pool.capped(open_now), wanted):
-                    return self._window(candidate, eq_class, sum(open_now.values()))
+            if self._profile.windows.crosses(now, self._end(candidate)):
+                open_now = self._profile.free_from_now.unclosed(eq_class.pool, self._end(candidate), candidate.reservation)
+                if not eq_class.fits(open_now, wanted):
+                    return self._window(candidate, eq_class, open_now.whole.total)
             usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
-            others = self._profile.sharers(eq_class.pool.members, candidate.uid)
+            others = self._profile.table.sharers(eq_class.pool.members, candidate.uid)
             message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
             return "BehindHigherPriority", message + self._in_order()
         return self._taken(eq_class, wanted, free)
@@ -242,18 +243,12 @@ class Explainer:
         """Adds that the vcluster goes by order of submission, where no score decides."""
         return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
-    def _open(self, candidate: Candidate, eq_class: EquivalenceClass) -> dict[Bucket, int]:
-        """Returns, by bucket, the free nodes that no window takes before the candidate would end."""
-        now, end = self._now, self._end(candidate)
-        closed = {bucket for bucket in eq_class.pool.buckets if self._profile.closed(bucket, now, end, candidate.reservation)}
-        return {bucket: 0 if bucket in closed else len(bucket.free) for bucket in eq_class.pool.buckets}
-
     def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> ReasonAndMessage:
         """Says which window is in the way, and the longest walltime that ends before it, tried out."""
         bucket_windows = [
             closing
             for bucket in eq_class.pool.buckets
-            if bucket.free and (closing := self._profile.closed(bucket, self._now, self._end(candidate), candidate.reservation))
+            if bucket.free and (closing := self._profile.windows.closed(bucket, self._now, self._end(candidate), candidate.reservation))
         ]
         first = min(bucket_windows, key=lambda closing: (closing.start, closing.name))
         what = _what(self._windows().get(first.name), first.name, candidate)

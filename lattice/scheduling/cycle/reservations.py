@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.node_cache import Bucket
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, NoFit, RequestShape
 from lattice.scheduling.model.policy import Policy
@@ -107,7 +107,7 @@ class CycleReservations:
         if not self._holdings:
             return order
         for one in candidates:
-            if one.uid in self._holdings and one.uid in self.profile.promises:
+            if one.uid in self._holdings and one.uid in self.profile.reservations:
                 self._standing[one.uid] = one.preemption_class
         if not self._firm and self.profile.overbooked():
             for uid in self._standing:
@@ -120,7 +120,7 @@ class CycleReservations:
     def begin_evaluation(self, candidate: Candidate) -> BackfillReservation | None:
         """Begins the evaluation of a candidate; returns the reservation that it holds."""
         self._unevaluated.discard(candidate.uid)
-        return self.profile.promises.get(candidate.uid)
+        return self.profile.reservations.get(candidate.uid)
 
     def bars(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
         """Returns whether strict order keeps a candidate behind one that waits for nodes which both could use."""
@@ -138,7 +138,7 @@ class CycleReservations:
             return False
         if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
             return False
-        if self.profile.may_improve(held, shape.eq_class.pool.members, shape.duration):
+        if self.profile.unreserved.may_improve(held, shape.eq_class.pool, shape.duration):
             return False
         self._standing.pop(held.uid, None)
         self._keep(held)
@@ -179,7 +179,7 @@ class CycleReservations:
         self.profile.add(found)
         self.epoch += 1
         if found is held:
-            self.profile.sought(found, shape.eq_class.pool.members, self._state.occupancy(candidate))
+            self.profile.unreserved.keep_until_changed(found, shape.eq_class.pool, self._state.occupancy(candidate))
         self._keep(found)
         return found
 
@@ -232,7 +232,7 @@ class CycleReservations:
         """Returns whether enough nodes are free now, and lower work holds some for a time before the candidate's end and own start."""
         if shape.eq_class.pool.whole.total < candidate.minimum:
             return False
-        before, promises = min(held.start, self._now + shape.duration), self.profile.promises
+        before, promises = min(held.start, self._now + shape.duration), self.profile.reservations
         return any(promises[uid].start < before for uid, level in self._standing.items() if level < candidate.preemption_class)
 
     def _keep(self, promise: BackfillReservation) -> None:

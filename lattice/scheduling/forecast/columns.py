@@ -16,8 +16,9 @@ from lattice.scheduling.forecast.simulator import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, ReservationWindow, Uses
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Uses
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
@@ -149,6 +150,10 @@ class Columns:
         masks = self._masks = view.masks
         self._view = view
         self._lenders: dict[tuple[str, float | None], frozenset[str]] = {}
+        self._eligibilities: dict[str, Eligibility] = {}
+        """By uid."""
+        self._number_of: dict[str, int] = {}
+        """By uid: the number of its set."""
         asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
         self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
         self._numbers: dict[Eligibility, int] = {}
@@ -184,7 +189,10 @@ class Columns:
 
     def number(self, candidate: Candidate) -> int:
         """The set of a candidate."""
-        return self._numbers[self._kept(self.eligibility(candidate))]
+        number = self._number_of.get(candidate.uid)
+        if number is None:
+            number = self._number_of[candidate.uid] = self._numbers[self._kept(self.eligibility(candidate))]
+        return number
 
     def lacks_equal(self, candidate: Candidate) -> bool:
         """Whether it has to have nodes of one known fingerprint, and there are not so many usable ones that fit."""
@@ -196,7 +204,11 @@ class Columns:
 
     def eligibility(self, candidate: Candidate) -> Eligibility:
         """What decides where a candidate may run."""
-        return candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
+        found = self._eligibilities.get(candidate.uid)
+        if found is None:
+            found = candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
+            self._eligibilities[candidate.uid] = found
+        return found
 
     def _lenders_of(self, candidate: Candidate) -> frozenset[str]:
         """The vclusters whose idle nodes it may use: those that lend, for its walltime."""

@@ -86,11 +86,11 @@ def _barred(state: ClusterState, profile: AvailabilityProfile, candidate: Candid
     found: set[int] = set()
     open_ones = []
     for bucket in state.node_cache.buckets.values():
-        if profile.closed(bucket, now, end, name) or (name and not profile.inside(bucket, now, end, name)):
+        if profile.windows.closed(bucket, now, end, name) or (name and not profile.windows.inside(bucket, now, end, name)):
             found |= bucket.members
         elif bucket.free:
             open_ones.append(bucket)
-    if profile.promises:
+    if profile.reservations:
         for bucket, count in profile.capacities(open_ones, now, end, name).items():
             found.update(bucket.free[count:])
     return frozenset(found)

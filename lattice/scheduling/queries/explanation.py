@@ -13,6 +13,7 @@ from lattice.scheduling.cluster.node_cache import indices_of
 from lattice.scheduling.cycle.gates import counted
 from lattice.scheduling.forecast.forecaster import POWER_BUDGET
 from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.preemption.victims import NoVictims, Victims
 from lattice.scheduling.queries.answers import WHY_SCHEMA, Blocker, Change, Preemption, Victim, Whose, Why
@@ -33,7 +34,6 @@ from lattice.scheduling.queries.context import (
     whose,
 )
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.state.cluster_state import ReservationWindow
 
 MOST_NAMED: Final = 12
 """Most blockers of one kind that are named one by one; the rest is summed up."""

@@ -17,11 +17,12 @@ import msgspec
 
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
@@ -42,7 +43,6 @@ from lattice.scheduling.recording.record_rows import (
     outcome_row,
 )
 from lattice.scheduling.state.budget_gate import Exhausted
-from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 
 RULES: Final = 3

@@ -13,18 +13,19 @@ from typing import Any
 
 from lattice.accounting.budgets import Scope
 from lattice.quota.forest import Forest
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
 from lattice.scheduling.state.budget_gate import Exhausted
-from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
+from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget
 from lattice.views.ledger import TenantAccount
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy, Weights
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.shares import Standing
-from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 
 T = TypeVar("T")

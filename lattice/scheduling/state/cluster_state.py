@@ -13,12 +13,14 @@ from typing import Final, Protocol, TypeVar
 from lattice.accounting.budgets import Scope
 from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
-from lattice.scheduling.cluster.availability import AvailabilityProfile, BackfillReservation, BucketWindow
+from lattice.scheduling.cluster.availability import AvailabilityProfile
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
@@ -32,33 +34,6 @@ _K = TypeVar("_K")
 
 OVERRUN: Final = 60.0
 """Seconds past its end for which a holder is assumed to need its nodes still."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationWindow:
-    """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
-
-    Work may use the nodes in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or vcluster,
-    anybody where all three are empty, nobody where the window is a maintenance.
-    """
-
-    name: str
-    start: float
-    end: float
-    nodes: int
-    """A bit set of node indices."""
-    users: frozenset[str] = frozenset()
-    tenants: frozenset[str] = frozenset()
-    vclusters: frozenset[str] = frozenset()
-    maintenance: bool = False
-    ignore_running: bool = False
-
-    def admits(self, candidate: Candidate) -> bool:
-        """Tells whether this work may run in the window."""
-        if self.maintenance:
-            return False
-        anybody = not (self.users or self.tenants or self.vclusters)
-        return anybody or candidate.user in self.users or candidate.tenant in self.tenants or candidate.vcluster in self.vclusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,19 +282,18 @@ class ClusterState:
 
     def profile(self, now: float) -> AvailabilityProfile:
         """Returns the availability profile from `now` on: nodes held, kept for backfill reservations, and in windows."""
-        bucket_windows = [BucketWindow(window.name, window.start, window.end, window.nodes) for window in self.windows]
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
-        self._profile.begin(now, bucket_windows, kept, self.overrun_seconds)
+        self._profile.begin(now, self.windows, kept, self.overrun_seconds)
         for promises in self.promises.values():
             for uid, promise in promises.items():
-                promises[uid] = self._profile.promises.get(uid, promise)  # of buckets as they are now
+                promises[uid] = self._profile.reservations.get(uid, promise)  # of buckets as they are now
         return self._profile
 
     def resume(self, promises: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
         """Continues with the reservations of another cluster state whose nodes stood as they stand here."""
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
-        self._profile.stand()
+        self._profile.adopt_buckets()
 
     def restore_promises(self, vcluster: str, promises: Mapping[str, BackfillReservation]) -> None:
         """Replaces the backfill reservations of a vcluster, by uid, with earlier ones."""
@@ -361,7 +335,7 @@ class ClusterState:
 
     def given_away(self) -> tuple[int, int]:
         """Returns a stamp that changes with every node taken or freed, and with every reservation."""
-        return self.node_cache.changes, self._profile.version
+        return self.node_cache.changes, self._profile.layout
 
     def reservation_epoch(self, policy: Policy) -> ReservationEpoch:
         """Returns the stamp of a vcluster's reservations; while it is equal, only cycles have taken nodes, so they still hold."""

@@ -16,17 +16,17 @@ from lattice.errors import Corrupt
 from lattice.ledger.format import decode_shard, encode_shard
 from lattice.ledger.plans import PlanRow, format_plan, parse_plan
 from lattice.ledger.reports import NodeReport, ReportRow, format_report, parse_report
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Placed, Reclaim, Score, Waiting
 from lattice.scheduling.model.policy import Borrowing, Limits, Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Backlog
 from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.codec import RULES, CycleDecoder, CycleEncoder, encoded
 from lattice.scheduling.recording.cycle_log import WHOLE, payload, scan
 from lattice.scheduling.recording.record import Scored, Snapshot
-from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.views.ledger import TenantAccount
 from tests.build import row, uid
 

@@ -21,13 +21,14 @@ from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.forecast.forecaster import Forecaster
 from lattice.scheduling.model.outcomes import Waiting
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.answers import PLAN_SCHEMA, Bound, Plan
 from lattice.scheduling.queries.context import Expected
 from lattice.scheduling.queries.quota_view import Remarks
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.recording.record import take_snapshot
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, ConfigSpec, SchedulingOptions, Tenant, VCluster

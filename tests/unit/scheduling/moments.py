@@ -11,10 +11,11 @@ from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Score, Waiting
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 from tests.build import node, uid
 

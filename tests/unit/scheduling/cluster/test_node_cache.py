@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.availability import EPOCH, NEAR, round_up
 from lattice.scheduling.cluster.free_counts import FreeCounts, FreeCountsByNeed
 from lattice.scheduling.cluster.group_counts import GroupCounts, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
+from lattice.scheduling.cluster.releases import EPOCH, NEAR, round_up
 from lattice.scheduling.model.hardware import Need, NodeFacts, natural
 from lattice.scheduling.model.work import NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState, mask_of

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from lattice.scheduling.cluster.availability import round_up
 from lattice.scheduling.cluster.node_cache import NEVER
+from lattice.scheduling.cluster.releases import round_up
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts, natural
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.cluster_state import ReservationWindow
 
 Cell = tuple[Hardware, str, str, str, frozenset[int]]
 """What makes nodes interchangeable: hardware, group, switch, fingerprint, the node sets that they lie in."""

@@ -15,10 +15,11 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import BACKFILL, POLICIES, SENSITIVE_RESERVATION, Borrowing, Limits, Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.priority.scoring import Scoring
 from lattice.scheduling.priority.shares import Run, Terms
-from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, mask_of
 from lattice.views.ledger import TenantAccount
 
 NOW = 10_000.0

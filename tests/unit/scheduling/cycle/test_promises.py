@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lattice.scheduling.cluster.availability import BackfillReservation
+from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
@@ -23,9 +23,10 @@ from lattice.scheduling.model.policy import (
     Limits,
     Policy,
 )  # fmt: skip
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.recording.record import rebuild, reproduce, take_snapshot
-from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, QueueScores, ReservationWindow, ScoreList, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, QueueScores, ScoreList, mask_of
 from lattice.scheduling.state.reservation_order import Move
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid

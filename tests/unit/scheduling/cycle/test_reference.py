@@ -12,8 +12,9 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import ANY, IGNORED, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 from lattice.views.ledger import TenantAccount
 from tests.unit.scheduling.cycle.reference import Instance, decide_naively
 

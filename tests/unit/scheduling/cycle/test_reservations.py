@@ -33,12 +33,12 @@ def begun() -> tuple[ClusterState, CycleReservations]:
 @pytest.mark.parametrize("keep", [False, True], ids=["given back", "kept"])
 def test_what_a_higher_class_revokes_stands_again_unless_it_is_kept(keep: bool) -> None:
     state, reservations = begun()
-    before = reservations.profile.promises[uid(1)]
+    before = reservations.profile.reservations[uid(1)]
     with reservations.revoked_below(HIGH) as revocation:
-        assert uid(1) not in reservations.profile.promises
+        assert uid(1) not in reservations.profile.reservations
         if keep:
             revocation.keep()
-    assert reservations.profile.promises.get(uid(1)) is (None if keep else before)
+    assert reservations.profile.reservations.get(uid(1)) is (None if keep else before)
     state.validate()
     reservations.commit()
     assert [(move.cause, move.by) for move in state.moves["hpc"]] == [(HIGHER_CLASS, uid(2)) if keep else ("Unexplained", "")]
@@ -48,7 +48,7 @@ def test_what_fails_inside_of_a_revocation_leaves_the_reservations_as_they_were(
     state, reservations = begun()
     with pytest.raises(ZeroDivisionError), reservations.revoked_below(HIGH):
         raise ZeroDivisionError
-    assert uid(1) in reservations.profile.promises
+    assert uid(1) in reservations.profile.reservations
     state.validate()
 
 

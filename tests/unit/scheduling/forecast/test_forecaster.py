@@ -15,8 +15,9 @@ from lattice.scheduling.forecast.forecaster import EXACT_JOBS, UNBOUNDED_WORK, E
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, TIGHT, Candidate, NodeHolder
-from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget, ReservationWindow
+from lattice.scheduling.state.cluster_state import START_ALLOWANCE, ClusterState, PowerBudget
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import crowd, naive_forecast, plain_node
 from tests import build

@@ -9,10 +9,11 @@ from hypothesis import given
 
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.policy import Borrowing, Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.preemption.scope import preemption_scope
 from lattice.scheduling.preemption.victims import Victims, preemption
 from lattice.scheduling.queries.context import QueryContext
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow, mask_of
+from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, holding, moment, moments, pending
 

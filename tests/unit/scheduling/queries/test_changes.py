@@ -13,11 +13,12 @@ from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import ANY, PREFERRED, REQUIRED, SPREAD, TIGHT, Candidate, NodeHolder
 from lattice.scheduling.queries.answers import Change
 from lattice.scheduling.queries.changes import MOST_QUESTIONS, changes, search
 from lattice.scheduling.queries.what_if import undone
-from lattice.scheduling.state.cluster_state import ClusterState, ReservationWindow
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import parse_duration
 from lattice.views.ledger import TenantAccount
 from lattice_dev.bench.plan import plain_node

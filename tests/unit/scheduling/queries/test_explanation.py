@@ -25,6 +25,7 @@ from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.policy import BACKFILL, SENSITIVE_RESERVATION, Borrowing, Limits, Policy
+from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.victims import preemption
 from lattice.scheduling.queries.answers import ANSWERS, PLAN_SCHEMA, Census, Part, Plan, Preemption
@@ -33,7 +34,6 @@ from lattice.scheduling.queries.explanation import sacrifice, why
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
 from lattice.scheduling.queries.what_if import prospects, rehearsed
-from lattice.scheduling.state.cluster_state import ReservationWindow
 from lattice.units import format_time
 from tests.build import node, uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending

@@ -1,0 +1,217 @@
+"""Backfill reservations, and which nodes of which bucket each of them keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
+from lattice.scheduling.cluster.releases import Releases
+from lattice.scheduling.model.hardware import Key
+
+Slot = tuple[float, float, int]
+"""From when until when a reservation keeps how many nodes of a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReservation:
+    """Nodes that a blocked allocation starts on at the latest: [start, end) in seconds since the epoch, nodes by bucket."""
+
+    uid: str
+    vcluster: str
+    start: float
+    end: float
+    counts: tuple[tuple[Key, int], ...]
+    given: float = 0.0
+    """When its holder was first given a reservation, seconds since the epoch: longer-standing holders are planned first."""
+
+    @property
+    def nodes(self) -> int:
+        """Returns how many nodes it keeps."""
+        return sum([count for _, count in self.counts])
+
+
+class LayoutChange(NamedTuple):
+    """How a layout came about: out of the layout `before`, by a reservation that was added (`by` −1) or removed (`by` +1)."""
+
+    before: int
+    reservation: BackfillReservation
+    slots: list[tuple[Bucket, int]]
+    by: int
+
+
+_NONE: Final[tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = (None, [])
+
+
+class BackfillTable:
+    """All backfill reservations of all vclusters, by uid and by bucket."""
+
+    def __init__(self, node_cache: NodeCache) -> None:
+        self.by_uid: dict[str, BackfillReservation] = {}
+        self.layout = 0
+        """The name of the present set of reservations, a number. Equal layouts are equal sets; a removal that is undone restores the
+        layout of before, and no number is ever given to a second set."""
+        self.by_bucket: dict[Bucket, dict[str, Slot]] = {}
+        """The slots of each bucket, by uid."""
+        self._layouts = 0
+        """The number given last; it only grows."""
+        self._node_cache = node_cache
+        self._slots: dict[str, list[tuple[Bucket, int]]] = {}
+        self._removed: dict[str, tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = {}
+        """Removed reservations of this cycle with their buckets: most are added again as they were."""
+        self._changes: dict[int, LayoutChange] = {}
+        """By layout, how it came about; of layouts since the nodes last changed."""
+
+    def add(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
+        """Keeps the nodes of a reservation for it; returns how many of which bucket."""
+        uid, start, end = reservation.uid, reservation.start, reservation.end
+        before, slots = self._removed.get(uid, _NONE)
+        if before is not reservation:
+            slots = list(self._merged(reservation).items())
+        change = self._changes.get(self.layout)
+        if change is not None and change.by > 0 and change.reservation is reservation:
+            self.layout = change.before
+        else:
+            self._enter(LayoutChange(self.layout, reservation, slots, -1))
+        self.by_uid[uid] = reservation
+        self._slots[uid] = slots
+        for bucket, count in slots:
+            known = self.by_bucket.get(bucket)
+            if known is None:
+                self.by_bucket[bucket] = {uid: (start, end, count)}
+            else:
+                known[uid] = (start, end, count)
+        return slots
+
+    def remove(self, uid: str) -> list[tuple[Bucket, int]]:
+        """Frees the nodes of a reservation that stands; returns how many of which bucket."""
+        reservation, slots = self.by_uid.pop(uid), self._slots.pop(uid)
+        self._enter(LayoutChange(self.layout, reservation, slots, 1))
+        self._removed[uid] = reservation, slots
+        for bucket, _ in slots:
+            known = self.by_bucket[bucket]
+            del known[uid]
+            if not known:
+                del self.by_bucket[bucket]
+        return slots
+
+    def clear(self) -> None:
+        """Removes every reservation, in another layout."""
+        for known in (self.by_uid, self._slots, self.by_bucket, self._removed, self._changes):
+            known.clear()
+        self._layouts += 1
+        self.layout = self._layouts
+
+    def forget_removed(self) -> None:
+        """Forgets the buckets of reservations that were removed: a new cycle begins."""
+        self._removed.clear()
+
+    def forget_changes(self) -> None:
+        """Forgets how layouts came about, but for the present one: what was derived along them no longer holds."""
+        last = self._changes.get(self.layout)
+        self._changes = {} if last is None else {self.layout: last}
+
+    def change_to(self, layout: int) -> LayoutChange | None:
+        """Returns how a layout came about, where that is known."""
+        return self._changes.get(layout)
+
+    def slots(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
+        """Returns the buckets of a reservation that was removed in this cycle, with the nodes that it kept of each."""
+        before, slots = self._removed.get(reservation.uid, _NONE)
+        return slots if before is reservation else list(self.on_buckets(reservation))
+
+    def nodes_of(self, uid: str, members: Mapping[Bucket, int]) -> int:
+        """Returns how many nodes of these buckets a reservation keeps."""
+        count = 0
+        for bucket, part in self._slots[uid]:
+            if bucket in members:
+                count += part
+        return count
+
+    def kept(self, members: Mapping[Bucket, int]) -> list[Slot]:
+        """Returns what each reservation keeps of these buckets."""
+        found: list[Slot] = []
+        for uid, reservation in self.by_uid.items():
+            count = self.nodes_of(uid, members)
+            if count:
+                found.append((reservation.start, reservation.end, count))
+        return found
+
+    def touches(self, members: Mapping[Bucket, int]) -> bool:
+        """Tells whether nodes of any of these buckets are kept."""
+        return any(bucket in members for bucket in self.by_bucket)
+
+    def sharers(self, members: Mapping[Bucket, int], besides: str) -> int:
+        """Returns how many reservations keep nodes of these buckets, besides one's own."""
+        return sum(uid != besides and any(bucket in members for bucket, _ in slots) for uid, slots in self._slots.items())
+
+    def on_buckets(self, reservation: BackfillReservation) -> Iterator[tuple[Bucket, int]]:
+        """Yields the buckets of a reservation as they are now: where one is gone or too small, others of its kin in order."""
+        buckets = self._node_cache.buckets
+        for key, count in reservation.counts:
+            own = buckets.get(key)
+            if own is not None and len(own.members) >= count:
+                yield own, count
+                continue
+            for bucket in self.kin(key):
+                part = min(count, len(bucket.members))
+                if part:
+                    yield bucket, part
+                    count -= part
+
+    def kin(self, key: Key) -> list[Bucket]:
+        """Returns the bucket of a key, where there is one, and those that differ only in the node sets they lie in."""
+        buckets = self._node_cache.buckets
+        bucket = buckets.get(key)
+        others = [other for other in buckets.values() if other is not bucket and other.key.plain == key.plain]
+        return [*([bucket] if bucket is not None else ()), *sorted(others, key=lambda one: one.order)]
+
+    def _merged(self, reservation: BackfillReservation) -> dict[Bucket, int]:
+        """Sums the nodes of a reservation by bucket: buckets that it names may have become one."""
+        whole: dict[Bucket, int] = {}
+        for bucket, count in self.on_buckets(reservation):
+            whole[bucket] = whole.get(bucket, 0) + count
+        return whole
+
+    def _enter(self, change: LayoutChange) -> None:
+        self._layouts += 1
+        self.layout = self._layouts
+        self._changes[self.layout] = change
+
+
+def on_present_buckets(reservation: BackfillReservation, table: BackfillTable, releases: Releases) -> BackfillReservation:
+    """Returns the reservation of buckets as they are now: where node sets have split one, of those of its kin with free nodes then.
+
+    In order of their starts all find nodes that found nodes before: a node that is free at a start stays so.
+    """
+    counts: dict[Key, int] = {}
+    taken: dict[Bucket, int] = {}
+    for key, left in reservation.counts:
+        kin = table.kin(key)
+        for by_free in (True, False):  # where too few are free, of them all
+            for bucket in kin if left else ():
+                slots = table.by_bucket.get(bucket, {}).values()
+                free = least_free(releases, bucket, slots, reservation.start, reservation.end)
+                some = min(left, (free if by_free else len(bucket.members)) - taken.get(bucket, 0))
+                if some > 0:
+                    taken[bucket] = taken.get(bucket, 0) + some
+                    counts[bucket.key] = counts.get(bucket.key, 0) + some
+                    left -= some
+        if left:
+            counts[key] = counts.get(key, 0) + left
+    found = tuple(counts.items())
+    return reservation if found == reservation.counts else replace(reservation, counts=found)
+
+
+def least_free(releases: Releases, bucket: Bucket, slots: Collection[Slot], start: float, end: float) -> int:
+    """Returns the fewest nodes of a bucket that are free in [start, end) beside what these slots keep; at least 0."""
+    least = releases.free_at(bucket, start)
+    met = [slot for slot in slots if slot[0] < end and slot[1] > start]
+    if not met:
+        return least
+    least -= sum([count for begin, _, count in met if begin <= start])
+    for point in [begin for begin, _, _ in met if begin > start]:
+        left = releases.free_at(bucket, point) - sum([count for begin, stop, count in met if begin <= point < stop])
+        least = min(least, left)
+    return max(0, least)

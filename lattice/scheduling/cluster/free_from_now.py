@@ -1,0 +1,116 @@
+"""Pools of the nodes that are free from now until an end: no backfill reservation and no window takes them before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from lattice.scheduling.cluster.backfill_table import BackfillTable
+from lattice.scheduling.cluster.free_counts import FreeCounts
+from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
+from lattice.scheduling.cluster.windows import Windows
+
+
+class Availability(Protocol):
+    """The availability profile, as far as these pools ask it."""
+
+    now: float
+    windows: Windows
+    table: BackfillTable
+
+    def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
+        """Returns how many nodes of a bucket are free in [start, end)."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A pool that was made, with the layout of the backfill table and the end of the log of changes then."""
+
+    pool: FreeCounts
+    caps: dict[Bucket, int]
+    layout: int
+    position: int
+
+
+class FreeFromNow:
+    """The pools of one cycle. Ends between which no reservation and no window begins share a pool; it follows the node cache."""
+
+    def __init__(self, node_cache: NodeCache, profile: Availability) -> None:
+        self._node_cache = node_cache
+        self._profile = profile
+        self._kept: dict[tuple[int, float, str, bool], _Kept] = {}
+        self._begins: list[float] = []
+        """When reservations and windows begin, ascending."""
+        self._begins_of = -1
+        """The layout that these are of."""
+
+    def forget(self) -> None:
+        """Forgets every pool: a new cycle begins."""
+        self._kept.clear()
+        self._begins_of = -1
+
+    def of_pool(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
+        """Returns the nodes of a pool that work of this reservation (empty: of none) may hold from now until `end`.
+
+        The pool that is returned holds until nodes or reservations change.
+        """
+        return self._find(pool, end, reservation, windows_only=False)
+
+    def unclosed(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
+        """Returns the free nodes of a pool that no window keeps from work of this reservation (empty: of none) before `end`."""
+        return self._find(pool, end, reservation, windows_only=True)
+
+    def _find(self, pool: FreeCounts, end: float, reservation: str, *, windows_only: bool) -> FreeCounts:
+        key = (pool.number, end if reservation else self._horizon(end), reservation, windows_only)
+        kept, layout, cache = self._kept.get(key), self._profile.table.layout, self._node_cache
+        changed = cache.changed_since(kept.position) if kept is not None and kept.layout == layout else None
+        if kept is None or changed is None:
+            caps = self._reductions(pool.members, end, reservation, windows_only=windows_only)
+            kept = self._kept[key] = _Kept(pool.reduced(caps), caps, layout, cache.position)
+        elif changed:
+            self._follow(kept, changed, end, reservation, windows_only=windows_only)
+            kept.position = cache.position
+        return kept.pool
+
+    def _horizon(self, end: float) -> float:
+        """Returns the last time before `end` at which a reservation or a window begins: nothing changes from there to `end`."""
+        profile = self._profile
+        if self._begins_of != profile.table.layout:
+            self._begins_of = profile.table.layout
+            begins = {one.start for one in profile.table.by_uid.values()} | {window.start for window in profile.windows.ordered}
+            self._begins = [profile.now, *sorted([begin for begin in begins if begin > profile.now])]
+        return self._begins[bisect_left(self._begins, end) - 1]
+
+    def _reductions(self, members: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
+        """Returns the nodes that may be used of those buckets of which not every free one may."""
+        profile, now = self._profile, self._profile.now
+        touched = [] if windows_only else [bucket for bucket in profile.table.by_bucket if bucket in members]
+        if reservation:
+            touched = list(members)
+        elif profile.windows.crosses(now, end):
+            closed = [bucket for bucket in members if bucket.key.marks and profile.windows.closed(bucket, now, end)]
+            touched = list(dict.fromkeys([*touched, *closed]))
+        caps = {bucket: self._capacity(bucket, end, reservation, windows_only=windows_only) for bucket in touched}
+        return {bucket: count for bucket, count in caps.items() if count != len(bucket.free)}
+
+    def _capacity(self, bucket: Bucket, end: float, reservation: str, *, windows_only: bool) -> int:
+        profile = self._profile
+        if windows_only:
+            return 0 if profile.windows.closed(bucket, profile.now, end, reservation) is not None else len(bucket.free)
+        return profile.capacity(bucket, profile.now, end, reservation)
+
+    def _follow(self, kept: _Kept, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
+        """Counts in what has become of the nodes of these buckets."""
+        pool, caps, members = kept.pool, kept.caps, kept.pool.members
+        for bucket, by in changed.items():
+            if bucket not in members:
+                continue
+            free = len(bucket.free)
+            before, now = caps.pop(bucket, free - by), self._capacity(bucket, end, reservation, windows_only=windows_only)
+            if now != free:
+                caps[bucket] = now
+            if now != before:
+                pool.note(bucket, now - before)

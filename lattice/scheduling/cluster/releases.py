@@ -1,0 +1,183 @@
+"""When held nodes come free, by bucket and by pool. Never optimistic: ends are rounded up, and unknown ends never come."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from lattice.scheduling.cluster.free_counts import FreeCounts
+from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
+from lattice.scheduling.cluster.step_function import NOTHING, StepFunction
+
+EPOCH: Final = 4096.0
+NEAR: Final = 256.0
+"""Times further away are rounded by their distance from the beginning of the epoch, nearer ones to a second: a rounded time stays the
+same until a new epoch begins or the time comes near. Seconds."""
+_STEPS: Final = 128
+"""A time this many steps away is rounded up to one step: the step doubles with each doubling of the distance."""
+
+
+def round_up(time: float, now: float) -> float:
+    """Rounds a time up by at most 1/64 of its distance from the beginning of `now`'s epoch; later roundings of the same time are
+    never later than earlier ones."""
+    if time <= now or time == NEVER:
+        return time
+    if time - now <= NEAR:
+        return float(math.ceil(time))
+    half, exponent = math.frexp((time - now // EPOCH * EPOCH) / _STEPS)
+    step = math.ldexp(1.0, exponent if half > 0.5 else exponent - 1)
+    return math.ceil(time / step) * step if step > 1.0 else float(math.ceil(time))
+
+
+class _OfBucket(NamedTuple):
+    """When nodes of a bucket come free, as it stands in one of its versions."""
+
+    version: int
+    times: list[float]
+    counts: list[int]
+    """How many are free before the first of these times, and from each of them on."""
+    gains: dict[float, int]
+    """How many come free at each of them."""
+
+
+@dataclass(slots=True)
+class _OfPool:
+    """What is known of the releases of a pool: those of its buckets, added up."""
+
+    changes: int = -1
+    """Of the node cache, when it was counted."""
+    position: int = 0
+    """Of the log of changed buckets, likewise."""
+    first: int = 0
+    """How many nodes are free now."""
+    gains: dict[float, int] = field(default_factory=dict)
+    seen: dict[Bucket, _OfBucket] = field(default_factory=dict)
+    """What was counted of each bucket."""
+    free: StepFunction = NOTHING
+
+
+class Releases:
+    """The ends of what holds nodes, rounded up as seen from `now`, and the counts of free nodes that follow from them."""
+
+    def __init__(self, node_cache: NodeCache) -> None:
+        self.now = NEVER
+        self._node_cache = node_cache
+        self.overrun = 0.0
+        """For so many more seconds nodes are needed that are held past their end."""
+        self._valid_until = NEVER
+        """From then on times are to be rounded again."""
+        self._rounded: dict[float, float] = {}
+        self._by_bucket: dict[Bucket, _OfBucket] = {}
+        self._by_pool: dict[int, _OfPool] = {}
+
+    def is_current(self, now: float, overrun: float) -> bool:
+        """Tells whether what is rounded still holds at this time."""
+        return self.now <= now < self._valid_until and overrun == self.overrun
+
+    def restart(self, overrun: float) -> None:
+        """Forgets every rounded time and what was made of it."""
+        self.overrun = overrun
+        self._valid_until = NEVER
+        self._rounded.clear()
+        self._by_bucket.clear()
+        self._by_pool.clear()
+
+    def expire_with_epoch(self) -> None:
+        """Has every time rounded again when the present epoch ends."""
+        self._valid_until = min(self._valid_until, self.now - self.now % EPOCH + EPOCH)
+
+    def free_at(self, bucket: Bucket, time: float) -> int:
+        """Returns how many nodes of a bucket are free at a time if nothing new starts."""
+        if time <= self.now:
+            return len(bucket.free)
+        known = self._by_bucket.get(bucket)
+        if known is None or known.version != bucket.version:
+            known = self.of_bucket(bucket)
+        return known.counts[bisect_right(known.times, time)]
+
+    def free_of(self, buckets: Iterable[Bucket], time: float) -> dict[Bucket, int]:
+        """Returns `free_at` of each of these buckets."""
+        if time <= self.now:
+            return {bucket: len(bucket.free) for bucket in buckets}
+        known_of, found = self._by_bucket, dict[Bucket, int]()
+        for bucket in buckets:
+            known = known_of.get(bucket)
+            if known is None or known.version != bucket.version:
+                known = self.of_bucket(bucket)
+            found[bucket] = known.counts[bisect_right(known.times, time)]
+        return found
+
+    def of_bucket(self, bucket: Bucket) -> _OfBucket:
+        """Returns the releases of a bucket as it is now."""
+        gains = self._gains(bucket.ends)
+        times = sorted(gains)
+        counts = list(accumulate([gains[time] for time in times], initial=len(bucket.free)))
+        known = self._by_bucket[bucket] = _OfBucket(bucket.version, times, counts, gains)
+        return known
+
+    def of_pool(self, pool: FreeCounts) -> StepFunction:
+        """Returns how many nodes of a pool's buckets are free over time if nothing new starts; `ALWAYS` stands for now."""
+        known, cache = self._by_pool.get(pool.number), self._node_cache
+        if known is not None and known.changes == cache.changes:
+            return known.free
+        changed = cache.changed_since(known.position) if known is not None else None
+        if known is None or changed is None:
+            known = self._by_pool[pool.number] = _OfPool()
+            self._recount(known, pool, pool.buckets)
+        else:
+            self._recount(known, pool, changed)
+        known.changes, known.position = cache.changes, cache.position
+        known.free = StepFunction.of_changes(known.first, known.gains)
+        return known.free
+
+    def _recount(self, known: _OfPool, pool: FreeCounts, changed: Iterable[Bucket]) -> None:
+        """Counts the releases of these buckets again, of those that are in the pool."""
+        gains, seen, members = known.gains, known.seen, pool.members
+        for bucket in changed:
+            if bucket not in members:
+                continue
+            before, now = seen.get(bucket), self._by_bucket.get(bucket)
+            if now is None or now.version != bucket.version:
+                now = self.of_bucket(bucket)
+            if before is not None:
+                known.first -= before.counts[0]
+                for time, count in before.gains.items():
+                    left = gains[time] - count
+                    if left:
+                        gains[time] = left
+                    else:
+                        del gains[time]
+            seen[bucket] = now
+            known.first += now.counts[0]
+            for time, count in now.gains.items():
+                gains[time] = gains.get(time, 0) + count
+
+    def differs(self, other: Releases) -> str:
+        """Returns a sentence on the first bucket whose known releases are not those of `other`, or nothing."""
+        for bucket, known in self._by_bucket.items():
+            if known.version == bucket.version and known != other.of_bucket(bucket):
+                return f"the ends of bucket {bucket.key} differ from those that are known"
+        return ""
+
+    def _gains(self, ends: Mapping[float, int]) -> dict[float, int]:
+        """Returns how many nodes come free at each rounded time, of those that are held until these ends."""
+        gains: dict[float, int] = {}
+        rounded = self._rounded
+        for end, count in ends.items():
+            if end < NEVER:
+                time = rounded.get(end) or self._round(end)
+                gains[time] = gains.get(time, 0) + count
+        return gains
+
+    def _round(self, end: float) -> float:
+        """Returns when nodes that are held until `end` count as free."""
+        now = self.now
+        time = self._rounded[end] = round_up(end if end > now else now + self.overrun, now)
+        if end - now > NEAR:
+            self._valid_until = min(self._valid_until, end - NEAR)
+        self.expire_with_epoch()
+        return time

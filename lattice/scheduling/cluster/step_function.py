@@ -1,0 +1,65 @@
+"""Counts over time as step functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Final
+
+ALWAYS: Final = float("-inf")
+"""Before every time: where the first step of every function begins."""
+
+
+class StepFunction:
+    """A count over time: `counts[i]` holds from `times[i]` until the next time; nothing changes it once it is made.
+
+    `times` ascend from `ALWAYS`, in seconds since the epoch. Neighbouring steps may have equal counts.
+    """
+
+    __slots__ = ("counts", "times")
+
+    def __init__(self, times: Sequence[float], counts: Sequence[int]) -> None:
+        self.times = times
+        self.counts = counts
+
+    @classmethod
+    def of_changes(cls, first: int, changes: dict[float, int]) -> StepFunction:
+        """Makes the function that begins with `first` and changes by so much at each of these times."""
+        times = sorted(changes)
+        return cls([ALWAYS, *times], list(accumulate([changes[time] for time in times], initial=first)))
+
+    def at(self, time: float) -> int:
+        """Returns the count at a time."""
+        return self.counts[bisect_right(self.times, time) - 1]
+
+    def changes(self) -> dict[float, int]:
+        """Returns by how much the count changes at each time but the first; the caller may change the dict."""
+        counts = self.counts
+        return dict(zip(self.times[1:], map(sub, counts[1:], counts), strict=False))
+
+    def first_below(self, count: int, step: int, end: float) -> int:
+        """Returns the number of the first step after `step` that begins before `end` and has less than `count`; 0: none has."""
+        stop = bisect_left(self.times, end)
+        if min(self.counts[step:stop]) >= count:
+            return 0
+        return next(number for number in range(step + 1, stop) if self.counts[number] < count)
+
+    def plus(self, begin: float, end: float, by: int) -> StepFunction:
+        """Returns the function that is higher by `by` in [begin, end)."""
+        times, counts = list(self.times), list(self.counts)
+        first = bisect_left(times, begin)
+        if first == len(times) or times[first] != begin:
+            times.insert(first, begin)
+            counts.insert(first, counts[first - 1])
+        last = bisect_left(times, end, first)
+        if last == len(times) or times[last] != end:
+            times.insert(last, end)
+            counts.insert(last, counts[last - 1])
+        counts[first:last] = [count + by for count in counts[first:last]]
+        return StepFunction(times, counts)
+
+
+NOTHING: Final = StepFunction([ALWAYS], [0])
+"""Nothing, always."""

@@ -1,0 +1,171 @@
+"""The nodes of a pool that are free and reserved for nobody, over time, and the starts that these totals allow."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from lattice.errors import Corrupt
+from lattice.scheduling.cluster.backfill_table import BackfillReservation, BackfillTable
+from lattice.scheduling.cluster.free_counts import FreeCounts
+from lattice.scheduling.cluster.node_cache import NEVER, NodeCache
+from lattice.scheduling.cluster.releases import NEAR, Releases
+from lattice.scheduling.cluster.step_function import ALWAYS, StepFunction
+from lattice.scheduling.cluster.windows import Windows
+
+
+class UnreservedNodes:
+    """Step functions by pool and layout of the backfill table, made anew when nodes change and derived from each other until then."""
+
+    def __init__(self, node_cache: NodeCache, releases: Releases, table: BackfillTable) -> None:
+        self.windows = Windows()
+        self._node_cache = node_cache
+        self._releases = releases
+        self._table = table
+        self._known: dict[tuple[int, int], StepFunction] = {}
+        """By pool and layout, as long as nodes do not change."""
+        self._pools: dict[int, FreeCounts] = {}
+        """The pools of these functions."""
+        self._stamp = (-1, -1)
+        self._not_earlier: dict[str, tuple[StepFunction, float]] = {}
+        """By uid: the counts on which, and the duration for which, a reservation could not be had earlier."""
+
+    def restart(self) -> None:
+        """Forgets everything: ends are rounded anew."""
+        self._known.clear()
+        self._not_earlier.clear()
+
+    def forget(self) -> None:
+        """Forgets the functions: windows have changed."""
+        self._known.clear()
+
+    def compare(self, again: UnreservedNodes) -> None:
+        """Raises Corrupt where a function of the present layout differs from the one that `again` makes."""
+        now = self._releases.now
+        if self._stamp != (self._node_cache.changes, self._node_cache.shape):
+            return
+        for (number, layout), free in self._known.items():
+            if layout != self._table.layout or (len(free.times) > 1 and free.times[1] <= now):
+                continue
+            found = again.of_pool(self._pools[number])
+            for time in (now, *free.times[1:], *found.times[1:]):
+                if free.at(time) != found.at(time):
+                    raise Corrupt(f"at {time:.0f} {found.at(time)} nodes are free, not {free.at(time)}", reason="ProfileDiffers")
+
+    def starts(self, pool: FreeCounts, nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
+        """Yields the times after now and before another, ascending, from which so many nodes may be free for so long.
+
+        The totals of the pool say so; its buckets may not.
+        """
+        free = self.of_pool(pool)
+        times, counts = free.times, free.counts
+        last, at = bisect_left(times, before), 1
+        gains: set[float] | None = None
+        while at < last:
+            if counts[at] >= nodes:
+                short = free.first_below(nodes, at, times[at] + duration)
+                if short:
+                    at = short + 1  # whatever begins before that step meets it too
+                    continue
+                if gains is None:
+                    gains = self._gains(pool)
+                if times[at] in gains:
+                    yield times[at]
+            at += 1
+
+    def may_improve(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
+        """Tells whether the nodes of a reservation may be free for so long before its start, now included.
+
+        The totals of the pool say so; its buckets may not. The reservation starts after now and is no shorter than `duration`.
+        """
+        free = self.of_pool(pool)
+        known = self._not_earlier.get(reservation.uid)
+        if known is not None and known[0] is free and known[1] == duration:
+            return False
+        if self._is_improvable(reservation, free, pool, duration):
+            return True
+        self._not_earlier[reservation.uid] = free, duration
+        return False
+
+    def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> None:
+        """Notes that a search bucket by bucket found no earlier start: none is looked for until something changes.
+
+        The rounding of ends that are near changes from moment to moment, so a short reservation is not noted; the rounding of all ends
+        changes with the epoch.
+        """
+        if duration > NEAR:
+            self._not_earlier[reservation.uid] = self.of_pool(pool), duration
+            self._releases.expire_with_epoch()
+
+    def _is_improvable(self, reservation: BackfillReservation, free: StepFunction, pool: FreeCounts, duration: float) -> bool:
+        times, counts, nodes = free.times, free.counts, reservation.nodes
+        start = bisect_left(times, reservation.start)
+        if max(counts[:start]) < nodes:
+            return False
+        at = 0
+        while at < start:
+            if counts[at] >= nodes:
+                end = bisect_left(times, (times[at] if at else self._releases.now) + duration)
+                if min(counts[at : min(end, start)]) >= nodes:
+                    own = self._table.nodes_of(reservation.uid, pool.members)  # they are free for it from its start on
+                    return end <= start or min(counts[start:end]) >= nodes - own
+                at = next(step for step in range(at + 1, start) if counts[step] < nodes)
+            at += 1
+        return False
+
+    def of_pool(self, pool: FreeCounts) -> StepFunction:
+        """Returns how many nodes of a pool's buckets are free and not reserved over time, if nothing new starts; `ALWAYS` is now."""
+        table, key = self._table, (pool.number, self._table.layout)
+        stamp = (self._node_cache.changes, self._node_cache.shape)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._known.clear()
+            self._pools.clear()
+            table.forget_changes()
+        free = self._known.get(key) or self._derived(pool)
+        if free is None or (len(free.times) > 1 and free.times[1] <= self._releases.now):
+            free = self._known[key] = self._summed(pool)
+            self._pools[pool.number] = pool
+        return free
+
+    def _summed(self, pool: FreeCounts) -> StepFunction:
+        """Makes the function of free and not reserved nodes of releases, reservations and the edges of windows."""
+        now, released = self._releases.now, self._releases.of_pool(pool)
+        changes, first = released.changes(), released.counts[0]
+        for time in self.windows.edges(pool.members):
+            if time > now:
+                changes[time] = changes.get(time, 0)
+        for begin, stop, count in self._table.kept(pool.members):
+            if stop > now:
+                changes[stop] = changes.get(stop, 0) + count
+                if begin > now:
+                    changes[begin] = changes.get(begin, 0) - count
+                else:
+                    first -= count
+        return StepFunction.of_changes(first, changes)
+
+    def _derived(self, pool: FreeCounts) -> StepFunction | None:
+        """Makes the function out of one that is known of an earlier layout; None where none is."""
+        table, now, number = self._table, self._releases.now, pool.number
+        layout, since = table.layout, list[tuple[BackfillReservation, int]]()
+        while (free := self._known.get((number, layout))) is None:
+            change = table.change_to(layout)
+            if change is None:
+                return None
+            layout = change.before
+            since.append((change.reservation, change.by * sum([count for bucket, count in change.slots if bucket in pool.members])))
+        if len(free.times) > 1 and free.times[1] <= now:
+            return None
+        for reservation, by in reversed(since):
+            if by and reservation.end > now:
+                free = free.plus(reservation.start if reservation.start > now else ALWAYS, reservation.end, by)
+        self._known[number, table.layout] = free
+        return free
+
+    def _gains(self, pool: FreeCounts) -> set[float]:
+        """Returns the times at which nodes of a pool may come free: work or a reservation ends, a window begins or ends."""
+        gains = set(self._releases.of_pool(pool).times)
+        gains.update([stop for _, stop, _ in self._table.kept(pool.members)])
+        for window in self.windows.ordered:
+            gains |= {window.start, window.end}
+        return gains
