@@ -166,9 +166,9 @@ class _Reader:
         work, times = work_of(holder, len(holder.nodes), holder.walltime), self._run_times
         if holder.started is None:
             begins = max(0.0, holder.since + self._view.start_allowance - now)
-            left = [begins + times.total(work, share) for share in (MEDIAN, LONG)]
+            left = [begins + total for total in times.totals(work, (MEDIAN, LONG))]
         else:
-            left = [times.remaining(work, share, now - holder.started) for share in (MEDIAN, LONG)]
+            left = times.remaining(work, (MEDIAN, LONG), now - holder.started)
         median, late = (Held(columns, min(believed, seconds), believed, uses) for seconds in left)
         return median, late
 
@@ -182,7 +182,7 @@ class _Reader:
             endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
             return endless, endless
         work, believed = work_of(candidate, nodes, candidate.walltime), self._view.start_allowance + candidate.walltime + candidate.grace
-        median, late = self._run_times.total(work, MEDIAN), self._run_times.total(work, LONG)
+        median, late = self._run_times.totals(work, (MEDIAN, LONG))
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 
     def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> SimulatorInput:

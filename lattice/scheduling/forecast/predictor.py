@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -117,20 +117,20 @@ class RunTimes:
             level.move_to_end(key)
             window.add(share)
 
-    def total(self, work: Work, wanted: float, elapsed: float = 0.0) -> float:
-        """The quantile `wanted` of its whole run in seconds, given that it has run `elapsed`; between that and the walltime.
+    def totals(self, work: Work, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
+        """Returns these quantiles of its whole run in seconds, given that it has run `elapsed`; between that and the walltime.
 
         Without any run that lasted so long the walltime is the answer.
         """
         than = elapsed / work.walltime if work.walltime > 0 else 1.0
         if than >= 1.0:
-            return max(elapsed, work.walltime)
+            return [max(elapsed, work.walltime)] * len(shares)
         for number, key in levels(work):
             window = self._known[number].get(key)
             if window is not None and window.longer(than) >= ENOUGH:
-                return min(work.walltime, max(elapsed, window.quantile(wanted, than) * work.walltime))
-        return work.walltime
+                return [min(work.walltime, max(elapsed, window.quantile(share, than) * work.walltime)) for share in shares]
+        return [work.walltime] * len(shares)
 
-    def remaining(self, work: Work, wanted: float, elapsed: float) -> float:
-        """The quantile of the seconds that it still runs."""
-        return max(0.0, self.total(work, wanted, elapsed) - elapsed)
+    def remaining(self, work: Work, shares: Sequence[float], elapsed: float) -> list[float]:
+        """Returns these quantiles of the seconds that it still runs."""
+        return [max(0.0, total - elapsed) for total in self.totals(work, shares, elapsed)]

@@ -17,7 +17,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from math import ceil, floor, log2
 from typing import Final
 
@@ -84,6 +84,8 @@ class _Shape:
     believed: float
     caps: tuple[tuple[int, int], ...]
     window: int
+    number: int
+    """Unlike every other shape's."""
     ranks: deque[int] = field(default_factory=deque)
 
     @property
@@ -144,6 +146,12 @@ class BackfillSimulator:
         shapes = {(job.columns, job.nodes, job.believed, job.caps, job.window) for jobs in stage.queues for job in jobs}
         self._coarse = len(shapes) > MOST_SHAPES
         self._shapes: list[dict[tuple[object, ...], _Shape]] = [{} for _ in stage.queues]
+        self._of_set: list[list[list[tuple[int, int, _Shape]]]] = [[[] for _ in stage.sets] for _ in stage.queues]
+        """By queue and set, its shapes by size: nodes, a number unlike every other's, the shape."""
+        self._entered = 0
+        self._order: list[list[tuple[int, _Shape]]] = [[] for _ in stage.queues]
+        """By queue, a heap of every rank that waits with its shape; ranks that have started are dropped when they come to the front."""
+        self.start: list[list[float]] = [[NEVER] * len(jobs) for jobs in stage.queues]
         self._later: list[tuple[float, int, int]] = [(column_window.end, -1, 0) for column_window in stage.column_windows]
         heapify(self._later)
         capacity = self._capacity()
@@ -155,7 +163,6 @@ class BackfillSimulator:
                     heappush(self._later, (job.after, queue, rank))
                 else:
                     self._enter(queue, rank)
-        self.start: list[list[float]] = [[NEVER] * len(jobs) for jobs in stage.queues]
 
     def run(self, until: tuple[int, int] | None = None) -> list[list[float]]:
         """Play to the end, or until one job (queue, rank) has started; starts by queue and rank."""
@@ -206,7 +213,10 @@ class BackfillSimulator:
         key = (job.columns, job.nodes, believed, job.caps, job.window)
         shape = self._shapes[queue].get(key)
         if shape is None:
-            shape = self._shapes[queue][key] = _Shape(job.columns, job.nodes, believed, job.caps, job.window)
+            self._entered += 1
+            shape = self._shapes[queue][key] = _Shape(job.columns, job.nodes, believed, job.caps, job.window, self._entered)
+            insort(self._of_set[queue][job.columns], (job.nodes, self._entered, shape))
+        heappush(self._order[queue], (rank, shape))
         if shape.ranks and rank < shape.ranks[-1]:
             ranks = list(shape.ranks)
             insort(ranks, rank)
@@ -238,7 +248,7 @@ class BackfillSimulator:
                 continue
             mode = modes[queue] if modes else BACKFILL
             head = None if mode == FIRST_FIT else self._start_in_order(queue, now, kept, strict=mode == IN_ORDER)
-            some_fit = any(self._in_set[shape.columns] >= shape.nodes for shape in shapes.values())
+            some_fit = any(by_size and by_size[0][0] <= free for by_size, free in zip(self._of_set[queue], self._in_set, strict=True))
             if head is not None and (some_fit or len(self._shapes) > 1):
                 kept.append(self._reserve(head, now))
             if some_fit and mode != IN_ORDER:
@@ -249,6 +259,8 @@ class BackfillSimulator:
 
         `strict`: go on behind it with those that ask for other nodes.
         """
+        if not self._room and not strict:
+            return self._start_heads(queue, now, kept)
         head: _Shape | None = None
         shapes = self._shapes[queue].values()
         asked = [shape for shape in shapes if self._has_room(shape)] if self._room else list(shapes)
@@ -267,32 +279,44 @@ class BackfillSimulator:
                 asked.remove(first)
         return head
 
+    def _start_heads(self, queue: int, now: float, kept: Sequence[_Reservation]) -> _Shape | None:
+        """Starts the first in rank as long as it fits, where no caps are set; returns the shape of the first that does not."""
+        order, started = self._order[queue], self.start[queue]
+        while order:
+            rank, shape = order[0]
+            if started[rank] == NEVER:
+                if not self._fits(shape, now) or not self._spares(shape, now, kept):
+                    return shape
+                self._begin(queue, shape, now, kept)
+            heappop(order)
+        return None
+
     def _backfill(self, queue: int, now: float, kept: list[_Reservation]) -> None:
         """Start, in order of rank, whatever fits and delays no head; what fails once fails for the rest of the pass."""
         in_set = self._in_set
         own = kept[-1] if kept else _Reservation(-1, NEVER, 0)
         waiting = [
             (shape.ranks[0], shape)
-            for shape in self._shapes[queue].values()
-            if shape.nodes <= in_set[shape.columns]
-            and (shape.columns != own.columns or shape.nodes <= own.extra or now + shape.believed <= own.shadow)
+            for by_size, free in zip(self._of_set[queue], in_set, strict=True)
+            for _, _, shape in by_size[: bisect_left(by_size, (free + 1,))]
+            if shape.columns != own.columns or shape.nodes <= own.extra or now + shape.believed <= own.shadow
         ]
-        heapify(waiting)
-        while waiting:
-            shape = waiting[0][1]
+        waiting.sort()
+        at = 0
+        while at < len(waiting):
+            shape = waiting[at][1]
+            at += 1
             if (
                 shape.nodes > in_set[shape.columns]
                 or (shape.caps and not self._has_room(shape))
                 or not self._spares(shape, now, kept)
                 or not self._fits(shape, now)
             ):
-                heappop(waiting)
                 continue
             self._begin(queue, shape, now, kept)
-            if shape.ranks:
-                heapreplace(waiting, (shape.ranks[0], shape))
-            else:
-                heappop(waiting)
+            waiting, at = [entry for entry in waiting[at:] if entry[1].nodes <= in_set[entry[1].columns]], 0
+            if shape.ranks and shape.nodes <= in_set[shape.columns]:
+                insort(waiting, (shape.ranks[0], shape))
 
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
         """The columns that windows keep from a shape that would start now."""
@@ -344,6 +368,8 @@ class BackfillSimulator:
         rank = shape.ranks.popleft()
         if not shape.ranks:
             del self._shapes[queue][shape.key]
+            by_size = self._of_set[queue][shape.columns]
+            del by_size[bisect_left(by_size, (shape.nodes, shape.number))]
         job = self._stage.queues[queue][rank]
         self.start[queue][rank] = now
         columns = self._choose(shape, now)

@@ -35,7 +35,7 @@ runs = st.lists(st.tuples(some_work, st.floats(0, 30 * HOUR)), max_size=30)
 
 
 def test_nothing_learnt_means_the_walltime() -> None:
-    assert RunTimes().total(work(), 0.5) == HOUR
+    assert RunTimes().totals(work(), (0.5,))[0] == HOUR
 
 
 @settings(deadline=None)
@@ -44,7 +44,7 @@ def test_a_quantile_lies_between_what_has_run_and_the_walltime(
     known: list[tuple[Work, float]], asked: Work, share: float, part: float
 ) -> None:
     elapsed = part * asked.walltime
-    total = taught(*known).total(asked, share, elapsed)
+    [total] = taught(*known).totals(asked, (share,), elapsed)
     assert elapsed <= total
     assert total <= max(elapsed, asked.walltime)
 
@@ -54,19 +54,19 @@ def test_a_quantile_lies_between_what_has_run_and_the_walltime(
 def test_a_higher_quantile_is_never_shorter(known: list[tuple[Work, float]], asked: Work, one: float, other: float, part: float) -> None:
     learnt = taught(*known)
     elapsed = part * asked.walltime
-    assert learnt.total(asked, min(one, other), elapsed) <= learnt.total(asked, max(one, other), elapsed)
+    assert learnt.totals(asked, (min(one, other),), elapsed) <= learnt.totals(asked, (max(one, other),), elapsed)
 
 
 @settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1))
 def test_equal_histories_give_equal_answers(known: list[tuple[Work, float]], asked: Work, share: float) -> None:
-    assert taught(*known).total(asked, share) == taught(*known).total(asked, share)
+    assert taught(*known).totals(asked, (share,)) == taught(*known).totals(asked, (share,))
 
 
 def test_equal_runs_are_expected_again() -> None:
     learnt = taught(*[(work(), 600.0)] * ENOUGH)
-    assert learnt.total(work(), 0.5) == pytest.approx(600.0)
-    assert learnt.total(work(), 0.9) == pytest.approx(600.0)
+    assert learnt.totals(work(), (0.5,))[0] == pytest.approx(600.0)
+    assert learnt.totals(work(), (0.9,))[0] == pytest.approx(600.0)
 
 
 def test_too_few_runs_of_a_name_leave_the_answer_to_the_user() -> None:
@@ -74,35 +74,35 @@ def test_too_few_runs_of_a_name_leave_the_answer_to_the_user() -> None:
     few = taught(*of_user, *[(work(name="train", nodes=32), 60.0)] * (ENOUGH - 1))
     enough = taught(*of_user, *[(work(name="train", nodes=32), 60.0)] * ENOUGH)
     asked = work(name="train", nodes=16)
-    assert few.total(asked, 0.9) == pytest.approx(1800.0)
-    assert enough.total(asked, 0.9) == pytest.approx(60.0)
+    assert few.totals(asked, (0.9,))[0] == pytest.approx(1800.0)
+    assert enough.totals(asked, (0.9,))[0] == pytest.approx(60.0)
 
 
 def test_what_nobody_of_the_tenant_ran_is_answered_by_everybody() -> None:
     learnt = taught(*[(work(user="bob", tenant="chemistry"), 900.0)] * ENOUGH)
-    assert learnt.total(work(), 0.5) == pytest.approx(900.0)
+    assert learnt.totals(work(), (0.5,))[0] == pytest.approx(900.0)
 
 
 def test_recent_runs_weigh_more() -> None:
     learnt = taught(*[(work(), 3000.0)] * 20, *[(work(), 300.0)] * 20)
-    assert learnt.total(work(), 0.5) == pytest.approx(300.0)
-    assert learnt.total(work(), 0.9) == pytest.approx(3000.0)
+    assert learnt.totals(work(), (0.5,))[0] == pytest.approx(300.0)
+    assert learnt.totals(work(), (0.9,))[0] == pytest.approx(3000.0)
 
 
 def test_work_that_has_outlasted_the_short_runs_is_expected_to_be_a_long_one() -> None:
     learnt = taught(*[(work(), 300.0), (work(), 3000.0)] * ENOUGH)
-    assert learnt.total(work(), 0.25) == pytest.approx(300.0)
-    assert learnt.remaining(work(), 0.25, 600.0) == pytest.approx(2400.0)
-    assert learnt.remaining(work(), 0.5, 3500.0) == pytest.approx(100.0), "no run lasted so long: the walltime"
+    assert learnt.totals(work(), (0.25,))[0] == pytest.approx(300.0)
+    assert learnt.remaining(work(), (0.25,), 600.0)[0] == pytest.approx(2400.0)
+    assert learnt.remaining(work(), (0.5,), 3500.0)[0] == pytest.approx(100.0), "no run lasted so long: the walltime"
 
 
 def test_a_run_beyond_its_walltime_counts_as_the_walltime() -> None:
-    assert taught(*[(work(), 2 * HOUR)] * ENOUGH).total(work(), 0.5) == HOUR
+    assert taught(*[(work(), 2 * HOUR)] * ENOUGH).totals(work(), (0.5,))[0] == HOUR
 
 
 def test_old_runs_are_forgotten() -> None:
     learnt = taught(*[(work(), 60.0)] * WINDOW, *[(work(), 1200.0)] * WINDOW)
-    assert learnt.total(work(), 0.0) == pytest.approx(1200.0)
+    assert learnt.totals(work(), (0.0,))[0] == pytest.approx(1200.0)
 
 
 def test_memory_is_bounded_by_keys_and_by_runs() -> None:
