@@ -26,7 +26,7 @@ class Availability(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _PoolUntil:
     """A pool that was made, with the layout of the backfill table and the end of the log of changes then."""
 
     pool: FreeCounts
@@ -41,7 +41,7 @@ class FreeFromNow:
     def __init__(self, node_cache: NodeCache, profile: Availability) -> None:
         self._node_cache = node_cache
         self._profile = profile
-        self._kept: dict[tuple[int, float, str, bool], _Kept] = {}
+        self._kept: dict[tuple[int, float, str, bool], _PoolUntil] = {}
         self._begins: list[float] = []
         """When reservations and windows begin, ascending."""
         self._begins_of = -1
@@ -69,7 +69,7 @@ class FreeFromNow:
         changed = cache.changed_since(kept.position) if kept is not None and kept.layout == layout else None
         if kept is None or changed is None:
             caps = self._reductions(pool.members, end, reservation, windows_only=windows_only)
-            kept = self._kept[key] = _Kept(pool.reduced(caps), caps, layout, cache.position)
+            kept = self._kept[key] = _PoolUntil(pool.reduced(caps), caps, layout, cache.position)
         elif changed:
             self._follow(kept, changed, end, reservation, windows_only=windows_only)
             kept.position = cache.position
@@ -102,7 +102,7 @@ class FreeFromNow:
             return 0 if profile.windows.closed(bucket, profile.now, end, reservation) is not None else len(bucket.free)
         return profile.capacity(bucket, profile.now, end, reservation)
 
-    def _follow(self, kept: _Kept, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
+    def _follow(self, kept: _PoolUntil, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
         """Counts in what has become of the nodes of these buckets."""
         pool, caps, members = kept.pool, kept.caps, kept.pool.members
         for bucket, by in changed.items():
