@@ -90,7 +90,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
             break
         kept.remove(min(leaving, key=lambda at: columns[at].leave))
     shown = [drawn[at] for at in kept]
-    cells = list(zip(*(one.cells for one in shown), strict=True))
+    cells = list(zip(*(one.cells for one in shown), strict=True)) if shown else [()] * len(rows)
     lines = [_line([head.title for head in heads], heads, widths, color=False)]
     if not color and all(one.is_plain and one.width <= width for one, width in zip(shown, widths, strict=True)):
         form = _GAP.join(f"%{'' if head.right else '-'}{width}s" for head, width in zip(heads, widths, strict=True))
