@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lattice.daemon import logs, metrics, process
+from lattice.daemon import logs, metrics, process, starts
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.mtls import AGENT, Files
 from lattice.daemon.node_certificates import API, GROUP, LIFETIME_SECONDS, PEER
 from lattice.daemon.scrapers import Scrapers, by_certificate, serve_metrics
-from lattice.daemon.settings import CommonSettings, load
+from lattice.daemon.settings import StartSettings, load
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
 from lattice.inventory import InventoryNode, read_inventory
 from lattice.kube import kubeconfig
@@ -63,7 +63,7 @@ log = logging.getLogger("lattice_agent")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSettings(CommonSettings):
+class AgentSettings(StartSettings):
     """Holds every setting of `lattice-agent`."""
 
     node: str = field(default="", metadata={"help": "name of this node; default: the host name"})
@@ -419,6 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return replay.main(words[1:])
     settings = load(AgentSettings, program=PROGRAM, argv=words, environ=os.environ)
     logs.setup(settings.log_format, settings.log_level)
+    starts.trace(on=settings.trace_starts)
     return process.run(lambda: run(settings), PROGRAM)
 
 

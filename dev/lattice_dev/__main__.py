@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--without", help="components that shall not run, comma-separated, `agents` for all of them; '' for none")
     up.add_argument("--unsafe-no-fsync", action=argparse.BooleanOptionalAction, help="etcd does not wait for the disk: quick tests only")
     up.add_argument("--compaction", action=argparse.BooleanOptionalAction, help="off: etcd keeps every revision, for the history of a test")
+    up.add_argument("--trace-starts", action=argparse.BooleanOptionalAction, help="daemons log each step of the start of an allocation")
     down = _verb(verbs, "down", "end every process and remove every trace", _down)
     down.add_argument("--keep", action="store_true", help="keep the state for a later up")
     _verb(verbs, "status", "every component and what it lacks", _status)
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         " fairness, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
+    bench.add_argument("--trace", action="store_true", help="with latency: each step of a start, as a table and one start as a timeline")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     replayed = _verb(verbs, "trace", "run the first jobs of a log through the whole system, and check the order", _trace)
     replayed.set_defaults(instance="trace")
@@ -75,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     replayed.add_argument("--nodes", type=int, default=100, help="hollow nodes (100)")
     replayed.add_argument("--compress", type=float, default=5000.0, metavar="C", help="time is divided by this (5000)")
     replayed.add_argument("--beside", type=int, default=20, help="real multi-node allocations on 4 real nodes beside it (20)")
+    traced = _verb(verbs, "starts", "what logs tell of starts that were traced (--trace-starts): each step, and the slowest", _starts)
+    traced.add_argument("files", nargs="*", type=Path, metavar="FILE", help="logs of scheduler, agents, webhook, gateway (the instance's)")
     _verb(verbs, "kubeconfig", "print the path of a kubeconfig", _kubeconfig).add_argument("user", nargs="?", default="admin")
     return parser
 
@@ -98,6 +102,7 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
         "plain": chosen.plain,
         "kubeconfig": chosen.kubeconfig and str(Path(chosen.kubeconfig).absolute()),
         "compaction": chosen.compaction,
+        "trace_starts": chosen.trace_starts,
         "fsync": None if chosen.unsafe_no_fsync is None else not chosen.unsafe_no_fsync,
         "without": None if chosen.without is None else tuple(part for part in chosen.without.split(",") if part),
     }
@@ -194,6 +199,9 @@ def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 def _bench(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     from lattice_dev.bench import run as bench
 
+    if chosen.trace:
+        bench.trace(chosen.only, name=chosen.instance, quick=chosen.quick, say=print, progress=lines)
+        return 0
     bench.run(chosen.only, name=chosen.instance, quick=chosen.quick, file=chosen.json, say=print, progress=lines)
     return 0
 
@@ -203,6 +211,14 @@ def _trace(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
     wanted = trace.Wanted(chosen.file, chosen.jobs, chosen.nodes, chosen.compress, chosen.beside)
     return 0 if trace.run(wanted, name=chosen.instance, say=print, progress=lines) else EXIT_FAILED
+
+
+def _starts(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    from lattice_dev.bench import starts
+
+    texts = [file.read_text(encoding="utf-8") for file in chosen.files or instance.log_files()]
+    print(*starts.report(line for text in texts for line in text.splitlines()), sep="\n")
+    return 0
 
 
 def run(argv: Sequence[str]) -> int:

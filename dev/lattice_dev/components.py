@@ -153,7 +153,12 @@ def _daemons(site: Site) -> list[Component]:
             ],
         ),
     }  # fmt: skip
-    return [_daemon(site, name, module, flags) for name, (module, flags) in own.items()]
+    traced = {name for name in own if name != "operator"}  # which has no part in a start
+    return [_daemon(site, name, module, [*flags, *(_tracing(site) if name in traced else ())]) for name, (module, flags) in own.items()]
+
+
+def _tracing(site: Site) -> tuple[str, ...]:
+    return ("--trace-starts",) if site.options.trace_starts else ()
 
 
 def _daemon(site: Site, name: str, module: str, flags: list[str]) -> Component:
@@ -177,6 +182,7 @@ def _agent(site: Site, node: str) -> Component:
         "--group", group_of(site.nodes.index(node), len(site.nodes)),
         "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
         "--gateway", site.work_gateway, "--certificate-lifetime", f"{site.options.node_certificates}s",
+        *_tracing(site),
     ]  # fmt: skip
     if root := site.where.scope_root():
         argv += ["--scope-root", str(root / node)]
@@ -205,6 +211,7 @@ def _hollow(site: Site) -> Component:
         "--kubeconfig", str(site.where.kubeconfig("hollow")), "--metrics-address", f"{LOOPBACK}:{port}",
         "--state-dir", str(site.where.node("hollow") / "state"), "--gateway", site.work_gateway,
         "--certificate", str(pair.certificate), "--key", str(pair.key), "--ca", str(site.authority("agents-ca")),
+        *_tracing(site),
     ]  # fmt: skip
     if options.inventory:
         argv += ["--hollow-inventory", options.inventory]

@@ -34,6 +34,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool = False
     without: tuple[str, ...] = ()
     kubeconfig: str = ""
+    trace_starts: bool = False
+    """Whether the daemons log each step of a start (`--trace-starts`)."""
     node_certificates: int = 30 * 86400
     """Seconds that a renewed certificate of a node lives."""
 

@@ -17,7 +17,7 @@ from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import Files
 from lattice.daemon.scrapers import Scrapers, serve_metrics
-from lattice.daemon.settings import CommonSettings
+from lattice.daemon.settings import StartSettings
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
@@ -42,7 +42,7 @@ log = logging.getLogger("lattice_gateway")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(StartSettings):
     """Streams the output of work to the people who may read it."""
 
     listen: str = field(default="0.0.0.0:8443", metadata={"help": "HOST:PORT of the HTTPS server"})

@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 import grpc.aio as aio
 
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import AGENT, HOLLOW, Files, ServerCredentials, peer_name
@@ -54,6 +55,7 @@ class WorkService(rpc.GatewayServicer):
     async def GetWork(self, request: pb.GetWorkRequest, context: Context) -> pb.Work:  # type: ignore[override]  # noqa: N802 - the protobuf's name
         """Returns the work of an attempt, for one of its nodes."""
         begun, status = self._clock.monotonic(), grpc.StatusCode.OK
+        starts.reached(self._clock, "ask", request.uid, node=request.node)
         self._asking[request.node] += 1
         try:
             return await self._answer(peer_name(context), request)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lattice import __version__
-from lattice.daemon import logs, process, settings
+from lattice.daemon import logs, process, settings, starts
 from lattice.kube.aiohttp import AiohttpCluster, connect
 
 Given = TypeVar("Given", bound=settings.CommonSettings)
@@ -18,6 +18,7 @@ def run(program: str, kind: type[Given], work: Callable[[Given, AiohttpCluster],
     """Runs the work of a program on the cluster that its settings name, until it ends or is told to; returns the exit code."""
     given = settings.load(kind, program=program, argv=sys.argv[1:], environ=os.environ)
     logs.setup(given.log_format, given.log_level)
+    starts.trace(on=isinstance(given, settings.StartSettings) and given.trace_starts)
 
     async def connected() -> None:
         async with connect(given.kubeconfig, user_agent=f"{program}/{__version__}") as cluster:

@@ -39,6 +39,15 @@ class CommonSettings:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartSettings(CommonSettings):
+    """What every daemon takes that has a part in the start of work."""
+
+    trace_starts: bool = dataclasses.field(
+        default=False, metadata={"help": "log each step of an allocation on its way to its first process, with its time"}
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Option:
     """One field, and how a text becomes its value."""

@@ -1,6 +1,6 @@
 """One real control plane a run, a tenant with a namespace of its own a test.
 
-`LATTICE_E2E_INSTANCE=NAME` uses an instance that is up already (`lattice dev up --name NAME`) and leaves it there.
+`LATTICE_E2E_INSTANCE=NAME` uses an instance that is up already (`lattice dev up --name NAME --trace-starts`) and leaves it there.
 """
 
 import contextlib
@@ -63,13 +63,13 @@ def hollow_site(purpose: str, inventory: str, folder: Path) -> Iterator[Instance
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[Instance]:
-    """Everything, up and ready, with four nodes."""
+    """Everything, up and ready, with four nodes; the daemons log the steps of starts."""
     if name := os.environ.get("LATTICE_E2E_INSTANCE"):
         instance = Instance(name)
         instance.wait_ready()
         yield instance
         return
-    with running(new_instance("e2e", Options(nodes=4))) as instance:
+    with running(new_instance("e2e", Options(nodes=4, trace_starts=True))) as instance:
         yield instance
 
 

@@ -13,7 +13,7 @@ from lattice.daemon.certificates import CHECK_SECONDS, ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock
 from lattice.daemon.logs import event
 from lattice.daemon.scrapers import Scrapers, serve_metrics
-from lattice.daemon.settings import CommonSettings
+from lattice.daemon.settings import StartSettings
 from lattice.errors import Rejected
 from lattice.kube.cluster import Cluster
 from lattice_webhooks.facts import Caches, Gatherer
@@ -26,7 +26,7 @@ log = logging.getLogger("lattice_webhooks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(StartSettings):
     """Fills in what submissions leave out, and refuses what could never run."""
 
     listen: str = field(default="0.0.0.0:9443", metadata={"help": "HOST:PORT of /mutate, /validate, /readyz"})

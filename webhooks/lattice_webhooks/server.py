@@ -11,6 +11,7 @@ from aiohttp import web
 
 from lattice.admission import Accepted, Refused, Request, fill, judge
 from lattice.admission.chain import undecided, unreadable
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, Rejected
@@ -72,12 +73,12 @@ class Server:
             )
         begun = self._clock.monotonic()
         body, size = await _body(request)
-        response = await self._decided(body, decide) if size <= MAX_BODY else _unread(body, size)
+        response = await self._decided(body, decide, begun) if size <= MAX_BODY else _unread(body, size)
         self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
         self._metrics.requests.labels(method, str(response.status)).inc()
         return response
 
-    async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]]) -> web.Response:
+    async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]], begun: float) -> web.Response:
         """The answer; an error of ours is a status that leaves the decision to the webhook's failure policy."""
         try:
             review = read_review(body)
@@ -86,13 +87,23 @@ class Server:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._caches.synced()
-                return web.Response(body=await decide(review), content_type="application/json")
+                response = web.Response(body=await decide(review), content_type="application/json")
+                self._trace(review, begun)
+                return response
         except TimeoutError:
             event(log, "ReviewTimedOut", logging.WARNING, seconds=ANSWER_SECONDS, ready=self.ready()[1])
             return web.Response(status=503, text=f"the facts could not be gathered within {ANSWER_SECONDS} s: {self.ready()[1]}")
         except LatticeError as error:
             event(log, "ReviewFailed", logging.WARNING, reason=error.reason, message=error.message)
             return web.Response(status=503, text=f"the facts could not be gathered: {error.message}")
+
+    def _trace(self, review: Review, begun: float) -> None:
+        """Logs when a creation was brought and when it was answered: steps of a start."""
+        asked = review.request
+        if starts.traced() and asked is not None and (asked.kind, asked.operation) == ("Allocation", "CREATE"):
+            key = f"{asked.namespace}/{asked.obj.get('metadata', {}).get('name', '')}"
+            starts.reached(self._clock, "post", key, at=begun)
+            starts.reached(self._clock, "webhook", key)
 
     async def _fill(self, review: Review) -> bytes:
         if review.too_large is not None:

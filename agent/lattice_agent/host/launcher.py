@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice_agent.attempts import Key, NodeWork, Running
@@ -52,7 +53,9 @@ class Launcher:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
         if work.tasks:
             self._places[work.key] = await self._find_place(work)
+            starts.reached(self._clock, "probe", work.key.uid, node=work.node)
         await self._prepared(work, self._lay_down, work)
+        starts.reached(self._clock, "prepare", work.key.uid, node=work.node)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Takes a step of the preparation on the disk; a disk that does not serve it is the node's fault."""

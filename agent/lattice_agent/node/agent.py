@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lattice.daemon import starts
 from lattice.daemon.logs import event as log_event
 from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
@@ -28,7 +29,7 @@ from lattice_agent.cluster.work_source import WorkSource
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.interface import Host
 from lattice_agent.lifecycle.attempt import OVER, Stage
-from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, Tick
+from lattice_agent.lifecycle.events import Directed, Event, Exited, PlanAbsent, PlanRead, Refused, Started, Survived, TermsRead, Tick
 from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.lifecycle.stimulus_log import StimulusLog
 from lattice_agent.members import Direction, Member
@@ -227,6 +228,8 @@ class Agent:
         ignored = self.machine.ignored_plans
         before = {key: attempt.stage for key, attempt in self.machine.attempts.items()}
         instructions = self.machine.handle(event, self._outside.clock.monotonic())
+        if isinstance(event, TermsRead):
+            self._reached("read", event.key)
         self._log_stages(before)
         self._validate()
         if isinstance(event, PlanRead):
@@ -261,6 +264,8 @@ class Agent:
     def _log_stages(self, before: dict[Key, Stage]) -> None:
         for key, attempt in self.machine.attempts.items():
             if before.get(key) is not attempt.stage:
+                if attempt.stage is Stage.STARTING:
+                    self._reached("ready", key)
                 log_event(
                     log, attempt.stage.name.capitalize(), allocation=key.uid, attempt=key.attempt, node=self.node,
                     reason=attempt.reason or attempt.ended_by or None, message=attempt.message or None,
@@ -270,8 +275,14 @@ class Agent:
         now = self._outside.clock.monotonic()
         for key in self.machine.attempts.keys() - self._met.keys():
             self._met[key] = now
+            self._reached("watch", key)
         if isinstance(event, Started) and event.key in self._met:
             self._metrics.startup.observe(now - self._met[event.key])
+            self._reached("fork", event.key, at=event.running.started_boottime)
+            self._reached("exec", event.key)
+
+    def _reached(self, step: str, key: Key, *, at: float | None = None) -> None:
+        starts.reached(self._outside.clock, step, key.uid, node=self.node, at=at)
 
     def _queue_deadline(self) -> None:
         deadline = self.machine.deadline()

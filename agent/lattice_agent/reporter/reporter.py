@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from lattice.daemon import starts
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Stale
 from lattice.kube.clock import Clock
@@ -16,7 +17,7 @@ from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import Key
 from lattice_agent.cluster.work_source import FetchedWork, WorkSource, Written
 from lattice_agent.condition import VersionedCondition
-from lattice_agent.members import FINAL, Direction, Member
+from lattice_agent.members import FINAL, Direction, Member, Order
 from lattice_agent.reporter import status
 from lattice_agent.reporter.head import AttemptView, Begun, NothingYet
 from lattice_agent.work.assignment import walltime_of
@@ -170,6 +171,8 @@ class Reporter:
             return
         direction = case.head.direction()
         if direction != case.direction:
+            if direction.order is Order.START and case.direction.order is not Order.START:
+                starts.reached(self._clock, "gather", key.uid, node=self.node)
             case.direction = direction
             case.changed.notify()
             self._on_direction(key, direction)

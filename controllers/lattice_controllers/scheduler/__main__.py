@@ -32,7 +32,7 @@ CAMPAIGN_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(settings.CommonSettings):
+class Settings(settings.StartSettings):
     """Places allocations on nodes: one leader at a time, any number of standbys."""
 
     namespace: str = field(default="lattice-system", metadata={"help": "namespace of the leader's Lease"})

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from lattice.accounting.records import Records
 from lattice.accounting.settlement import is_settled
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
@@ -139,6 +140,8 @@ class Allocations:
         """Takes in a change that the informer has seen."""
         if change.new is not None:
             self._cache.keep(change.new)
+            if change.old is None and self.synced:
+                starts.reached(self._clock, "informer", change.new.metadata.uid, key=change.new.metadata.key)
             if change.old is not None and change.old.metadata.uid != change.new.metadata.uid:
                 self._lost(change.old.metadata.uid)
             self.queue.add(change.new.metadata.uid)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
@@ -22,7 +23,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.commit import Book, Head, Undo, apply_all
 from lattice.ledger.format import Row
-from lattice.ledger.proposals import Accepted, Limits, Proposal, ProposalRefused, SensitivePool, Unknown, Verdict
+from lattice.ledger.proposals import Accepted, Claim, Limits, Proposal, ProposalRefused, SensitivePool, Unknown, Verdict
 from lattice.ledger.stored import Stored
 from lattice.models.conditions import LEDGER_RECOVER
 from lattice.views.ledger import Ledger, LedgerStatus
@@ -175,6 +176,7 @@ class Committer:
             self._settle(batch, verdicts, [])
             return
         self._metrics.batch.observe(len(batch))
+        self._trace("batch", batch)
         self._storing = True
         try:
             await self._store(undo)
@@ -185,7 +187,14 @@ class Committer:
         finally:
             self._storing = False
         self._metrics.commits.labels("stored").inc()
+        self._trace("commit", batch)
         self._settle(batch, verdicts, changes)
+
+    def _trace(self, step: str, batch: Sequence[_QueuedProposal]) -> None:
+        """Logs a step of the starts that the claims of a batch are."""
+        for entry in batch if starts.traced() else ():
+            if isinstance(entry.proposal, Claim):
+                starts.reached(self._clock, step, entry.proposal.uid)
 
     async def _split(self, batch: list[_QueuedProposal], error: Rejected) -> None:
         if len(batch) == 1:

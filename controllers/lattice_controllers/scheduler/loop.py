@@ -9,6 +9,7 @@ from functools import partial
 from math import ceil
 from typing import Protocol
 
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Failure, Guard
 from lattice.daemon.logs import event
@@ -129,7 +130,9 @@ class Loop:
                 wakes.append(now + max(0.0, failure.due - self._clock.monotonic()))
         self._extend(placed, now)
         for one in placed:
+            starts.reached(self._clock, "queue", one.candidate.uid, at=began)
             self._claim(one, answers)
+            starts.reached(self._clock, "cycle", one.candidate.uid)
         for vcluster in self.pending.remove_empty_queues():
             self._guard.drop(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)

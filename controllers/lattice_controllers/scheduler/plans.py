@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.daemon.queue import KeyedQueue
 from lattice.errors import AlreadyExists, NotFound, Stale
@@ -37,6 +38,7 @@ class Plans:
         self.sent: dict[str, int] = {}
         """Highest seq that this term has put, or tried to put, into each plan."""
         self._cluster = cluster
+        self._clock = clock
         self._ledger = ledger
         self._stored = stored
         self._nodes = nodes
@@ -44,6 +46,8 @@ class Plans:
         self._allocations = allocations
         self._numbers = numbers
         self._keys: dict[str, set[Key]] = {}
+        self._untraced: set[tuple[str, str]] = set()
+        """Plan and uid of the starts whose step is not logged yet; empty while starts are not traced."""
         for row in stored.rows.values():
             self._file(row)
         self.queue = KeyedQueue(self._reconcile, clock, workers=8, name="plans")
@@ -62,7 +66,10 @@ class Plans:
                 self._keys.get(group, set()).discard(old.key)
                 groups.add(group)
         if new is not None:
-            groups |= self._file(new)
+            filed = self._file(new)
+            groups |= filed
+            if old is None and starts.traced():
+                self._untraced.update((group, new.uid) for group in filed)
         self.enqueue(groups)
 
     def groups(self) -> list[str]:
@@ -149,7 +156,15 @@ class Plans:
             return 0.0
         self._metrics.writes.labels("plan").inc()
         self.plans[group] = written
+        self._trace(group)
         return 0.0 if self.text(group) != text else None
+
+    def _trace(self, group: str) -> None:
+        """Logs the step of each start that this plan was written for."""
+        for where, uid in list(self._untraced):
+            if where == group:
+                starts.reached(self._clock, "plan", uid)
+                self._untraced.discard((where, uid))
 
     async def _reread(self, group: str, error: Exception) -> None:
         try:

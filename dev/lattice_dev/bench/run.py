@@ -57,6 +57,8 @@ class Size:
 FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 9)
 QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3)
 
+TRACED = 20
+"""Starts of each kind that `--trace` shows."""
 WRITES_A_ROUND = 100
 """Of each kind whose cost is measured."""
 
@@ -99,12 +101,13 @@ class Beside:
 async def _latency(at: Driver, size: Size) -> list[Figure]:
     async with at.watch() as seen:
 
-        async def of(nodes: int, state: str) -> Figure:
+        async def of(nodes: int, state: str) -> list[Figure]:
             return await latency.measure(at, seen, nodes=nodes, count=size.latencies, label=f"{_nodes(nodes)} {state}")
 
-        found = [await of(1, "idle"), await of(4, "idle")]
+        found = [*await of(1, "idle"), *await of(4, "idle")]
         await latency.fill_queue(at, seen, size.pending)
-        found += [await of(nodes, f"with {size.pending} pending") for nodes in (1, 4)]
+        for nodes in (1, 4):
+            found += await of(nodes, f"with {size.pending} pending")
         found += await asyncio.to_thread(footprint.commands, at.instance, size.pending)
         await at.clear(seen)
     return found
@@ -210,6 +213,29 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
         if file is not None:
             file.write_text(json.dumps(figures.as_json(found, setting(quick=quick)), indent=2) + "\n")
     return found
+
+
+def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Progress) -> None:
+    """Traces starts, idle and with work that waits, on an instance whose daemons log every step of a start."""
+    if list(only) not in ([], ["latency"]):
+        raise Rejected("--trace traces the starts of `latency` alone", reason="NoBenchmark")
+    instance = Instance(f"{name}-trace", Options(nodes=5, trace_starts=True), progress=progress)
+    try:
+        instance.up()
+        asyncio.run(_traced(instance, QUICK if quick else FULL, 5 if quick else TRACED, say))
+    finally:
+        instance.down()
+
+
+async def _traced(instance: Instance, size: Size, count: int, say: Say) -> None:
+    async with driver(instance) as at, at.watch() as seen:
+        for state in ("idle", f"with {size.pending} pending"):
+            if state != "idle":
+                await latency.fill_queue(at, seen, size.pending)
+            for nodes in (1, 4):
+                for line in await latency.trace(at, seen, nodes=nodes, count=count, label=f"{_nodes(nodes)} {state}"):
+                    say(line)
+        await at.clear(seen)
 
 
 def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, say: Say, *, quick: bool) -> list[Figure]:
