@@ -37,10 +37,12 @@ class Files:
             raise Rejected(f"cannot read {error.filename}: {error.strerror}", reason="CertificateUnreadable") from error
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when one of the files does."""
-        return tuple(
-            (status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in (self.certificate, self.key, self.authority))
-        )
+        """Changes when one of the files does. Raises Rejected with the file that cannot be read."""
+        try:
+            found = [path.stat() for path in (self.certificate, self.key, self.authority)]
+        except OSError as error:
+            raise Rejected(f"cannot read {error.filename}: {error.strerror}", reason="CertificateUnreadable") from error
+        return tuple((status.st_mtime_ns, status.st_ino) for status in found)
 
 
 class ServerCredentials:

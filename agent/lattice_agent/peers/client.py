@@ -1,9 +1,16 @@
-"""Talks for a node to a reporter on another machine: one stream for each attempt, connected again for ever."""
+"""Talks for a node to a reporter on another machine: one stream for each attempt, connected again for ever.
+
+The streams to one reporter share a connection, which stays open for a minute after the last of them: the next attempt on the same
+nodes starts without a handshake.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import grpc
 import grpc.aio as aio
@@ -29,13 +36,26 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.client_idle_timeout_ms", 60_000),
     ("grpc.enable_http_proxy", 0),
 ]
 
 NOT_HERE = grpc.StatusCode.FAILED_PRECONDITION
 """An agent that answers so can be reached, and has not read of the attempt yet, or no longer reports for it."""
 
+KEPT = 64
+"""Connections that are kept; of more, those that nobody uses are dropped, the oldest first."""
+
 Call = aio.StreamStreamCall[pb.MemberState, pb.ReporterState]
+
+
+@dataclass(eq=False)
+class _Connection:
+    """Holds a channel to one reporter, made with the certificates of `stamp`, and how many streams use it."""
+
+    channel: aio.Channel
+    stamp: object
+    streams: int = 0
 
 
 class GrpcPeers:
@@ -44,6 +64,7 @@ class GrpcPeers:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
         self._clock = clock
+        self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks for the member until it is forgotten; every failure is followed by another try after at most 1 s."""
@@ -77,24 +98,58 @@ class GrpcPeers:
             await self._clock.sleep(delay)
             delay = min(LONGEST_BACK_OFF, delay * 2)
 
+    @asynccontextmanager
+    async def _connected(self, reporter: str, address: str) -> AsyncIterator[aio.Channel]:
+        """Gives the channel to a reporter for one stream; a channel on which a stream has failed is used for no other one."""
+        stamp, at = self._files.stamp(), (reporter, address)
+        connection = self._connections.pop(at, None)
+        if connection is None or connection.stamp != stamp:
+            options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
+            channel = aio.secure_channel(dial_target(address), client_credentials(self._files), options=options)
+            connection = _Connection(channel, stamp)
+        self._connections[at] = connection
+        connection.streams += 1
+        try:
+            yield connection.channel
+        except aio.AioRpcError as error:
+            if error.code() is not NOT_HERE and self._connections.get(at) is connection:
+                del self._connections[at]
+            raise
+        finally:
+            connection.streams -= 1
+            await self._close_unused(at, connection)
+
+    async def _close_unused(self, at: tuple[str, str], connection: _Connection) -> None:
+        """Closes a channel that its last stream has left and that is not kept, and of those that are kept the oldest beyond `KEPT`."""
+        if not connection.streams and self._connections.get(at) is not connection:
+            await connection.channel.close(None)
+        while len(self._connections) > KEPT and (unused := [key for key, kept in self._connections.items() if not kept.streams]):
+            await self._connections.pop(unused[0]).channel.close(None)
+
     async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
-        """Talks over one connection until it ends. Returns whether the reporter has said anything."""
-        options = [*OPTIONS, ("grpc.ssl_target_name_override", reporter)]
-        async with aio.secure_channel(dial_target(address), client_credentials(self._files), options=options) as channel:
-            call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated
-            answered, failure = False, None
-            async with asyncio.TaskGroup() as group:
-                telling = group.create_task(self._send(call, member_side))
-                try:
-                    async for message in call:
-                        answered = True
-                        member_side.directed(wire.direction_from_wire(message))
-                except aio.AioRpcError as error:
-                    failure = error
-                telling.cancel()
-            if failure is not None and not answered:
-                raise failure
-            return answered
+        """Talks on one stream until it ends. Returns whether the reporter has said anything."""
+        answered = False
+        try:
+            async with self._connected(reporter, address) as channel:
+                call: Call = rpc.AgentStub(channel).Coordinate()  # type: ignore[call-arg]  # written to, not iterated
+                failure = None
+                async with asyncio.TaskGroup() as group:
+                    telling = group.create_task(self._send(call, member_side))
+                    try:
+                        async for message in call:
+                            answered = True
+                            member_side.directed(wire.direction_from_wire(message))
+                    except aio.AioRpcError as error:
+                        failure = error
+                    finally:
+                        call.cancel()
+                    telling.cancel()
+                if failure is not None:
+                    raise failure
+        except aio.AioRpcError:
+            if not answered:
+                raise
+        return answered
 
     async def _send(self, call: Call, member_side: MemberSide) -> None:
         """Sends the node's whole state whenever it has changed; the end of the call is seen by the reader."""

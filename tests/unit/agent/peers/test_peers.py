@@ -30,6 +30,7 @@ from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.server import AgentService, serve
 from lattice_agent.state.log_store import LogStore
 from lattice_dev.pki import Authority, Identity
+from lattice_dev.relay import carry
 from tests.build import uid
 
 KEY = Key(uid(1), 2)
@@ -205,6 +206,52 @@ async def test_a_node_connects_again_and_says_everything_again(net: Net, away: A
         reporter_side.heard.clear()
         async with net.serving():
             await until(lambda: reporter_side.heard == [READY])
+
+
+@asynccontextmanager
+async def counting(address: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A way to the address on which every connection is counted."""
+    host, _, port = address.partition(":")
+    made: list[str] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(str(writer.get_extra_info("peername")))
+        await carry(reader, writer, host, int(port))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", made
+
+
+async def talked(net: Net, peers: GrpcPeers, address: str) -> None:
+    """One conversation from its first word to its end."""
+    member_side = OneSeat(READY)
+    task = asyncio.ensure_future(peers.converse("n1", address, member_side))
+    await until(lambda: member_side.told)
+    member_side.become(None)
+    await until(task.done)
+
+
+async def test_attempts_that_one_reporter_has_share_a_connection_until_certificates_are_renewed(net: Net) -> None:
+    async with net.serving(), counting(net.address) as (address, made):
+        peers = GrpcPeers(net.node("n2"), SystemClock())
+        await asyncio.gather(*(talked(net, peers, address) for _ in range(3)))
+        await talked(net, peers, address)
+        assert len(made) == 1
+        net.node("n2", force=True)
+        await talked(net, peers, address)
+        assert len(made) == 2
+
+
+async def test_a_connection_that_has_failed_is_not_used_again(net: Net) -> None:
+    peers, member_side = GrpcPeers(net.node("n2"), SystemClock()), OneSeat(READY)
+    async with net.serving():
+        await talked(net, peers, net.address)
+    task = asyncio.ensure_future(peers.converse("n1", net.address, member_side))
+    await until(lambda: member_side.cut_for)
+    async with net.serving():
+        await until(lambda: member_side.told)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_reporter_that_reports_no_longer_ends_the_conversation_and_the_node_tries_on(net: Net, away: Away) -> None:
