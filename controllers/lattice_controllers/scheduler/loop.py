@@ -28,8 +28,8 @@ from lattice_controllers.scheduler.pending_work import PendingWork, ReconcileQue
 
 log = logging.getLogger(__name__)
 
-DEBOUNCE_SECONDS, LONGEST_DEBOUNCE_SECONDS = 0.004, 0.02
-"""How long changes gather before a cycle: as long as the last cycle took, between these two."""
+GATHER_SECONDS, LONGEST_REST_SECONDS = 0.001, 0.02
+"""How long changes gather before a cycle at the least, and how long a cycle waits at most after the one before."""
 EXPLAIN_SECONDS = 0.2
 """How long a reason must stand before it is shown: what starts at once is written once."""
 Remember = Callable[[Sequence[Outcome]], None]
@@ -85,7 +85,7 @@ class Loop:
         self._cycle_observers = cycle_observers
         self._guard = Guard(clock, "scheduling cycle")
         self._again_at: float | None = None
-        self._took = 0.0
+        self._took, self._ended = 0.0, float("-inf")
 
     async def run(self) -> None:
         """Cycles until cancelled: at a change at once, else each interval."""
@@ -94,7 +94,7 @@ class Loop:
                 try:
                     async with asyncio.timeout(self._pause()):
                         await self._due.wait()
-                        await self._clock.sleep(max(DEBOUNCE_SECONDS, min(self._took, LONGEST_DEBOUNCE_SECONDS)))
+                        await self._gather()
                 except TimeoutError:
                     pass  # the interval is over
                 self._due.clear()
@@ -104,6 +104,11 @@ class Loop:
                     self._cycle(answers)
                 else:
                     self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the cluster state while nothing waits
+
+    async def _gather(self) -> None:
+        """Lets changes gather: a moment after quiet; after a cycle as long as that took, so that cycles take half of the time at most."""
+        rest = self._ended + min(self._took, LONGEST_REST_SECONDS) - self._clock.monotonic()
+        await self._clock.sleep(max(GATHER_SECONDS, rest))
 
     def _pause(self) -> float:
         """Returns seconds to the next cycle when nothing happens."""
@@ -136,7 +141,8 @@ class Loop:
         for vcluster in self.pending.remove_empty_queues():
             self._guard.drop(vcluster)
         self._again_at = min((wake for wake in wakes if wake is not None), default=None)
-        self._took = self._clock.monotonic() - began
+        self._ended = self._clock.monotonic()
+        self._took = self._ended - began
 
     def _extend(self, placed: Sequence[Placed], now: float) -> None:
         """Gives ranges more of what is free now that every vcluster has had its turn; recorded as a decision of its own."""

@@ -271,7 +271,8 @@ class Term:
             row = new or old
             if row is not None:
                 self.allocations.queue.add(row.uid)
-        self.cycle_due.set()
+        if any(old is not None for old, _ in changes):
+            self.cycle_due.set()  # the cycle that made a claim has counted it: no other one finds more for that
 
     def holders_touched(self, uids: Iterable[str]) -> None:
         """Brings the holders of these allocations, whose nodes changed, up to date, and has the allocations looked at."""
