@@ -62,8 +62,11 @@ class Controllers:
                 self._missing.add(controller)
 
     def procs(self, scope: Path) -> list[str]:
-        """Lists the files by which tasks join the v1 cgroups that were made for the scope."""
-        files = [self._beside(controller, scope) / "cgroup.procs" for controller in self._v1]
+        """Lists the files by which a process of one thread joins the v1 cgroups that were made for the scope.
+
+        `tasks` moves the thread that writes it at once; `cgroup.procs`, which moves whole processes, waits for all processors.
+        """
+        files = [self._beside(controller, scope) / "tasks" for controller in self._v1]
         return [str(file) for file in files if file.exists()]
 
     def remove_limits(self, scope: Path) -> bool:

@@ -22,7 +22,8 @@ from lattice_agent.host.scopes import Scopes
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
 from lattice_agent.state.journal import Journal
-from lattice_agent.work import launch
+from lattice_agent.work import environment, launch
+from lattice_agent.work.environment import Account
 from lattice_agent.work.launch import RunContext, refuse, unfit
 
 _P = ParamSpec("_P")
@@ -42,10 +43,13 @@ class Launcher:
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
         self._places: dict[Key, RunContext] = {}
+        self._fresh: dict[Key, dict[str, Any]] = {}
+        """What the runner is told of attempts that were prepared here and never asked to start since, without the values of Secrets."""
 
     def drop_context(self, key: Key) -> None:
         """Forgets an attempt of which nothing more is started."""
         self._places.pop(key, None)
+        self._fresh.pop(key, None)
 
     async def prepare(self, work: NodeWork) -> None:
         """Checks user, directories and files, writes the journal, makes the scope."""
@@ -69,8 +73,7 @@ class Launcher:
 
     async def _find_place(self, work: NodeWork) -> RunContext:
         """Finds who the work runs as, where and with which files, with the user's rights, in a process of its own."""
-        await asyncio.to_thread(launch.check, work)
-        account = await asyncio.to_thread(users.account, work.account or work.user, min_uid=work.min_uid, node=work.node)
+        account = await asyncio.to_thread(_account_of, work)
         request = {
             "op": "probe",
             "directories": [work.workdir] if work.workdir else [account.home, "/"],
@@ -102,7 +105,7 @@ class Launcher:
             await self._disk.call(self._journal.write_empty_exit, key, self._facts.boot_id, self._clock.now(), failure=failure, unfit=unfit)
 
     def _lay_down(self, work: NodeWork) -> None:
-        """Writes journal and script and makes the scope; nothing of it starts anything."""
+        """Writes journal and script, makes the scope, and describes the launch; nothing of it starts anything."""
         self._journal.write_journal(work, self._facts.boot_id)
         place = self._places.get(work.key)
         if work.script is not None and place:
@@ -110,20 +113,24 @@ class Launcher:
         memory = self._facts.memory_bytes
         limits = limits_for(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
         self.scopes.make(work.key, limits)
+        if place:
+            self._fresh[work.key] = self._describe(work, place)
 
     # the start
 
     async def start(self, work: NodeWork, private: Mapping[str, str]) -> Running:
         """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
-        if running := await self._started(work):
-            return running
+        described = self._fresh.pop(work.key, None)
+        if described is None and (running := await self._started(work)):
+            return running  # of a fresh one `prepare` has looked, and the right to start is taken only once
         if work.tasks == 0:
             running = Running(0, 0, self._clock.now(), time.clock_gettime(time.CLOCK_BOOTTIME))
             await self.claim(work.key, running)
             return await self._started(work) or running
-        if work.key not in self._places:
-            await self.prepare(work)
-        request = {"op": "start", "launch": await asyncio.to_thread(self._describe, work, private)}
+        if described is None:
+            described = await self._described_again(work)
+        values = environment.effective(private, work, workdir=self._places[work.key].workdir)
+        request = {"op": "start", "launch": described | {"private": values}}
         answer: dict[str, Any] = {}
         for _ in range(LAUNCHES):
             answer = await self._ask(request, why_not="the command does not begin")
@@ -169,11 +176,18 @@ class Launcher:
             raise refuse(work, "it was ended before it was started")
         return self._watch.follow_shim(work.key, running) if running.pid else running
 
-    def _describe(self, work: NodeWork, private: Mapping[str, str]) -> dict[str, Any]:
+    async def _described_again(self, work: NodeWork) -> dict[str, Any]:
+        """Describes the launch of an attempt that was prepared before this agent began, or is started once more."""
+        if work.key not in self._places:
+            await self.prepare(work)
+            return self._fresh.pop(work.key)
+        return await asyncio.to_thread(self._describe, work, self._places[work.key])
+
+    def _describe(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
+        """Describes the launch but for the values of Secrets."""
         described = launch.describe(
             work,
-            self._places[work.key],
-            private,
+            place,
             directory=str(self._journal.directory(work.key)),
             run_directory=str(self._journal.run_directory(work.key)),
             boot=self._facts.boot_id,
@@ -195,6 +209,12 @@ class Launcher:
                         pause = min(1.0, 2 * pause)
         except TimeoutError:
             return {"failure": f"{why_not}: no answer within {ANSWER_SECONDS:.0f} s", "unfit": True}
+
+
+def _account_of(work: NodeWork) -> Account:
+    """Checks what no kernel could run, and finds the account. May block (LDAP)."""
+    launch.check(work)
+    return users.account(work.account or work.user, min_uid=work.min_uid, node=work.node)
 
 
 def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -32,6 +33,8 @@ _R = TypeVar("_R")
 _ANSWER_SECONDS = 60.0
 _DISK_SECONDS, _LOOK_SECONDS = 10.0, 1.0
 _PRUNE_SECONDS = 3600.0
+_CLAIM_SECONDS = 0.5
+"""A shim that lives has taken the right to start after this; it needs less than a millisecond."""
 
 
 class LinuxHost:
@@ -156,6 +159,8 @@ class LinuxHost:
         same_boot = entry is not None and entry.boot == self._facts.boot_id
         if running is None and entry is None:
             running = _of_pid(self.scopes.shim_pid(key))
+        if running is None and self.scopes.shim_pid(key):
+            running = self._claimed_late(key)
         alive = bool(running and (same_boot or entry is None) and processes.is_live(running.pid, running.start_ticks))
         populated = alive or self.scopes.populated(key)
         record, forgotten = self.journal.exit_record(key), self.journal.is_settled(key)
@@ -166,6 +171,13 @@ class LinuxHost:
                 alive = same_boot and record is None and not forgotten
         work, order = entry.work if entry else None, self.journal.order(key)
         return Known(key, work, running, alive, record, same_boot, populated, forgotten, order)
+
+    def _claimed_late(self, key: Key) -> Running | None:
+        """Reads the claim of a shim that stands in its scope: taking the right is the first thing that it does there."""
+        until = time.monotonic() + _CLAIM_SECONDS
+        while (running := self.journal.claimed(key)) is None and self.scopes.shim_pid(key) and time.monotonic() < until:
+            time.sleep(_CLAIM_SECONDS / 50)
+        return running or self.journal.claimed(key)
 
     # the start
 

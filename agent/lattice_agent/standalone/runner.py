@@ -74,11 +74,14 @@ class Runner:
         """Forks the child of one request; its answer comes through a pipe."""
         try:
             read_end, write_end = os.pipe()
-            pid = os.fork()
+            launch = request.get("launch", {})
+            pid, inside = self._shim.forks.fork_into(launch.get("shim_procs", ""))
         except OSError as error:
             self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
             return
         if pid == 0:
+            if inside:
+                launch["shim_procs"] = ""  # the shim has nothing to join any more
             self._child(request, write_end)
         os.close(write_end)
         self._said[read_end] = (request["id"], bytearray())

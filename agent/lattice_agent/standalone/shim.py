@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lattice_agent.standalone import durable, leftovers, streams
+from lattice_agent.standalone import durable, forks, leftovers, streams
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -63,6 +63,7 @@ class Launch:
     open_files: int
     shim_procs: str
     work_procs: list[str]
+    """By which tasks join the scope: the v1 cgroups' files, then that of the v2 tree."""
     work_kill: str
     max_processes: int = 0
     remove_leftovers: bool = False
@@ -172,9 +173,10 @@ class Shim:
             with suppress(OSError):  # only a wider pipe; the kernel limits it for ordinary users
                 fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
         started, shim = self.watch.now(), os.getpid()
-        pid = os.fork()
+        *beside, work = self.launch.work_procs or [""]
+        pid, inside = forks.fork_into(work)
         if pid == 0:
-            _become_task(self.launch, environment, (out_w, err_w, errors), shim)
+            _become_task(self.launch, environment, (out_w, err_w, errors), shim, beside if inside else self.launch.work_procs)
         os.close(out_w)
         os.close(err_w)
         self.tasks[pid] = Task(self.launch.first_rank + local, pid, started)
@@ -281,10 +283,13 @@ def descendants(*roots: int) -> list[int]:
     return found
 
 
-def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int) -> NoReturn:
-    """Turns a fresh fork into the task; what hinders it goes through the error pipe, never into an exit code."""
+def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int, joins: list[str]) -> NoReturn:
+    """Turns a fresh fork into the task; what hinders it goes through the error pipe, never into an exit code.
+
+    It joins the cgroups whose files `joins` names; `ends` are its output, its errors and the error pipe.
+    """
     try:
-        for procs in launch.work_procs:
+        for procs in joins:
             _write(procs, b"0")
         score_for_oom(WORK_OOM_SCORE)
         os.setsid()

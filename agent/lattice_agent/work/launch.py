@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
 
 from lattice.errors import Rejected
 from lattice_agent.attempts import NodeWork
@@ -85,7 +84,6 @@ class RunContext:
 def describe(
     work: NodeWork,
     place: RunContext,
-    private: Mapping[str, str],
     *,
     directory: str,
     run_directory: str,
@@ -93,7 +91,7 @@ def describe(
     environment_file: str,
     switch_user: bool,
 ) -> dict[str, object]:
-    """Gives the fields of `shim.Launch`, but for the scope's entrances."""
+    """Gives the fields of `shim.Launch`, but for the entrances of the scope and the values of Secrets."""
     account = place.account
     return {
         "directory": directory,
@@ -103,7 +101,6 @@ def describe(
         "boot": boot,
         "argv": command(work, f"{directory}/script"),
         "environment": environment.compose(work, account, environment_file, workdir=place.workdir),
-        "private": environment.effective(private, work, workdir=place.workdir),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "workdir": place.workdir,

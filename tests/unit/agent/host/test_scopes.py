@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,39 @@ def test_a_stray_scope_is_listed_by_its_name(scopes: Scopes) -> None:
         assert CgroupScopes(scopes.root, "hybrid", scopes.controllers).standing_scopes() == [KEY]
     assert scopes.remove_scope(KEY)
     scopes.close()
+
+
+FORK = """
+import os, sys
+from lattice_agent.standalone import forks
+pid, inside = forks.fork_into(sys.argv[1])
+if pid == 0:
+    cgroups = [line.partition("::")[2] for line in open("/proc/self/cgroup") if line.startswith("0::")]
+    os.write(1, f"{inside} {cgroups[0] if cgroups else ''}".encode())
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+
+
+def forked(procs: str) -> list[str]:
+    """What a child says that `fork_into` has made: whether it was put into the cgroup, and where it stands."""
+    done = subprocess.run([sys.executable, "-c", FORK, procs], capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.split()
+
+
+@needs_root()
+def test_a_child_begins_in_the_cgroup_that_is_named(scopes: Scopes) -> None:
+    scopes.make(KEY)
+    try:
+        entrance = scopes.entrances(KEY).shim_procs
+        said = forked(entrance)
+        assert said[0] == str(bool(entrance))
+        if entrance:
+            assert said[1].endswith(f"alloc-{KEY.uid}-{KEY.attempt}.scope/shim")
+    finally:
+        assert scopes.remove_scope(KEY)
+
+
+@pytest.mark.parametrize("procs", ["", "/nowhere/cgroup.procs", "/tmp/cgroup.procs"])
+def test_where_there_is_no_cgroup_a_child_stands_where_its_parent_does(procs: str) -> None:
+    assert forked(procs)[0] == "False"
