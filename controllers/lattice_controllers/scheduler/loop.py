@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 GATHER_SECONDS, LONGEST_REST_SECONDS = 0.001, 0.02
 """How long changes gather before a cycle at the least, and how long a cycle waits at most after the one before."""
+PLAN_SECONDS = 0.2
+"""How long the status of what was placed waits for the plan, which is written first: it starts the work."""
 EXPLAIN_SECONDS = 0.2
 """How long a reason must stand before it is shown: what starts at once is written once."""
 Remember = Callable[[Sequence[Outcome]], None]
@@ -246,7 +248,7 @@ class Loop:
             self._due.set()
             if isinstance(verdict, ProposalRefused):
                 event(log, "The ledger refused a claim", allocation=candidate.key, reason=verdict.reason, message=verdict.message)
-        self._queue.add(candidate.uid)
+        self._queue.add(candidate.uid, PLAN_SECONDS if accepted else 0.0)
 
     def _follow_moves(self, vcluster: str) -> None:
         """Keeps, counts and logs what the cycle moved of reservations."""

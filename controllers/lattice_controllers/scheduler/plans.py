@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from lattice.daemon import starts
 from lattice.daemon.clock import Clock
@@ -22,6 +23,14 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 
 log = logging.getLogger(__name__)
+
+
+class PlanObserver(Protocol):
+    """Hears of plans."""
+
+    def plan_written(self, uids: Collection[str]) -> None:
+        """Hears of the allocations whose nodes can read now that they are to run."""
+        ...
 
 
 class Plans:
@@ -46,8 +55,9 @@ class Plans:
         self._allocations = allocations
         self._numbers = numbers
         self._keys: dict[str, set[Key]] = {}
-        self._untraced: set[tuple[str, str]] = set()
-        """Plan and uid of the starts whose step is not logged yet; empty while starts are not traced."""
+        self._unwritten: dict[str, set[str]] = {}
+        """By plan the uids of new rows that are not written into it yet."""
+        self.observers: list[PlanObserver] = []
         for row in stored.rows.values():
             self._file(row)
         self.queue = KeyedQueue(self._reconcile, clock, workers=8, name="plans")
@@ -68,8 +78,9 @@ class Plans:
         if new is not None:
             filed = self._file(new)
             groups |= filed
-            if old is None and starts.traced():
-                self._untraced.update((group, new.uid) for group in filed)
+            if old is None:
+                for group in filed:
+                    self._unwritten.setdefault(group, set()).add(new.uid)
         self.enqueue(groups)
 
     def groups(self) -> list[str]:
@@ -131,7 +142,7 @@ class Plans:
     async def _reconcile(self, group: str) -> float | None:
         if self._ledger.paused:
             return None
-        text, standing = self.text(group), self.plans.get(group)
+        fresh, text, standing = set(self._unwritten.get(group, ())), self.text(group), self.plans.get(group)
         if group not in self._called and standing is None and not self._keys.get(group) and "\n" not in text:
             return None
         if standing is not None and standing.spec.text == text and (group not in self._called or standing.spec.call == self._epoch):
@@ -156,15 +167,16 @@ class Plans:
             return 0.0
         self._metrics.writes.labels("plan").inc()
         self.plans[group] = written
-        self._trace(group)
+        self._tell_written(group, fresh)
         return 0.0 if self.text(group) != text else None
 
-    def _trace(self, group: str) -> None:
-        """Logs the step of each start that this plan was written for."""
-        for where, uid in list(self._untraced):
-            if where == group:
-                starts.reached(self._clock, "plan", uid)
-                self._untraced.discard((where, uid))
+    def _tell_written(self, group: str, uids: set[str]) -> None:
+        """Tells the observers of the new rows that stand in this plan now."""
+        self._unwritten.get(group, set()).difference_update(uids)
+        for uid in uids:
+            starts.reached(self._clock, "plan", uid)
+        for observer in self.observers:
+            observer.plan_written(uids)
 
     async def _reread(self, group: str, error: Exception) -> None:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ from lattice_controllers.scheduler.forecasts import Forecasts
 from lattice_controllers.scheduler.index_sync import IndexSync
 from lattice_controllers.scheduler.ledger_audit import LedgerAudit
 from lattice_controllers.scheduler.limit_sync import LimitSync
-from lattice_controllers.scheduler.loop import Loop
+from lattice_controllers.scheduler.loop import PLAN_SECONDS, Loop
 from lattice_controllers.scheduler.metrics import SchedulerMetrics, observe_seconds
 from lattice_controllers.scheduler.node_liveness import HEARD_AFTER, await_live_nodes, silent_groups
 from lattice_controllers.scheduler.nodes import Nodes
@@ -159,6 +159,7 @@ class Term:
         self._build_outputs()
         self.committer.observers.append(self)
         self.nodes.observers.append(self)
+        self.plans.observers.append(self)
 
     def _build_state(self, version: str, book: Book) -> None:
         """Builds what is true: the ledger, nodes, allocations, and the kinds that people declare."""
@@ -270,9 +271,13 @@ class Term:
             self.plans.row_changed(old, new)
             row = new or old
             if row is not None:
-                self.allocations.queue.add(row.uid)
+                self.allocations.queue.add(row.uid, PLAN_SECONDS if old is None else 0.0)
         if any(old is not None for old, _ in changes):
             self.cycle_due.set()  # the cycle that made a claim has counted it: no other one finds more for that
+
+    def plan_written(self, uids: Collection[str]) -> None:
+        """Has these allocations looked at, so that their status shows where they were placed: their nodes were told first."""
+        self.allocations.touch(uids)
 
     def holders_touched(self, uids: Iterable[str]) -> None:
         """Brings the holders of these allocations, whose nodes changed, up to date, and has the allocations looked at."""

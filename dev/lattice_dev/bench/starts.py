@@ -112,7 +112,7 @@ def ends(start: TracedStart, steps: Iterable[StepLine]) -> dict[str, float]:
     """
     found: dict[str, dict[str, float]] = {}
     for step in steps:
-        if step.allocation in (start.uid, start.key):
+        if step.allocation in (start.uid, start.key) and step.at >= start.began:  # not of an earlier one of the same name
             nodes, at = found.setdefault(step.step, {}), step.at - start.began
             nodes[step.node] = max(nodes.get(step.node, at), at) if step.step == "webhook" else min(nodes.get(step.node, at), at)
     if not found:

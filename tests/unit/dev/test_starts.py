@@ -49,7 +49,7 @@ def test_an_answer_that_comes_after_its_watch_event_ends_with_that() -> None:
 
 def test_lines_of_other_starts_are_not_read() -> None:
     with pytest.raises(NotFound, match="--trace-starts"):
-        starts.ends(START, [step("cycle", 3, allocation="u-2")])
+        starts.ends(START, [step("cycle", 3, allocation="u-2"), step("post", -900, allocation="physics/a")])
 
 
 def test_a_clock_that_was_set_is_noticed() -> None:

@@ -39,6 +39,18 @@ async def test_a_change_reaches_the_scene_while_nothing_waits() -> None:
     assert made.waiting.cycles == 0
 
 
+async def test_a_change_after_quiet_begins_a_cycle_at_once() -> None:
+    made = living([pending(1)])
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(made.loop.run())
+        await made.clock.run_for(0.0015)
+        assert [claim.uid for claim in made.claimed] == [pending(1).uid]
+        made.waiting.enqueue(pending(2))
+        await made.clock.run_for(0.0015)
+        assert made.waiting.cycles == 2
+        running.cancel()
+
+
 @dataclass
 class Breaking:
     """A cost function that raises, as long as it is told to."""

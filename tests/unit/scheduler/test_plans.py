@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -13,25 +13,26 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
 from lattice.ledger.commit import Book
+from lattice.ledger.format import HELD, Row
 from lattice.views import Node, Plan
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.plans import Plans
+from tests.build import uid
 from tests.unit.scheduler.doubles import FakeLedger
 
 EPOCH = 7
 
 
 @asynccontextmanager
-async def writing() -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
-    """A writer of plans for an empty ledger, at work."""
+async def writing(ledger: FakeLedger | None = None) -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
+    """A writer of plans for a ledger, an empty one unless it is given, at work."""
     clock = ManualClock()
     cluster = FakeCluster(clock)
-    book = Book.empty("t", "c")
-    nodes = Nodes(cluster, clock, book, asyncio.Event())
-    book.head.epoch = EPOCH
-    ledger = FakeLedger(book)
+    ledger = ledger or FakeLedger(Book.empty("t", "c"))
+    nodes = Nodes(cluster, clock, ledger.book, asyncio.Event())
+    ledger.book.head.epoch = EPOCH
     plans = Plans(
         cluster, clock, ledger, nodes, SchedulerMetrics(), since=1, allocations={}, numbers=AllocationNumbers(1, ledger),
     )  # fmt: skip
@@ -100,3 +101,30 @@ async def test_a_plan_is_written_in_the_format_that_every_agent_of_its_group_rea
         assert nodes.lowest_format() == 2
         nodes.on_node(registered("old", {}))
         assert nodes.lowest_format() == 1, "it went back to a version that says nothing"
+
+
+async def test_who_waits_for_a_plan_hears_of_new_rows_once_it_is_written_and_only_then() -> None:
+    class Hearing:
+        """Keeps what it heard, and how many plans were written then."""
+
+        def __init__(self) -> None:
+            self.heard: list[tuple[set[str], int]] = []
+
+        def plan_written(self, uids: Collection[str]) -> None:
+            if uids:
+                self.heard.append((set(uids), len(cluster.writes(PLANS))))
+
+    ledger = FakeLedger()
+    async with writing(ledger) as (plans, cluster, clock):
+        hearing = Hearing()
+        plans.observers.append(hearing)
+        rows = [Row(uid(number), 1, 1, "alice", "physics", "hpc", "b", HELD, 0, (0,)) for number in (1, 2)]
+        for row in rows:
+            ledger.stored.rows[row.key] = row
+            plans.row_changed(None, row)
+        assert hearing.heard == []
+        await clock.run_for(0.1)
+        assert hearing.heard == [({row.uid for row in rows}, 1)]
+        plans.row_changed(rows[0], rows[0])
+        await clock.run_for(0.1)
+        assert len(hearing.heard) == 1
