@@ -65,7 +65,7 @@ class AttemptNodeState:
 
     @property
     def begun(self) -> bool:
-        """Whether the node vouches that the attempt had started there and is over, though the status may not show the start."""
+        """Tells whether the node vouches that the attempt had started there and is over, though the status may not show the start."""
         return self.state in (ENDED, UNKNOWN_EXIT) or (self.state == GONE and self.detail == BEGUN)
 
     @property
