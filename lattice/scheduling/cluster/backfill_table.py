@@ -33,7 +33,7 @@ class BackfillReservation:
 
 
 class LayoutChange(NamedTuple):
-    """How a layout came about: out of the layout `before`, by a reservation that was added (`by` −1) or removed (`by` +1)."""
+    """Origin of a layout: the layout `before`, and the reservation that was added (`by` −1) or removed (`by` +1)."""
 
     before: int
     reservation: BackfillReservation

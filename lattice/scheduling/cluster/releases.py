@@ -1,4 +1,4 @@
-"""When held nodes come free, by bucket and by pool. Never optimistic: ends are rounded up, and unknown ends never come."""
+"""Releases of held nodes, by bucket and by pool. Never optimistic: ends are rounded up, and unknown ends never come."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def round_up(time: float, now: float) -> float:
 
 
 class _OfBucket(NamedTuple):
-    """When nodes of a bucket come free, as it stands in one of its versions."""
+    """Releases of one bucket in one of its versions."""
 
     version: int
     times: list[float]
@@ -46,7 +46,7 @@ class _OfBucket(NamedTuple):
 
 @dataclass(slots=True)
 class _OfPool:
-    """What is known of the releases of a pool: those of its buckets, added up."""
+    """Releases of a pool: those of its buckets, added up."""
 
     changes: int = -1
     """Of the node cache, when it was counted."""
