@@ -18,6 +18,8 @@ _RANK: Final = (1 << _BITS) - 1
 """Count and rank in one number that orders as the pair does: numbers are compared much faster than pairs."""
 _FEW: Final = 8
 """So many of the largest groups are looked at before all of them are."""
+_MANY: Final = 4
+"""Groups are ordered anew where one in so many has changed."""
 _MOST: Final = 1 << 62
 """More than any count and rank."""
 
@@ -107,6 +109,9 @@ class GroupCounts:
         return self._sizes
 
     def _settle(self) -> None:
+        if _MANY * len(self.noted) > len(self._sizes):
+            self._settle_many()
+            return
         groups, sizes = self._groups, self._sizes
         for rank, by in self.noted.items():
             if not by:
@@ -122,6 +127,22 @@ class GroupCounts:
                 del groups[rank]
             if self._line is not None and not self._line.put(rank, after):
                 self._line = None
+        self.noted.clear()
+
+    def _settle_many(self) -> None:
+        """Counts the changes in and orders the groups once, which is cheaper than to move each."""
+        groups = self._groups
+        for rank, by in self.noted.items():
+            if not by:
+                continue
+            after = groups.get(rank, 0) + by
+            if after:
+                groups[rank] = after
+            else:
+                del groups[rank]
+            if self._line is not None and not self._line.put(rank, after):
+                self._line = None
+        self._sizes = sorted([count << _BITS | rank for rank, count in groups.items()])
         self.noted.clear()
 
 

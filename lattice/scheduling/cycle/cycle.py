@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
+from operator import itemgetter
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClasses, Fit, RequestShape
-from lattice.scheduling.cycle.gates import Admission, GateChain
+from lattice.scheduling.cycle.gates import UNRESTRICTED, Admission, GateChain
 from lattice.scheduling.cycle.placer import Placer
 from lattice.scheduling.cycle.reasons import Explainer
 from lattice.scheduling.cycle.reservations import CycleReservations
@@ -69,9 +70,12 @@ class Cycle:
         queue, scores = self._queue, self._scores
         order = self._strategy.order(scores.totals) if len(queue.candidates) > 1 else range(len(queue.candidates))
         order = self.reservations.put_holders_first(queue.candidates, order)
-        columns = [map(column.__getitem__, order) for column in (queue.shapes, queue.people)]
         shown = scores.ordered(order) if self._explain else repeat(None)
-        return zip(map(queue.candidates.__getitem__, order), *columns, map(queue.opens.__getitem__, order), shown, strict=False)
+        if len(order) < 2:
+            return zip(queue.candidates, queue.shapes, queue.people, queue.opens, shown, strict=False)
+        reordered = itemgetter(*order)
+        columns = reordered(queue.candidates), reordered(queue.shapes), reordered(queue.people), reordered(queue.opens)
+        return zip(*columns, shown, strict=False)
 
     def evaluate(self, entry: Entry) -> Outcome:
         """Evaluates a candidate that may gain, move or lose a reservation."""
@@ -101,7 +105,7 @@ class Cycle:
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
         """Evaluates the candidates that are left when nobody may gain, move or lose a reservation any more."""
         shapes, unlimited, now = self._placer.classes.shapes, self._gates.unlimited, self._now
-        explainer, reasons = self._explainer, self._explainer.cache.current()
+        gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:
             shape = shapes[number]
             # Most of a long queue: an identical request has failed in this cycle, and nothing but nodes keeps this one.
@@ -109,16 +113,16 @@ class Cycle:
                 reason, message = reasons.get(shape) or explainer.reason_of(candidate, shape)
                 yield Waiting(candidate, reason, message, None, score)
                 continue
-            yield self._evaluate_alone(candidate, number, person, opens, score)
+            admission = UNRESTRICTED if opens <= now and unlimited[person] else gates.evaluate(candidate, person, opens)
+            yield self._evaluate_alone(candidate, number, admission, score)
             reasons = explainer.cache.current()
 
     def commit(self) -> None:
         """Ends the cycle."""
         self.reservations.commit()
 
-    def _evaluate_alone(self, candidate: Candidate, number: int, person: int, opens: float, score: Score | None) -> Outcome:
-        """Evaluates one candidate by gates and free nodes only."""
-        admission = self._gates.evaluate(candidate, person, opens)
+    def _evaluate_alone(self, candidate: Candidate, number: int, admission: Admission | Waiting, score: Score | None) -> Outcome:
+        """Evaluates one candidate by what the gates say and free nodes only."""
         if isinstance(admission, Waiting):
             return self._refuse(admission, score)
         shape = self._placer.shape(number, candidate, admission)
