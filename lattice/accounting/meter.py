@@ -1,6 +1,6 @@
 """Keeps the hours in a period of everybody who has a budget, by events; exact, and the same whatever the order of events.
 
-`Window` keeps when rates change; `Meter` keeps one window of nodes and one of GPUs for each scope that has a budget. Sums are whole
+`MeterWindow` keeps when rates change; `Meter` keeps one window of nodes and one of GPUs for each scope that has a budget. Sums are whole
 numbers.
 """
 
@@ -18,7 +18,7 @@ _HOUR = 3_600_000
 
 
 @dataclass(slots=True)
-class Window:
+class MeterWindow:
     """A rate over time, and its sum between two moments.
 
     Changes that lie after the beginning of the window stand in `moments` (milliseconds, ascending) and `changes`; the others are folded
@@ -104,7 +104,7 @@ class Meter:
         self._every_tenant = every_tenant
         """Whether hours are kept of tenants without a budget, and of unknown ones, too."""
         self._budgets: dict[str, Budgets] = {}
-        self._windows: dict[Scope, tuple[Window, Window]] = {}
+        self._windows: dict[Scope, tuple[MeterWindow, MeterWindow]] = {}
         self._users: dict[str, list[Scope]] = {}
         """By tenant: the scopes of users that have windows."""
 
@@ -136,7 +136,7 @@ class Meter:
         for scope in scopes:
             windows = self._windows.get(scope)
             if windows is None:
-                windows = self._windows[scope] = (Window(), Window())
+                windows = self._windows[scope] = (MeterWindow(), MeterWindow())
                 if scope.kind == OF_USER:
                     self._users.setdefault(tenant, []).append(scope)
             for window, amount in zip(windows, (nodes, gpus), strict=True):
@@ -219,9 +219,9 @@ class Meter:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 
-    def windows(self, scope: Scope) -> tuple[Window, Window]:
+    def windows(self, scope: Scope) -> tuple[MeterWindow, MeterWindow]:
         """Returns the windows of nodes and of GPUs; a later question moves their beginning, so ask the meter no earlier time after."""
-        return self._windows.get(scope) or (Window(), Window())
+        return self._windows.get(scope) or (MeterWindow(), MeterWindow())
 
     def period_words(self, tenant: str) -> str:
         """Returns the period of a tenant's budgets as words, for a sentence."""

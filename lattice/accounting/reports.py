@@ -24,7 +24,7 @@ from lattice.accounting.answers import (
 )
 from lattice.accounting.budgets import OF_PROJECT, OF_TENANT, OF_USER, Balance, Budgets, Scope
 from lattice.accounting.charges import RUNNING, Charge
-from lattice.accounting.meter import Meter, Window, spans
+from lattice.accounting.meter import Meter, MeterWindow, spans
 from lattice.accounting.records import Page, month_of, read_rows, word
 from lattice.units import format_time
 
@@ -283,7 +283,7 @@ class _Forecasts:
         first = min((end for end in ends if end is not None), default=None)
         return format_time(first) if first is not None else None
 
-    def _end(self, balance: Balance, window: Window, used: float, limit: float, rate: float) -> float | None:
+    def _end(self, balance: Balance, window: MeterWindow, used: float, limit: float, rate: float) -> float | None:
         """Returns when the hours reach the limit; None: not in sight.
 
         Hours of a rolling window leave it day by day; those of a calendar period count until its end.

@@ -33,7 +33,7 @@ QUOTA_RECLAIMED = "QuotaReclaimed"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StepFacts:
     """The facts that decide a step; `now` in seconds since the epoch, rows oldest first."""
 
     allocation: Allocation | None
@@ -135,7 +135,7 @@ class Rest:
 Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | Queue | Rest
 
 
-def next_step(facts: Facts) -> Step:
+def next_step(facts: StepFacts) -> Step:
     """Returns the one step to take next."""
     allocation = facts.allocation
     if allocation is None:
@@ -154,7 +154,7 @@ def next_step(facts: Facts) -> Step:
     return _releasing(facts, allocation, row, leaving)
 
 
-def _absent(facts: Facts) -> Step:
+def _absent(facts: StepFacts) -> Step:
     """Returns the step for an object that is gone for certain: ends and releases its rows."""
     for row in facts.rows:
         if row.held:
@@ -165,7 +165,7 @@ def _absent(facts: Facts) -> Step:
     return Rest()
 
 
-def _final(facts: Facts, allocation: Allocation) -> Step:
+def _final(facts: StepFacts, allocation: Allocation) -> Step:
     for row in facts.rows:
         if row.attempt == allocation.status.attempt and _reported_end(allocation):
             return Propose(Release(row.key))
@@ -180,7 +180,7 @@ def _final(facts: Facts, allocation: Allocation) -> Step:
     return Observe() if unseen or is_true(allocation.status.conditions, kinds.ENDING) else Rest()
 
 
-def _old_rows(facts: Facts, allocation: Allocation) -> Step | None:
+def _old_rows(facts: StepFacts, allocation: Allocation) -> Step | None:
     """Returns the step for rows of attempts that the object has left behind; None without any."""
     for row in facts.rows:
         if row.attempt >= max(1, allocation.status.attempt):
@@ -193,7 +193,7 @@ def _old_rows(facts: Facts, allocation: Allocation) -> Step | None:
     return None
 
 
-def _vouched(facts: Facts, row: Row) -> tuple[int, ...]:
+def _vouched(facts: StepFacts, row: Row) -> tuple[int, ...]:
     return tuple(node for node, standing in zip(row.nodes, facts.of(row), strict=True) if standing.empty)
 
 
@@ -222,7 +222,7 @@ def _wish(allocation: Allocation, leaving: str) -> str:
     return f"cancelled: {reason}" if reason else "cancelled"
 
 
-def _without_row(facts: Facts, allocation: Allocation, leaving: str) -> Step:
+def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step:
     status = allocation.status
     if leaving:
         return End("Cancelled", _wish(allocation, leaving), exit=status.exit)
@@ -238,7 +238,7 @@ def _without_row(facts: Facts, allocation: Allocation, leaving: str) -> Step:
     return Queue()
 
 
-def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
+def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
     status = allocation.status
     if _reported_end(allocation):
         finished = condition(status.conditions, kinds.FINISHED)
@@ -262,7 +262,7 @@ def _held(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
     return _starting(facts, allocation, row, standings) or _outrun(facts, allocation, row, standings)
 
 
-def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step | None:
+def _starting(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step | None:
     """Returns the step while not all nodes have started: shows why, or withdraws an attempt that waits too long; None: all have."""
     status = allocation.status
     if is_true(status.conditions, kinds.STARTED) or status.scheduled_time is None:
@@ -278,7 +278,7 @@ def _starting(facts: Facts, allocation: Allocation, row: Row, standings: list[At
     return Rest(wait.seconds)
 
 
-def _outrun(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
+def _outrun(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
     """Returns the step for an attempt whose walltime is over: shows that it ends once that takes long; else that of the reports."""
     status = allocation.status
     if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
@@ -303,7 +303,7 @@ def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
     return None
 
 
-def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
+def _from_reports(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
     """Returns the end from the Lease reports once every node has reported it and the reporter has not written; rests before."""
     if not all(standing.empty for standing in standings):
         return Rest()
@@ -313,7 +313,7 @@ def _from_reports(facts: Facts, allocation: Allocation, row: Row, standings: lis
     return decide_end(allocation, *reported(allocation, facts.now, standings))
 
 
-def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
+def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
     standings = facts.of(row)
     if not _reported_end(allocation):
         waiting = [standing for standing in standings if not standing.empty and not standing.down]
@@ -341,7 +341,7 @@ def _releasing(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> 
     return retry or decide_end(allocation, reason, message, ended)
 
 
-def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
+def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
     """Returns the step after the scheduler itself ended the rest of an attempt; None where its reporter has written the end."""
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
     begun = [] if _reported_end(allocation) else [standing for standing in standings if standing.begun]
@@ -353,7 +353,7 @@ def _withdrawn(facts: Facts, allocation: Allocation, standings: list[AttemptNode
     return decide_end(allocation, *_told(facts, allocation, standings))
 
 
-def _told(facts: Facts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
+def _told(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """Returns reason, sentence and exit from the nodes on which the attempt ended without an order."""
     spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
     return reported(allocation, facts.now, spoken or standings)
@@ -376,7 +376,7 @@ def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
     return Retry(START_TIMEOUT, message, None, counted=False)
 
 
-def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: list[AttemptNodeState], leaving: str) -> Step:
+def _still_ending(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState], leaving: str) -> Step:
     """Returns the step while nodes are still ending the attempt: keeps status and reporter right."""
     status = allocation.status
     if status.attempt != row.attempt:
@@ -393,7 +393,7 @@ def _still_ending(facts: Facts, allocation: Allocation, row: Row, standings: lis
     return _show_ending(facts, allocation, row, leaving)
 
 
-def _show_ending(facts: Facts, allocation: Allocation, row: Row, leaving: str) -> Step:
+def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
     since = facts.now - facts.ending_seconds
     if leaving:
         return ShowEnding("Cancelled", _wish(allocation, leaving), since)
@@ -405,7 +405,7 @@ def _show_ending(facts: Facts, allocation: Allocation, row: Row, leaving: str) -
     return ShowEnding("NodeLost", "a node of it was lost or disabled", since)
 
 
-def _after_end(facts: Facts, allocation: Allocation, row: Row | None = None) -> Step:
+def _after_end(facts: StepFacts, allocation: Allocation, row: Row | None = None) -> Step:
     """Returns the step after the reporter wrote an end that is not final: requeue, or the final end."""
     finished = condition(allocation.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished else ("Lost", "")

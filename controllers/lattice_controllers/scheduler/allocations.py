@@ -27,7 +27,6 @@ from lattice.ledger.steps import (
     QUOTA_RECLAIMED,
     AddFinalizer,
     End,
-    Facts,
     Observe,
     Project,
     Propose,
@@ -38,6 +37,7 @@ from lattice.ledger.steps import (
     ShowEnding,
     Stage,
     Step,
+    StepFacts,
     fenced_wait,
     next_step,
 )
@@ -192,14 +192,16 @@ class Allocations:
                 return again
         return 0.05
 
-    def _facts(self, uid: str) -> Facts:
+    def _facts(self, uid: str) -> StepFacts:
         rows = tuple(self._stored.rows_of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
         settled = allocation is None or not allocation.metadata.deletion_timestamp or is_settled(allocation, self._records)
         ending = self._ending_seconds(uid, rows)
         admitted = self._renewed(allocation, rows)
-        return Facts(allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted)
+        return StepFacts(
+            allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted
+        )
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
         """Returns the walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""

@@ -52,7 +52,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OptimalPlan:
     """The nodes by bucket for each placed job, None for the others."""
 
     counts: tuple[Mapping[int, int] | None, ...]
@@ -62,7 +62,7 @@ class Plan:
     proven: bool
 
 
-def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> Plan:
+def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> OptimalPlan:
     """Returns the plan of the highest value; of equal ones the one with the fewest groups, summed over the jobs."""
     model = PlacementModel(jobs, buckets)
     model.supply([bucket.free for bucket in buckets])
@@ -73,10 +73,10 @@ def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | N
     model.cp.maximize(weight * gain - sum(spans))
     answer = model.solve(effort or Effort())
     if answer is None:
-        return Plan((None,) * len(jobs), 0.0, sum(values) / SCALE, proven=False)
+        return OptimalPlan((None,) * len(jobs), 0.0, sum(values) / SCALE, proven=False)
     counts = model.counts(answer)
     value = sum(job.value for job, count in zip(jobs, counts, strict=True) if count is not None)
-    return Plan(counts, value, max(value, float(answer.best_objective_bound) / weight / SCALE), model.proven)
+    return OptimalPlan(counts, value, max(value, float(answer.best_objective_bound) / weight / SCALE), model.proven)
 
 
 def installed() -> bool:

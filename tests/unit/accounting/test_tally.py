@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lattice.accounting.budgets import OF_TENANT, OF_USER, Allowance, Budgets, Period, Scope
 from lattice.accounting.charges import Charge
-from lattice.accounting.meter import Meter, Window
+from lattice.accounting.meter import Meter, MeterWindow
 from lattice.accounting.records import Records, month_of
 from lattice.accounting.tally import Recount, Tally
 from lattice.units import parse_time
@@ -100,7 +100,7 @@ def settle_all(server: Server, lives: list[Life]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(1, 9)), max_size=12), st.integers(1, 400))
 def test_a_window_is_the_integral_and_lets_go_when_it_says(spans: list[tuple[int, int, int]], length: int) -> None:
-    window, now = Window(), 600.0
+    window, now = MeterWindow(), 600.0
     for begin, duration, nodes in spans:
         window.add(begin, nodes)
         window.add(min(begin + duration, now), -nodes)

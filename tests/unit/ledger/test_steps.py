@@ -14,7 +14,6 @@ from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import (
     AddFinalizer,
     End,
-    Facts,
     Observe,
     Project,
     Propose,
@@ -25,6 +24,7 @@ from lattice.ledger.steps import (
     ShowEnding,
     Stage,
     Step,
+    StepFacts,
     next_step,
 )
 from lattice.units import format_time
@@ -51,9 +51,9 @@ def running(*more: Any, **fields: Any) -> Allocation:
     return allocation(1, *given, *more, **{**base, **fields})
 
 
-def facts(subject: Allocation | None, *rows: Row, **standings: AttemptNodeState) -> Facts:
+def facts(subject: Allocation | None, *rows: Row, **standings: AttemptNodeState) -> StepFacts:
     known = {(1, index): standings.get(name, AttemptNodeState(name, state="r")) for index, name in NAMES.items()}
-    return Facts(subject, rows, 1.8e9, known, NAMES)
+    return StepFacts(subject, rows, 1.8e9, known, NAMES)
 
 
 def since(seconds: float, *more: Any) -> Allocation:
@@ -61,7 +61,7 @@ def since(seconds: float, *more: Any) -> Allocation:
     return running(*more, status_start_time=format_time(1.8e9 - seconds))
 
 
-def ending(subject: Allocation, one: Row) -> Facts:
+def ending(subject: Allocation, one: Row) -> StepFacts:
     """Its row has been releasing for two seconds, and its nodes still run it."""
     return replace(facts(subject, one), ending_seconds=2.0)
 
@@ -80,7 +80,7 @@ def finished(reason: str) -> Any:
     return condition("Finished", "True", reason)
 
 
-CASES: list[tuple[str, Facts, Step]] = [
+CASES: list[tuple[str, StepFacts, Step]] = [
     ("a new one waits for nodes", facts(allocation()), Queue()),
     ("without its finalizer it is not claimed", facts(allocation(finalizers=[])), AddFinalizer()),
     ("cancelled before it started it ends", facts(allocation(spec={"cancel": {"reason": "wrong"}})), End("Cancelled", "cancelled: wrong")),
@@ -153,7 +153,7 @@ CASES: list[tuple[str, Facts, Step]] = [
 
 
 @pytest.mark.parametrize(("given", "wanted"), [pytest.param(given, wanted, id=name) for name, given, wanted in CASES])
-def test_the_next_step(given: Facts, wanted: Step) -> None:
+def test_the_next_step(given: StepFacts, wanted: Step) -> None:
     assert next_step(given) == wanted
 
 
@@ -203,7 +203,7 @@ STARTED_LATE = "had not started 2m after the last node was prepared: every node 
 WITHDRAWN = row(1, (0, 1), state="w")
 STOPPED = AttemptNodeState("a", state="g", vouched_seconds=3, away=frozenset("b"))
 TIMED_OUT = tuple(Attempt(attempt=number, reason="StartTimeout") for number in (1, 2))
-STARTS: list[tuple[str, Facts, Step]] = [
+STARTS: list[tuple[str, StepFacts, Step]] = [
     (
         "why it waits is shown",
         facts(staging(), HELD, a=prepared("a", 60), b=prepared("b", 60, "a")),
@@ -301,7 +301,7 @@ STARTS: list[tuple[str, Facts, Step]] = [
     ),
 ]
 FAILED = AttemptNodeState("b", state="e", detail="7", vouched_seconds=3, away=frozenset("a"))
-CUT: list[tuple[str, Facts, Step]] = [
+CUT: list[tuple[str, StepFacts, Step]] = [
     ("a failure that a cut node cannot tell ends the others", facts(running(), HELD, b=FAILED), Propose(Stop(KEY, "w"))),
     ("so does a start that failed", facts(running(), HELD, b=replace(FAILED, state="f", detail="StartFailed")), Propose(Stop(KEY, "w"))),
     ("a failure that is told is the reporter's affair", facts(running(), HELD, b=replace(FAILED, away=frozenset())), Rest()),
@@ -343,7 +343,7 @@ CUT: list[tuple[str, Facts, Step]] = [
 
 
 @pytest.mark.parametrize(("given", "wanted"), [pytest.param(*case[1:], id=case[0]) for case in STARTS + CUT])
-def test_what_silence_between_nodes_leads_to(given: Facts, wanted: Step) -> None:
+def test_what_silence_between_nodes_leads_to(given: StepFacts, wanted: Step) -> None:
     assert next_step(given) == wanted
 
 
