@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "only",
         nargs="*",
         metavar="ONLY",
-        help="latency, writes, memory, webhook, rates, core, admission, waiting, answers, eta, optimum, quota, usage, replay (all),"
+        help="latency, writes, memory, webhook, lists, rates, core, admission, waiting, answers, eta, optimum, quota, usage, replay (all),"
         " fairness, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")

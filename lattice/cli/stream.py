@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from lattice.cli.plain_http import LONGEST_LINE, exchange
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, TooMany
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from lattice.kube.kubeconfig import ClusterConfig
 
 CONNECT_SECONDS = 10.0
@@ -36,7 +39,6 @@ def open_stream(
 
     `seconds` is how long the gateway may be silent; a fourth of it, and 10 s at most, for making the connection.
     """
-    import http.client
     import socket
     from urllib.parse import urlsplit
 
@@ -47,29 +49,27 @@ def open_stream(
         there = replace(there, ca_data=ca.encode(), ca_file="", insecure=False, server_name="")
     identity = Credentials(there).identity()
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    patience = min(CONNECT_SECONDS, seconds / 4)
-    connection: http.client.HTTPConnection = (
-        http.client.HTTPConnection(host, parts.port, timeout=patience)
-        if identity.tls is None
-        else http.client.HTTPSConnection(host, parts.port, timeout=patience, context=identity.tls)
-    )
+    host, port = parts.hostname or "", parts.port or (443 if identity.tls is not None else 80)
+    headers = {**dict(identity.headers), "Accept": "application/x-ndjson, application/json", "Content-Type": "application/json"}
+    connection: socket.socket | None = None
     try:
-        connection.connect()
-        headers = {**dict(identity.headers), "Accept": "application/x-ndjson, application/json", "Content-Type": "application/json"}
-        connection.request("GET" if body is None else "POST", parts.path + path, body=body, headers=headers)
-        if connection.sock is not None:
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.sock.settimeout(seconds)
-        response = connection.getresponse()
-    except (OSError, http.client.HTTPException) as error:
-        connection.close()
+        connection = socket.create_connection((host, port), min(CONNECT_SECONDS, seconds / 4))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if identity.tls is not None:
+            connection = identity.tls.wrap_socket(connection, server_hostname=host)
+        connection.settimeout(seconds)
+        answer = exchange(connection, "GET" if body is None else "POST", parts.netloc, parts.path + path, headers, body)
+        if answer.status >= 300:
+            said, after = answer.body.read(LONGEST_LINE), answer.headers.get("retry-after", "")
+    except OSError as error:
+        if connection is not None:
+            connection.close()
         raise Retry(f"the gateway {url} cannot be reached: {error}", reason="GatewayUnreachable") from error
-    if response.status >= 300:
-        body = response.read(65536)
+    if answer.status >= 300:
         connection.close()
-        raise error_of(response.status, body, url, response.getheader("Retry-After", ""))
-    return _HttpStream(connection, response, url)
+        raise error_of(answer.status, said, url, after)
+    return _HttpStream(connection, answer.body, url)
 
 
 def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:
@@ -94,19 +94,18 @@ def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeErro
 
 
 class _HttpStream:
-    def __init__(self, connection: Any, response: Any, url: str) -> None:
+    def __init__(self, connection: socket, body: BinaryIO, url: str) -> None:
         self._connection = connection
-        self._response = response
+        self._body = body
         self._url = url
 
     def lines(self) -> Iterator[bytes]:
-        from http.client import HTTPException
-
         try:
-            while line := self._response.readline():
+            while line := self._body.readline():
                 yield line
-        except (OSError, HTTPException) as error:
+        except OSError as error:
             raise Retry(f"the stream from the gateway {self._url} broke off: {error}", reason="StreamBroken") from error
 
     def close(self) -> None:
+        self._body.close()
         self._connection.close()

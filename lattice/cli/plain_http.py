@@ -1,0 +1,118 @@
+"""One exchange of HTTP/1.1 over an open socket, which the gateway's answers need no more of.
+
+Python's own client loads the parsers of e-mail, which takes longer than the answer.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+if TYPE_CHECKING:
+    from socket import socket
+
+LONGEST_LINE: Final = 65_536
+MOST_HEADERS: Final = 100
+
+
+class BadAnswerError(OSError):
+    """What came is no answer of HTTP, or ended too early."""
+
+
+@dataclass(frozen=True)
+class PlainAnswer:
+    """The head of an answer, its headers by names in small letters, and its body as it comes."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: BinaryIO
+
+
+def exchange(connection: socket, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None) -> PlainAnswer:
+    """Sends a request and reads the head of the answer; OSError where the connection fails or the answer is none."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Accept-Encoding: identity", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise BadAnswerError("a header holds the end of a line")
+    connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+    stream = connection.makefile("rb")
+    status, received = _read_head(stream)
+    while 100 <= status < 200:
+        status, received = _read_head(stream)
+    chunked = received.get("transfer-encoding", "").lower() == "chunked"
+    length = received.get("content-length", "")
+    if not chunked and length and not (length.isascii() and length.isdigit()):
+        raise BadAnswerError(f"the length of the answer is {length!r}")
+    left = None if chunked or not length else int(length)
+    return PlainAnswer(status, received, io.BufferedReader(_AnswerBody(stream, chunked=chunked, left=left), LONGEST_LINE))
+
+
+def _read_head(stream: BinaryIO) -> tuple[int, dict[str, str]]:
+    version, _, rest = _read_line(stream).partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
+        raise BadAnswerError("the answer does not begin as one of HTTP does")
+    headers: dict[str, str] = {}
+    while line := _read_line(stream):
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+        if len(headers) > MOST_HEADERS:
+            raise BadAnswerError(f"the answer has more than {MOST_HEADERS} headers")
+    return int(code), headers
+
+
+def _read_line(stream: BinaryIO) -> str:
+    line = stream.readline(LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise BadAnswerError("the connection ended within the head of an answer")
+    return line.decode("latin-1").rstrip("\r\n")
+
+
+class _AnswerBody(io.RawIOBase):
+    """The body of an answer; ends with it, and fails where the connection ends before."""
+
+    def __init__(self, stream: BinaryIO, *, chunked: bool, left: int | None) -> None:
+        self._stream = stream
+        self._chunked = chunked
+        self._left = 0 if chunked else left
+        self._ended = False
+
+    def readable(self) -> bool:
+        """Says that it can be read."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Reads what has come, waiting for the first byte of it; 0 at the end."""
+        if self._chunked and not self._left and not self._ended:
+            self._begin_chunk()
+        if self._ended or self._left == 0:
+            return 0
+        view = memoryview(buffer) if self._left is None else memoryview(buffer)[: self._left]
+        count = self._stream.readinto1(view)  # type: ignore[attr-defined]
+        if not count and self._left is not None:
+            raise BadAnswerError("the connection ended within an answer")
+        if self._left is not None:
+            self._left -= count
+            if self._chunked and not self._left:
+                _read_line(self._stream)
+        return int(count)
+
+    def close(self) -> None:
+        """Lets the socket go."""
+        self._stream.close()
+        super().close()
+
+    def _begin_chunk(self) -> None:
+        size = _read_line(self._stream).partition(";")[0].strip()
+        try:
+            self._left = int(size, 16)
+        except ValueError as error:
+            raise BadAnswerError(f"the length of a chunk is {size!r}") from error
+        if not self._left:
+            self._ended = True
+            while _read_line(self._stream):
+                pass  # trailers say nothing
