@@ -25,8 +25,6 @@ NO_VERB = frozenset({"This", "Its", "Nodes", "Allocations", "Seconds", "Hours", 
 GENERATED_FROM = ("lattice.models.", "lattice.rpc.")
 """Docstrings that become descriptions of fields for people, or that a generator writes."""
 RIDDLES_LEFT = {
-    "lattice.scheduling.cluster": 39,
-    "lattice.scheduling.forecast": 23,
     "lattice.views": 44,
     "lattice_dev": 68,
 }
@@ -36,8 +34,6 @@ UNVERBED_LEFT = {
     "lattice.inventory": 4,
     "lattice.kube": 62,
     "lattice.replay": 106,
-    "lattice.scheduling.cluster": 109,
-    "lattice.scheduling.forecast": 65,
     "lattice.scripts": 29,
     "lattice.views": 4,
     "lattice_dev": 276,

@@ -42,7 +42,7 @@ class FreeCounts:
     """By fingerprint."""
 
     def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: GroupCountsByClass | None = None) -> None:
-        """Of the free nodes of these buckets: as they are now, or, by `parts`, at any time."""
+        """Counts the free nodes of these buckets as they are now or, with `parts`, at any time."""
         self._node_cache = node_cache
         self.number = node_cache.number_pool()
         """Unlike that of every other set of buckets; pools with other counts of the same buckets share it."""
@@ -68,13 +68,13 @@ class FreeCounts:
         self.parts = {name: parts.of(some) for name, some in alike.items()}
 
     def capped(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """The same buckets with so many nodes of each, whatever the machine does."""
+        """Returns a pool of the same buckets with so many nodes of each, whatever the node cache does."""
         pool = self._like(caps)
         pool._count(caps)
         return pool
 
     def reduced(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """The same with so many nodes of these buckets, and those that are free now of the others; until the machine changes."""
+        """Returns a pool with so many nodes of these buckets and the free ones of the others; it holds until the node cache changes."""
         pool = self._like(caps)
         whole = pool.whole = self.whole.copy()
         pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
@@ -90,7 +90,7 @@ class FreeCounts:
             whole.note(rank, by)
 
     def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
-        """The buckets of a group with these fingerprints (None: all), and whether all are at home alike, each on a switch of its own."""
+        """Returns the buckets of a group with these fingerprints (None: all), and whether they share a home, each on its own switch."""
         key = (rank, names)
         found = self._inside.get(key)
         if found is None:
@@ -99,23 +99,23 @@ class FreeCounts:
         return found
 
     def cap(self, bucket: Bucket) -> int:
-        """How many nodes of a bucket it may give."""
+        """Returns how many nodes of a bucket the pool may give."""
         caps = self.caps
         return len(bucket.free) if caps is None or bucket not in caps else caps[bucket]
 
     def largest_equal(self) -> int:
-        """The largest set of nodes of one fingerprint; an unknown one is unlike every other."""
+        """Returns the size of the largest set of nodes of one fingerprint; an unknown one is unlike every other."""
         return max((part.total if name else min(1, part.total) for name, part in self.parts.items()), default=0)
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many nodes there are, and how many of them are usable, free or not."""
+        """Returns how many nodes there are, and how many of them are usable, free or not."""
         self._weigh()
         return self._sizes
 
     @property
     def mixture(self) -> Mapping[str, Mapping[Hardware, int]]:
-        """How many usable nodes there are, free or not, by fingerprint and class."""
+        """Returns how many usable nodes there are, free or not, by fingerprint and class."""
         self._weigh()
         return self._mixture
 
@@ -160,7 +160,7 @@ class FreeCounts:
 
 
 def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
-    """Whether no two of these buckets of a group lie below one switch."""
+    """Tells whether no two of these buckets of a group lie below one switch."""
     return len({bucket.key.switch for bucket in buckets}) == len(buckets)
 
 
@@ -172,7 +172,7 @@ class GroupCountsByClass:
         self._parts: dict[tuple[Bucket, ...], GroupCounts] = {}
 
     def of(self, buckets: Sequence[Bucket]) -> Groups:
-        """The free nodes of these buckets by group: the parts of their classes joined, where no group has two of them."""
+        """Returns the free nodes of these buckets by group: the counts of their classes joined, where no group has two of them."""
         classes: dict[Hardware, list[Bucket]] = {}
         home: dict[int, Hardware] = {}
         for bucket in buckets:
@@ -186,14 +186,14 @@ class GroupCountsByClass:
         return JoinedCounts([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Forgets all counts."""
         mine = set(self._parts.values())
         for bucket in {bucket for buckets in self._parts for bucket in buckets}:
             bucket.counters = [entry for entry in bucket.counters if entry[0] not in mine]
         self._parts.clear()
 
     def validate(self) -> None:
-        """Count the free nodes again; raises Corrupt on a difference."""
+        """Counts the free nodes again; raises Corrupt on a difference."""
         for buckets, part in self._parts.items():
             if part.groups != GroupCounts(self._counts(buckets)).groups:
                 raise Corrupt("the free nodes of a pool differ from its buckets", reason="PoolDiffers")
@@ -225,7 +225,7 @@ class FreeCountsByNeed:
         self._parts = GroupCountsByClass(node_cache)
 
     def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
-        """The free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
+        """Returns the free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
         if self._shape != self._node_cache.shape:
             self._clear()
         key = (need, home, known, classes)
@@ -243,7 +243,7 @@ class FreeCountsByNeed:
         return pool
 
     def trim(self) -> None:
-        """Forget them where there are too many; not within a cycle, which goes on with those that it has."""
+        """Forgets the pools where there are too many; never within a cycle, which goes on with those that it has."""
         if len(self._pools) > _MOST:
             self._clear()
 
@@ -254,6 +254,6 @@ class FreeCountsByNeed:
         self._shape = self._node_cache.shape
 
     def validate(self) -> None:
-        """Count what the pools count again; raises Corrupt on a difference."""
+        """Counts the nodes of every pool again; raises Corrupt on a difference."""
         if self._shape == self._node_cache.shape:
             self._parts.validate()

@@ -48,54 +48,54 @@ class GroupCounts:
         self.total = sum(self._groups.values())
 
     def copy(self) -> GroupCounts:
-        """One that may be changed apart."""
+        """Returns a copy that may be changed apart."""
         part = GroupCounts.__new__(GroupCounts)
         part._groups, part._sizes, part.noted, part.total = self._groups.copy(), self._sizes.copy(), self.noted.copy(), self.total
         part._line = None if self._line is None else self._line.copy()
         return part
 
     def note(self, rank: int, by: int) -> None:
-        """A group has more nodes, or fewer."""
+        """Notes that a group has more nodes, or fewer."""
         noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
         self.total += by
 
     @property
     def groups(self) -> dict[int, int]:
-        """How many nodes each group has, if any."""
+        """Returns how many nodes each group has, if any."""
         if self.noted:
             self._settle()
         return self._groups
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
-        """(nodes, group), ascending."""
+        """Returns (nodes, group), ascending."""
         return [(size >> _BITS, size & _RANK) for size in self.sizes()]
 
     def holding(self, nodes: int) -> int | None:
-        """The smallest group that holds so many; None if none does."""
+        """Returns the smallest group that holds so many; None if none does."""
         sizes = self.sizes()
         at = bisect_left(sizes, nodes << _BITS)
         return sizes[at] & _RANK if at < len(sizes) else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
-        """(nodes, group) of every group of so many, ascending."""
+        """Yields (nodes, group) of every group of at least so many, ascending."""
         sizes = self.sizes()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """The fewest groups that hold so many nodes; 0: all of them do not."""
+        """Returns the fewest groups that hold so many nodes; 0: all of them do not."""
         if self.total < nodes:
             return 0
         sizes = self._sizes if not self.noted else self.sizes()
         return 1 if sizes[-1] >> _BITS >= nodes else _fewest(sizes, nodes)
 
     def largest(self, groups: int) -> int:
-        """How many nodes so many groups hold at most."""
+        """Returns how many nodes so many groups hold at most."""
         return sum([size >> _BITS for size in self.sizes()[-groups:]]) if groups > 0 else 0
 
     def line(self) -> Line:
-        """The groups in order of their names, with how many nodes each has; some may have none."""
+        """Returns the groups in order of their names, with how many nodes each has; some may have none."""
         groups, line = self.groups, self._line
         if line is None:
             ranks = sorted(groups)
@@ -103,7 +103,7 @@ class GroupCounts:
         return line
 
     def sizes(self) -> list[int]:
-        """Count and rank of each group in one number, ascending."""
+        """Returns count and rank of each group in one number, ascending."""
         if self.noted:
             self._settle()
         return self._sizes
@@ -152,7 +152,7 @@ class JoinedCounts:
     __slots__ = ("_home", "_line", "parts")
 
     def __init__(self, parts: Sequence[GroupCounts], home: Mapping[int, int]) -> None:
-        """`home`: the place of the part that a group belongs to, by rank."""
+        """Joins these parts; `home` has the place of the part that a group belongs to, by rank."""
         self.parts = parts
         self._home = home
         self._line: tuple[list[list[int]], Line, Callable[[list[int]], Sequence[int]]] | None = None
@@ -160,12 +160,12 @@ class JoinedCounts:
 
     @property
     def total(self) -> int:
-        """How many nodes."""
+        """Returns how many nodes there are."""
         return sum([part.total for part in self.parts])
 
     @property
     def groups(self) -> dict[int, int]:
-        """How many nodes each group has, if any."""
+        """Returns how many nodes each group has, if any."""
         groups: dict[int, int] = {}
         for part in self.parts:
             groups |= part.groups
@@ -173,11 +173,11 @@ class JoinedCounts:
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
-        """(nodes, group), ascending."""
+        """Returns (nodes, group), ascending."""
         return [(size >> _BITS, size & _RANK) for size in self._top()]
 
     def copy(self) -> JoinedCounts:
-        """One that may be changed apart."""
+        """Returns a copy that may be changed apart."""
         joined = JoinedCounts([part.copy() for part in self.parts], self._home)
         if self._line is not None:
             ranks, line, ordered = self._line
@@ -185,11 +185,11 @@ class JoinedCounts:
         return joined
 
     def note(self, rank: int, by: int) -> None:
-        """A group has more nodes, or fewer."""
+        """Notes that a group has more nodes, or fewer."""
         self.parts[self._home[rank]].note(rank, by)
 
     def holding(self, nodes: int) -> int | None:
-        """The smallest group that holds so many; None if none does."""
+        """Returns the smallest group that holds so many; None if none does."""
         least, asked = _MOST, nodes << _BITS
         for part in self.parts:
             sizes = part.sizes()
@@ -198,12 +198,12 @@ class JoinedCounts:
         return least & _RANK if least < _MOST else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
-        """(nodes, group) of every group of so many, ascending."""
+        """Yields (nodes, group) of every group of at least so many, ascending."""
         sizes = self._top()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """The fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
+        """Returns the fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
         asked, total = nodes << _BITS, 0
         for part in self.parts:
             sizes = part.sizes()
@@ -215,11 +215,11 @@ class JoinedCounts:
         return _fewest(self._top(_FEW)[-_FEW:], nodes) or _fewest(self._top(), nodes)
 
     def largest(self, groups: int) -> int:
-        """How many nodes so many groups hold at most."""
+        """Returns how many nodes so many groups hold at most."""
         return sum([size >> _BITS for size in self._top(groups)[-groups:]]) if groups > 0 else 0
 
     def line(self) -> Line:
-        """The groups in order of their names, with how many nodes each has; some may have none."""
+        """Returns the groups in order of their names, with how many nodes each has; some may have none."""
         lines = [part.line() for part in self.parts]
         made_of = [line.ranks for line in lines]
         if self._line is None or any(map(is_not, self._line[0], made_of)):
@@ -232,7 +232,7 @@ class JoinedCounts:
         return line
 
     def _top(self, groups: int = 0) -> list[int]:
-        """Count and rank of the largest groups, so many of each part (0: all), ascending."""
+        """Returns count and rank of the largest groups, so many of each part (0: all), ascending."""
         sizes: list[int] = []
         for part in self.parts:
             sizes += part.sizes()[-groups:]
@@ -254,8 +254,10 @@ def _fewest(sizes: Sequence[int], nodes: int) -> int:
 
 
 def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
-    """(group, nodes) with so many groups, the fewest: best fit for one; else the closest neighbours, the largest first, the last best
-    fit."""
+    """Returns (group, nodes) with so many groups, the fewest: best fit for one; else the closest neighbours.
+
+    Of these the largest come first, and the last is a best fit.
+    """
     if groups == 1:
         one = part.holding(nodes)
         assert one is not None, "one group holds it"  # noqa: S101
@@ -267,7 +269,7 @@ def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | 
 
 
 def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
-    """(place, nodes) of sizes that hold it together: the largest whole, then the smallest that holds the rest; ties by place."""
+    """Returns (place, nodes) of sizes that hold so many: the largest whole, then the smallest that holds the rest; ties by place."""
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     chosen: list[tuple[int, int]] = []
     for at, place in enumerate(order):
@@ -286,7 +288,7 @@ def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
 
 
 def spread(part: Groups, nodes: int) -> list[tuple[int, int]]:
-    """(group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
+    """Returns (group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
     given: dict[int, int] = {}
     left = nodes
     level: int | None = None

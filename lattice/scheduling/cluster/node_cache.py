@@ -49,16 +49,16 @@ class Bucket:
 
     @property
     def group(self) -> str:
-        """The topology group."""
+        """Returns the topology group."""
         return self.key.group
 
     @property
     def fingerprint(self) -> str:
-        """What they run; empty: unknown."""
+        """Returns the fingerprint of hardware and software; empty: unknown."""
         return self.key.fingerprint
 
     def admitted_by(self, need: Need) -> bool:
-        """Whether its nodes satisfy a need."""
+        """Tells whether the nodes of the bucket satisfy a need."""
         key = self.key
         return (
             need.admits(key.hardware)
@@ -70,7 +70,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How the nodes that admit a need stand, in numbers."""
+    """Counts of the nodes that admit a need."""
 
     eligible: int
     usable: int
@@ -101,7 +101,7 @@ class NodeCache:
     due: float = NEVER
     """No node that is held comes free before, as far as is known, seconds since the epoch; see `overdue`."""
     losses: int = 0
-    """Grows when nodes are held that no cycle gave away, or longer than was known: promises may not hold any more."""
+    """Grows when nodes are held that no cycle gave away, or longer than was known: backfill reservations may not hold any more."""
     _log: list[tuple[Bucket, int]] = field(default_factory=list)
     """The last changes in order: the bucket, and how many nodes more it has free. The first `_logged` changes are gone."""
     _logged: int = 0
@@ -114,7 +114,7 @@ class NodeCache:
     _admitted: dict[Need, list[Bucket]] = field(default_factory=dict)
 
     def put(self, facts: NodeFacts) -> None:
-        """Add a node, or change what is known of it."""
+        """Adds a node, or replaces its facts."""
         before = self.nodes.get(facts.index)
         if before == facts:
             return
@@ -130,7 +130,7 @@ class NodeCache:
         self._prune(left)
 
     def drop(self, index: int) -> None:
-        """Forget a node; whether it is taken stays known."""
+        """Forgets a node; whether it is taken stays known."""
         facts = self.nodes.pop(index, None)
         if facts is None:
             return
@@ -141,7 +141,7 @@ class NodeCache:
         self._prune(self._leave(facts))
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
-        """`take` for the lowest free nodes of these buckets."""
+        """Marks the lowest free nodes of these buckets as held, as `take` does."""
         self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
         watts = 0
@@ -160,9 +160,9 @@ class NodeCache:
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
-        """Mark nodes as held; `until` is when they come free at the latest, seconds since the epoch.
+        """Marks nodes as held; `until` is when they come free at the latest, seconds since the epoch.
 
-        `planned`: whoever gave them away has heeded every promise.
+        `planned`: whoever gave them away has heeded every backfill reservation.
         """
         self.losses += not planned
         self.due = min(self.due, until)
@@ -198,7 +198,7 @@ class NodeCache:
             self._changed(bucket, -len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
-        """Mark nodes as no longer held."""
+        """Marks nodes as no longer held."""
         back: dict[tuple[Bucket, float], list[int]] = {}
         nodes, taken, of = self.nodes, self.taken, self._of
         for index in indices:
@@ -216,7 +216,7 @@ class NodeCache:
             self._changed(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
-        """Have every bucket lie wholly inside or outside of each of these node sets; others are forgotten."""
+        """Divides the buckets so that each lies wholly inside or outside of each of these node sets; others are forgotten."""
         if masks == self.masks:
             return
         touched = 0
@@ -231,7 +231,7 @@ class NodeCache:
             self._prune(bucket)
 
     def overdue(self, now: float) -> bool:
-        """Whether nodes are held longer than was known."""
+        """Tells whether nodes are held longer than was known."""
         if now < self.due:
             return False
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
@@ -239,7 +239,7 @@ class NodeCache:
 
     @property
     def position(self) -> int:
-        """Where the log of changed buckets ends at the moment."""
+        """Returns the present end of the log of changed buckets."""
         return self._logged + len(self._log)
 
     def changed_since(self, position: int) -> dict[Bucket, int] | None:
@@ -263,11 +263,11 @@ class NodeCache:
         return self._pools
 
     def bucket_of(self, index: int) -> Bucket:
-        """The bucket of a known node."""
+        """Returns the bucket of a known node."""
         return self._of[index]
 
     def admitted(self, need: Need) -> list[Bucket]:
-        """The buckets that admit a need, in order; a need with node lists wants them in `split` first."""
+        """Returns the buckets that admit a need, in order; a need with node lists wants them in `split` first."""
         buckets = self._admitted.get(need)
         if buckets is None:
             buckets = [bucket for bucket in self.buckets.values() if bucket.admitted_by(need)]
@@ -278,20 +278,20 @@ class NodeCache:
         return buckets
 
     def eligible(self, need: Need) -> list[int]:
-        """The indices of all nodes that admit a need, whatever their state, ascending; node lists need no `split`."""
+        """Returns the indices of all nodes that admit a need, whatever their state, ascending; node lists need no `split`."""
         if need.lists <= self.masks:
             return sorted(index for bucket in self.admitted(need) for index in bucket.members)
         return sorted(index for index, facts in self.nodes.items() if need.admits_node(facts))
 
     def rank(self, group: str) -> int:
-        """The place of a group in the order of names, numbers by value: neighbours in it count as adjacent."""
+        """Returns the place of a group in the order of names, numbers by value: neighbours in it count as adjacent."""
         if not self._ranks:
             names = {bucket.key.group for bucket in self.buckets.values()}
             self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
         return self._ranks[group]
 
     def census(self, need: Need) -> Census:
-        """How many nodes would do, how many of them are usable, how many free."""
+        """Counts the nodes that admit a need, the usable ones and the free ones among them."""
         if need.lists <= self.masks:
             found = self.admitted(need)
             return Census(sum(len(one.members) for one in found), sum(one.usable for one in found), sum(len(one.free) for one in found))
@@ -300,7 +300,7 @@ class NodeCache:
         return Census(len(facts), len(usable), sum(one.index not in self.taken for one in usable))
 
     def states(self, need: Need) -> dict[str, int]:
-        """How many of the nodes that would do are in each state."""
+        """Counts the nodes that admit a need by state."""
         counts: dict[str, int] = {}
         for index in self.eligible(need):
             state = self.nodes[index].state
@@ -308,7 +308,7 @@ class NodeCache:
         return counts
 
     def validate(self) -> None:
-        """Rebuild the buckets from the nodes and compare; raises Corrupt on a difference."""
+        """Rebuilds the buckets from the nodes and compares; raises Corrupt on a difference."""
         again = NodeCache(taken=dict(self.taken), masks=self.masks)
         for facts in self.nodes.values():
             again.put(facts)
@@ -322,7 +322,7 @@ class NodeCache:
                 raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
 
     def _retake(self, index: int, until: float) -> None:
-        """A node that is held already comes free at another time."""
+        """Changes the time at which a held node comes free."""
         facts = self.nodes.get(index)
         if facts is not None and facts.usable:
             bucket = self._of[index]
@@ -397,7 +397,7 @@ class NodeCache:
 
 
 def indices_of(mask: int) -> Iterator[int]:
-    """The indices in a bit set, ascending."""
+    """Yields the indices in a bit set, ascending."""
     at = 0
     while mask:
         if not mask & 0xFFFFFFFFFFFFFFFF:

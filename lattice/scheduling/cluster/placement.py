@@ -1,4 +1,4 @@
-"""Where it goes: free nodes by fingerprint and group, and the choice among them.
+"""Choice of nodes: free nodes by fingerprint and group, and the choice among them.
 
 The rule, in this order: one fingerprint with the fewest groups, else the fewest fingerprints merged; adjacent groups
 where more than one is needed; the largest groups first, the last one best fit; the plainest hardware that allows the
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How the nodes of a set must relate: `limit` is the most groups (TIGHT), `spread` wants as many as can be."""
+    """Relation that the nodes of a set must have: `limit` is the most groups (TIGHT), `spread` wants as many as can be."""
 
     conformance: str
     limit: Callable[[int], int] | None = None
@@ -45,7 +45,7 @@ class Ask:
 
 
 def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
-    """The part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
+    """Returns the part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
     whole = pool.whole
     if nodes == 1 or ask.conformance == IGNORED:
         span = whole.fewest(nodes)
@@ -86,7 +86,7 @@ def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[
 
 
 def _merged(pool: FreeCounts, nodes: int) -> Found:
-    """The fewest fingerprints that hold it together: the largest; nodes of unknown fingerprint come last, each one of its own."""
+    """Merges the fewest fingerprints that hold so many: the largest; nodes of unknown fingerprint come last, each one of its own."""
     groups: dict[int, int] = {}
     names: list[str] = []
     kinds, reached = 0, 0
@@ -103,7 +103,7 @@ def _merged(pool: FreeCounts, nodes: int) -> Found:
 
 
 def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
-    """How many nodes of which bucket; `prefer` orders the buckets of one group where it does not take them all."""
+    """Returns how many nodes of which bucket to take; `prefer` orders the buckets of one group where it does not take them all."""
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
         return inside(pool, found.fingerprints, *shares[0], prefer)
@@ -111,7 +111,7 @@ def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Pref
 
 
 def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
-    """The nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
+    """Chooses nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
     sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
@@ -152,7 +152,7 @@ def _switches(pool: FreeCounts, buckets: list[Bucket], nodes: int, prefer: Prefe
 
 
 def nodes_of(counts: Counts, pool: FreeCounts, *, split: bool) -> tuple[int, ...]:
-    """The nodes themselves, ascending: the lowest free indices; where node sets split the machine, over all buckets that differ only
+    """Returns the nodes, ascending: the lowest free indices; where node sets split the buckets, over all that differ only
     in the sets they lie in."""
     if not split and len(counts) == 1:
         bucket, count = counts[0]

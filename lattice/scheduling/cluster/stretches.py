@@ -23,13 +23,13 @@ class Line:
         self._closest: dict[int, int] = {}
 
     def copy(self) -> Line:
-        """One whose counts may be changed apart."""
+        """Returns a copy whose counts may be changed apart."""
         line = Line(self.ranks, list(self.counts))
         line._places, line._closest = self._places, self._closest
         return line
 
     def put(self, rank: int, count: int) -> bool:
-        """A group has so many nodes now; False: it is not in the line."""
+        """Sets the nodes of a group; returns False where the group is not in the line."""
         if self._places is None:
             self._places = {each: place for place, each in enumerate(self.ranks)}
         place = self._places.get(rank)
@@ -39,7 +39,7 @@ class Line:
         return True
 
     def closest(self, groups: int) -> int:
-        """The least distance between the first and the last of so many groups."""
+        """Returns the least distance between the first and the last of so many groups."""
         found = self._closest.get(groups)
         if found is None:
             found = self._closest[groups] = min(map(sub, self.ranks[groups - 1 :], self.ranks))
@@ -47,7 +47,7 @@ class Line:
 
 
 def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[int, int]]:
-    """(group, nodes) of the shortest stretch in which so many groups, which are the fewest that can, hold so many nodes.
+    """Returns (group, nodes) of the shortest stretch in which so many groups, the fewest that can, hold so many nodes.
 
     Groups of less than `least` do not reach it together with the largest others: they only lie between. Where groups as close
     as any hold it, no stretch is shorter.
@@ -63,7 +63,7 @@ def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[in
 
 
 def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
-    """The place of the first of so many groups in a row that hold it and are as close as any."""
+    """Returns the place of the first of so many groups in a row that hold so many nodes and are as close as any."""
     ranks, counts = line.ranks, line.counts
     if groups == 2:
         sums = map(add, counts, islice(counts, 1, None))
@@ -78,7 +78,7 @@ def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
 
 
 def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """The shortest stretch for two groups, its ends; or for three, its ends and the largest that lies between."""
+    """Returns the ends of the shortest stretch for two groups, or for three: its ends and the largest group between."""
     step = min(map(sub, ranks[1:], ranks))
     inner = [0] * len(counts)
     best: tuple[int, int, int] | None = None
@@ -97,7 +97,7 @@ def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tu
 
 
 def _stretch(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """The shortest stretch in which so many groups hold so many."""
+    """Returns the ends of the shortest stretch in which so many groups hold so many nodes."""
     best: tuple[int, int, int] | None = None
     inside: list[int] = []  # the counts of the stretch, ascending
     total, end = 0, 0

@@ -45,7 +45,7 @@ Cell = tuple[int, int]
 
 
 class PredictedStart(NamedTuple):
-    """What was predicted at one moment, seconds since the epoch, and what it is measured by when the start comes."""
+    """Prediction made at one moment, seconds since the epoch, with the scales that measure it when the start comes."""
 
     made: float
     p50: float
@@ -56,13 +56,13 @@ class PredictedStart(NamedTuple):
     cell: Cell
 
     def by(self, latest: float) -> PredictedStart:
-        """The same, not later than something certain."""
+        """Returns the prediction, no later than a certain time."""
         return self if self.p90 <= latest else self._replace(p50=min(self.p50, latest), p90=latest)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a start compares with its first and its last prediction: start − p50 in seconds, and whether it came by p90."""
+    """Comparison of a start with its first and its last prediction: start − p50 in seconds, and whether it came by p90."""
 
     first_error: float
     first_covered: bool
@@ -85,7 +85,7 @@ class _Sorted:
             del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
 
     def quantile(self, share: float) -> float:
-        """A value that the next one is below with this probability, if it is like these: of few, one higher than theirs."""
+        """Returns a value that the next one is below with this probability, if it is like these; of few, one higher than theirs."""
         count = len(self.ascending)
         return self.ascending[min(count, max(1, ceil((count + 1) * share))) - 1]
 
@@ -108,11 +108,11 @@ class Calibration:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the latest starts that came by the p90 first predicted; None before the first."""
+        """Returns the share of the latest starts that came by the p90 first predicted; None before the first."""
         return sum(self._covered) / len(self._covered) if self._covered else None
 
-    def promise(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
-        """The prediction for rehearsed starts, seconds since the epoch, at or after `now`; changes nothing.
+    def calibrated(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
+        """Returns the prediction for simulated starts, seconds since the epoch, at or after `now`; changes nothing.
 
         `width` is the part of the nodes that it may use that it asks for; `earliest` is when it may start.
         """
@@ -123,18 +123,18 @@ class Calibration:
         return PredictedStart(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
 
     def learnt(self, cell: Cell) -> tuple[float, float]:
-        """How many scales p50 and p90 stand behind the rehearsed start: 0 and 1 before the first start."""
+        """Returns how many scales p50 and p90 stand behind the simulated start: 0 and 1 before the first start."""
         if cell not in self._learnt:
             self._learnt[cell] = self._shift(cell), self._factor(cell)
         return self._learnt[cell]
 
-    def predicted(self, uid: str, promise: PredictedStart) -> None:
-        """Work that is pending was given this prediction."""
-        self._first.setdefault(uid, promise)
-        self._last[uid] = promise
+    def predicted(self, uid: str, prediction: PredictedStart) -> None:
+        """Notes the prediction that pending work was given."""
+        self._first.setdefault(uid, prediction)
+        self._last[uid] = prediction
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Work began to hold its nodes at `at`; None if nothing was predicted for it, or it is told twice."""
+        """Scores the start of work at `at`; None if nothing was predicted for it, or its start is scored already."""
         first, last = self._first.pop(uid, None), self._last.pop(uid, None)
         if first is None or last is None:
             return None
@@ -146,18 +146,18 @@ class Calibration:
         return Kept(at - first.p50, at <= first.p90, at - last.p50, at <= last.p90)
 
     def forget(self, uid: str) -> None:
-        """Work was cancelled, or waits for something that nobody predicts: its prediction scores nothing."""
+        """Drops the prediction of work that was cancelled, or waits for something that nobody predicts: it scores nothing."""
         self._first.pop(uid, None)
         self._last.pop(uid, None)
 
     def prune(self, pending: Collection[str]) -> None:
-        """Forget what is no longer pending, once there is much of it; `pending` answers `in` at once (a set, a dict)."""
+        """Forgets work that is no longer pending, once there is much of it; `pending` answers `in` at once (a set, a dict)."""
         if len(self._first) > len(pending) + SPARE:
             for uid in [uid for uid in self._first if uid not in pending]:
                 self.forget(uid)
 
     def _like(self, cell: Cell) -> tuple[_Sorted, ...]:
-        """The scores of all starts, and of those more and more like this one."""
+        """Yields the scores of all starts, and of those more and more like this one."""
         band, width = cell
         return self._all, self._widths[width], self._bands[band], self._cells[band][width]
 

@@ -42,7 +42,7 @@ class NodeMasks:
     _seen: dict[int, NodeFacts] = field(default_factory=dict)
 
     def refresh(self, node_cache: NodeCache) -> None:
-        """Read what has changed since the last time."""
+        """Reads the nodes that have changed since the last time."""
         nodes = node_cache.nodes
         seen = self._seen
         changed = [facts for index, facts in nodes.items() if seen.get(index) is not facts]
@@ -65,7 +65,7 @@ class NodeMasks:
                 self.usable |= bit
 
     def admitted(self, need: Need) -> int:
-        """All nodes that fit a need."""
+        """Returns all nodes that fit a need, as a bit set."""
         mask = 0
         for kind, members in self.classes.items():
             example = self._examples[kind]
@@ -85,7 +85,7 @@ class NodeMasks:
 
 
 def _kind(facts: NodeFacts) -> Kind:
-    """What needs and groups tell nodes apart by."""
+    """Returns the facts by which needs and groups tell nodes apart."""
     return (
         facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow, facts.cxl_memory, facts.gpu_type,
         facts.gpu_memory, facts.unified,
@@ -94,7 +94,7 @@ def _kind(facts: NodeFacts) -> Kind:
 
 @dataclass(frozen=True)
 class View:
-    """What a forecast needs of a cluster state, as it was at `now`; nothing in it changes with the cluster state."""
+    """Copy of the parts of a cluster state that a forecast needs, as they were at `now`."""
 
     now: float
     queues: Mapping[str, tuple[Candidate, ...]]
@@ -116,7 +116,7 @@ class View:
     """By uid: the reason of what the last cycle found no nodes, or no power, for: it starts after something has ended."""
 
     def policy(self, vcluster: str) -> Policy:
-        """How a vcluster schedules."""
+        """Returns the policy of a vcluster."""
         return self.policies.get(vcluster) or Policy(vcluster)
 
 
@@ -124,7 +124,7 @@ def view_of(
     state: ClusterState, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
     unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
-    """Read the cluster state; `masks` are the caller's, kept from one reading to the next."""
+    """Reads the cluster state; `masks` are the caller's, kept from one reading to the next."""
     masks.refresh(state.node_cache)
     return View(
         now=now,
@@ -178,7 +178,7 @@ class Columns:
         self.windows = [frozenset(column for column, part in enumerate(parts) if part & mask) for mask in windows]
 
     def _within_loans(self, masks: Sequence[int]) -> list[int]:
-        """By set: how many nodes of its mask, of those at home elsewhere no more than its vcluster borrows at a time."""
+        """Counts the nodes of each mask, of those at home elsewhere no more than its vcluster borrows at a time."""
         counts: list[int] = []
         for (_, vcluster, _, _), mask in zip(self._numbers, masks, strict=True):
             policy = self._view.policy(vcluster)
@@ -188,14 +188,14 @@ class Columns:
         return counts
 
     def number(self, candidate: Candidate) -> int:
-        """The set of a candidate."""
+        """Returns the number of the set of a candidate."""
         number = self._number_of.get(candidate.uid)
         if number is None:
             number = self._number_of[candidate.uid] = self._numbers[self._kept(self.eligibility(candidate))]
         return number
 
     def lacks_equal(self, candidate: Candidate) -> bool:
-        """Whether it has to have nodes of one known fingerprint, and there are not so many usable ones that fit."""
+        """Tells whether a candidate needs nodes of one known fingerprint, and too few usable ones that fit have one."""
         required = candidate.conformance == REQUIRED or strategy_of(self._view.policy(candidate.vcluster)).conformant
         if not required or candidate.minimum == 1:
             return False
@@ -203,7 +203,7 @@ class Columns:
         return all((mask & alike).bit_count() < candidate.minimum for alike in self._masks.fingerprints.values())
 
     def eligibility(self, candidate: Candidate) -> Eligibility:
-        """What decides where a candidate may run."""
+        """Returns the key that decides where a candidate may run."""
         found = self._eligibilities.get(candidate.uid)
         if found is None:
             found = candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
@@ -211,7 +211,7 @@ class Columns:
         return found
 
     def _lenders_of(self, candidate: Candidate) -> frozenset[str]:
-        """The vclusters whose idle nodes it may use: those that lend, for its walltime."""
+        """Returns the vclusters whose idle nodes a candidate may use: those that lend, for its walltime."""
         if candidate.non_preemptible:
             return frozenset()
         key = (candidate.vcluster, candidate.walltime)
@@ -220,7 +220,7 @@ class Columns:
         return self._lenders[key]
 
     def window_of(self, candidate: Candidate) -> int:
-        """The number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
+        """Returns the number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
         if not candidate.reservation:
             return -1
         now, longest = self._view.now, (candidate.walltime or 0.0) + candidate.grace + self._view.start_allowance
@@ -229,7 +229,7 @@ class Columns:
         return next(wide, mine[0] if mine else -1)
 
     def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """How many of these nodes stand in each column; nodes that are not usable stand in none."""
+        """Counts these nodes by column; nodes that are not usable stand in none."""
         of_node = self.of_node
         return tuple(sorted(Counter(of_node[node] for node in nodes if node in of_node).items()))
 
@@ -267,7 +267,7 @@ class Caps:
         """By cap: how much more may be used; below 0 where the limit was lowered."""
 
     def of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
-        """The caps that this work uses, and how much of each."""
+        """Returns the caps that this work uses, and how much of each."""
         key = (work.vcluster, work.tenant, work.user, nodes)
         if key not in self._known:
             self._known[key] = self._of(work, nodes)
@@ -305,7 +305,7 @@ class Caps:
 
 
 def _divided(whole: int, masks: Iterable[int]) -> list[int]:
-    """The whole cut along every mask."""
+    """Divides the whole along every mask."""
     parts = [whole] if whole else []
     for mask in dict.fromkeys(masks):
         parts = [piece for part in parts for piece in (part & mask, part & ~mask) if piece]
@@ -313,12 +313,12 @@ def _divided(whole: int, masks: Iterable[int]) -> list[int]:
 
 
 def _indices(mask: int) -> Iterator[int]:
-    """The indices in a bit set, ascending; quick for many."""
+    """Yields the indices in a bit set, ascending; quick for many."""
     return (index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1")
 
 
 def mode_of(policy: Policy) -> str:
-    """How a simulation plays the queue of a vcluster."""
+    """Returns the mode in which a simulation plays the queue of a vcluster."""
     strategy = strategy_of(policy)
     if strategy.strict:
         return IN_ORDER

@@ -1,4 +1,4 @@
-"""When pending work is expected to start: p50 and p90 for all of it, in every vcluster at once.
+"""Forecast of the starts of pending work: p50 and p90 for all of it, in every vcluster at once.
 
 Two simulations (`lattice.scheduling.forecast.simulator`) of all queues over counts of nodes: in one all work, running and pending, lasts
 its median run time by `predictor`, in the other its 0.9 quantile. The first gives p50, the distance between the two p90, both
@@ -44,7 +44,7 @@ SLOTS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """When work is expected to start, seconds since the epoch; or None twice, and the reason why there is none."""
+    """Expected start of work, seconds since the epoch; or None twice, and the reason why there is none."""
 
     p50: float | None = None
     p90: float | None = None
@@ -78,12 +78,12 @@ class Forecaster:
     def forecast(
         self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
     ) -> dict[str, Expected]:
-        """All three steps at once: by uid, the expected start of every candidate of every queue."""
+        """Takes all three steps at once: returns the expected start of every candidate of every queue, by uid."""
         view = self.look(state, queues, now, waiting)
         return self.conclude(view, foresee(view, self.run_times))
 
     def look(self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
-        """Read the cluster state; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said
+        """Reads the cluster state; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said
         of them."""
         for work, ran in self._ended:
             self.run_times.observe(work, ran)
@@ -97,48 +97,48 @@ class Forecaster:
         return view_of(state, queues, self._masks, now, latest, unforeseen, tried)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
-        """The answers, remembered to be scored when the work starts."""
+        """Makes the answers and remembers them, to be scored when the work starts."""
         found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
             self.calibration.forget(uid)
         for uid in foreseen.starts:
             if uid in self._gone:
                 continue
-            promise = self._promise(view, foreseen, uid)
-            self.calibration.predicted(uid, promise)
-            found[uid] = Expected(promise.p50, promise.p90)
+            prediction = self._predicted_start(view, foreseen, uid)
+            self.calibration.predicted(uid, prediction)
+            found[uid] = Expected(prediction.p50, prediction.p90)
         self.calibration.prune(found)
         return found
 
     def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
-        """The answers for work that is not submitted: nothing of it is remembered."""
+        """Makes the answers for work that is not submitted, and remembers nothing."""
         found: dict[str, Expected] = {}
         for uid in uids:
             if uid in foreseen.starts:
-                promise = self._promise(view, foreseen, uid)
-                found[uid] = Expected(promise.p50, promise.p90)
+                prediction = self._predicted_start(view, foreseen, uid)
+                found[uid] = Expected(prediction.p50, prediction.p90)
             elif uid in foreseen.silent:
                 found[uid] = Expected(reason=foreseen.silent[uid])
         return found
 
-    def _promise(self, view: View, foreseen: Foreseen, uid: str) -> PredictedStart:
-        """What is said of work whose start is foreseen."""
+    def _predicted_start(self, view: View, foreseen: Foreseen, uid: str) -> PredictedStart:
+        """Predicts the start of work from its simulated ones."""
         now, (median, late) = view.now, foreseen.starts[uid]
         earliest = now + foreseen.after.get(uid, 0.0)
-        made = self.calibration.promise(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
+        made = self.calibration.calibrated(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
         return made.by(max(now, view.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Work was given its nodes: how its predictions were kept; None if there were none."""
+        """Scores the predictions of work that was given its nodes; None if there were none."""
         self._gone.add(uid)
         return self.calibration.started(uid, at)
 
     def learn(self, work: Work, ran: float) -> None:
-        """Such work ran its course, or into its walltime, in `ran` seconds; the next `look` knows it."""
+        """Notes that such work ran its course, or into its walltime, in `ran` seconds; the next `look` learns from it."""
         self._ended.append((work, ran))
 
     def forget(self, uid: str) -> None:
-        """Work was cancelled before it started."""
+        """Drops the predictions of work that was cancelled before it started."""
         self._gone.add(uid)
         self.calibration.forget(uid)
 
@@ -154,7 +154,7 @@ class _Reader:
         self._now = view.now
 
     def holding(self, holder: NodeHolder) -> tuple[Held, Held]:
-        """Work that holds nodes: it ends when its run time is over, by the latest when its end is; overdue, it needs some more."""
+        """Converts work that holds nodes: it ends with its run time, at the latest at its end; overdue work needs some more."""
         columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
         if holder.end is None:
             unknown = Held(columns, NEVER, NEVER, uses)
@@ -173,7 +173,7 @@ class _Reader:
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
-        """A pending candidate, at the fewest nodes that it accepts."""
+        """Converts a pending candidate, at the fewest nodes that it accepts."""
         window = self.columns.window_of(candidate)
         opens = self._view.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
@@ -186,7 +186,7 @@ class _Reader:
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 
     def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> SimulatorInput:
-        """All of it, with median (0) or long (1) run times."""
+        """Makes the input of a simulation with median (0) or long (1) run times."""
         free = list(self.columns.sizes)
         for one in held:
             for column, count in one[0].columns:
@@ -207,7 +207,7 @@ class _Reader:
 
 
 def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, SimulatorInput, tuple[tuple[str, ...], ...], dict[str, str]]:
-    """A view with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
+    """Makes the inputs with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
     reader = _Reader(view, run_times)
     silent: dict[str, str] = {}
     foreseen: list[list[Candidate]] = []
@@ -226,7 +226,7 @@ def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, S
 
 
 def foresee(view: View, run_times: RunTimes) -> Foreseen:
-    """Both simulations; pure, and the only step that takes long."""
+    """Runs both simulations; pure, and the only step that takes long."""
     median, late, uids, silent = simulator_inputs(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
@@ -252,12 +252,12 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
 
 
 def work_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> Work:
-    """What tells how long it will run."""
+    """Returns the properties of work that tell how long it will run."""
     return Work(work.user, work.tenant, work.name, nodes, walltime)
 
 
 def _silence(candidate: Candidate, columns: Columns) -> str:
-    """Why no start is foreseen whatever ends, or nothing."""
+    """Returns the reason why no start is foreseen whatever ends; empty: there is none."""
     if candidate.blocked is not None:
         return candidate.blocked[0]
     if candidate.held:
@@ -275,7 +275,7 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
 
 
 def _sizes(stage: SimulatorInput) -> list[int]:
-    """By set: how many nodes are in it, free or held."""
+    """Counts the nodes of each set, free or held."""
     columns = list(stage.free)
     for held in stage.held:
         for column, count in held.columns:
@@ -284,7 +284,7 @@ def _sizes(stage: SimulatorInput) -> list[int]:
 
 
 def _room_at_last(stage: SimulatorInput) -> list[int]:
-    """By cap: the room there is once all has ended of which the end is known."""
+    """Returns the headroom of each cap once all has ended of which the end is known."""
     room = list(stage.room)
     for held in stage.held:
         if held.expected < NEVER:
@@ -294,7 +294,7 @@ def _room_at_last(stage: SimulatorInput) -> list[int]:
 
 
 def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[str]:
-    """Those of them that would draw more than the whole power budget on the thriftiest nodes, by uid."""
+    """Yields the uids of waiting work that would draw more than the whole power budget on the thriftiest nodes."""
     if state.power.limit is None:
         return
     least: dict[tuple[Need, int], int] = {}
@@ -311,13 +311,13 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
 
 
 def _first_end(stage: SimulatorInput) -> float:
-    """Seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
+    """Returns the seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
     ends = [held.expected for held in stage.held] + [column_window.end for column_window in stage.column_windows]
     return min((end for end in ends if end > 0.0), default=NEVER)
 
 
 def _slot(stage: SimulatorInput) -> float:
-    """Seconds by which ends are rounded up; 0 for few jobs."""
+    """Returns the seconds by which ends are rounded up; 0 for few jobs."""
     if sum(map(len, stage.queues)) <= EXACT_JOBS:
         return 0.0
     pending = sum(job.nodes * job.expected for jobs in stage.queues for job in jobs if job.expected < NEVER)

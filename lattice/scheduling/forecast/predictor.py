@@ -1,4 +1,4 @@
-"""How long work really runs: quantiles of run time ÷ requested walltime, learnt from finished work.
+"""Run times of work: quantiles of run time ÷ requested walltime, learnt from finished work.
 
 Most work ends long before its walltime, and work of one user resembles what the same user ran before. A finished run is kept
 at every level of `levels`, from the narrowest (one user, one name, one walltime) to everybody. A question is answered
@@ -28,7 +28,7 @@ MOST_KEYS: Final = 20_000
 
 
 class Work(NamedTuple):
-    """What of an allocation tells how long it will run; `walltime` in seconds."""
+    """Properties of an allocation that tell how long it will run; `walltime` in seconds."""
 
     user: str
     tenant: str
@@ -38,7 +38,7 @@ class Work(NamedTuple):
 
 
 def levels(work: Work) -> Iterator[tuple[int, Hashable]]:
-    """The number and the key of each level, from the narrowest to everybody; work without a name skips the levels of names."""
+    """Yields the number and the key of each level, from the narrowest to everybody; work without a name skips the levels of names."""
     user = (work.tenant, work.user)
     length = int(work.walltime).bit_length()
     if work.name:
@@ -62,7 +62,7 @@ class _Window:
     answers: dict[float, float] = field(default_factory=dict)
 
     def add(self, share: float) -> None:
-        """Keep one run, and forget the oldest where there are too many."""
+        """Keeps one run, and forgets the oldest where there are too many."""
         entry = (share, self.count)
         self.count += 1
         self.arrived.append(entry)
@@ -72,11 +72,11 @@ class _Window:
             del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
 
     def longer(self, than: float) -> int:
-        """How many runs lasted longer than this share."""
+        """Counts the runs that lasted longer than this share."""
         return len(self.ascending) - bisect_right(self.ascending, (than, self.count))
 
     def quantile(self, wanted: float, than: float) -> float:
-        """The weighted quantile of the runs that lasted longer than a share; there must be some."""
+        """Returns the weighted quantile of the runs that lasted longer than a share; there must be some."""
         if than <= 0.0 and wanted in self.answers:
             return self.answers[wanted]
         rest = self.ascending[bisect_right(self.ascending, (than, self.count)) :]
@@ -97,13 +97,13 @@ _WEIGHTS: Final = tuple(0.5 ** (age / HALF_LIFE) for age in range(WINDOW))
 
 
 class RunTimes:
-    """What finished work teaches; one owner, changed by `observe` only. Equal histories give equal answers."""
+    """Run times of finished work; one owner, changed by `observe` only. Equal histories give equal answers."""
 
     def __init__(self) -> None:
         self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
 
     def observe(self, work: Work, ran: float) -> None:
-        """A run ended after `ran` seconds, by itself or at its walltime; runs cut short by a fault or a cancel teach nothing."""
+        """Learns from a run of `ran` seconds that ended by itself or at its walltime; none that was cut short teaches anything."""
         if work.walltime <= 0:
             return
         share = min(1.0, max(0.0, ran / work.walltime))

@@ -95,7 +95,7 @@ class _Shape:
 
 @dataclass(slots=True)
 class _Releases:
-    """When, by belief, how many nodes of a set come free."""
+    """Believed releases of the nodes of a set."""
 
     times: list[float] = field(default_factory=list)
     nodes: dict[float, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class BackfillSimulator:
         """By set, the sets that share columns with it."""
         self._in_set = [sum(self._free[column] for column in columns) for columns in stage.sets]
         self._room = list(stage.room)
-        self._promises = [_Releases() for _ in stage.sets]
+        self._releases = [_Releases() for _ in stage.sets]
         self._ends: list[tuple[float, int]] = []
         self._running: list[tuple[tuple[tuple[int, int], ...], float, tuple[tuple[int, int], ...]]] = []
         for held in stage.held:
@@ -165,7 +165,7 @@ class BackfillSimulator:
                     self._enter(queue, rank)
 
     def run(self, until: tuple[int, int] | None = None) -> list[list[float]]:
-        """Play to the end, or until one job (queue, rank) has started; starts by queue and rank."""
+        """Plays to the end, or until one job (queue, rank) has started; returns the starts by queue and rank."""
         now = 0.0
         while True:
             self._pass(now)
@@ -181,7 +181,7 @@ class BackfillSimulator:
         return self.start
 
     def _capacity(self) -> list[int]:
-        """By set, the nodes that are free once all that is held has ended."""
+        """Counts, by set, the nodes that are free once all that is held has ended."""
         capacity = list(self._in_set)
         for columns, _believed, _caps in self._running:
             for column, count in columns:
@@ -199,7 +199,7 @@ class BackfillSimulator:
                 self._free[column] += count
                 for touched in self._touching[column]:
                     self._in_set[touched] += count
-                    self._promises[touched].drop(believed, count)
+                    self._releases[touched].drop(believed, count)
             for cap, amount in caps:
                 self._room[cap] += amount
         while self._later and self._later[0][0] <= now:
@@ -225,7 +225,7 @@ class BackfillSimulator:
             shape.ranks.append(rank)
 
     def _occupy(self, columns: tuple[tuple[int, int], ...], end: float, believed: float, caps: tuple[tuple[int, int], ...]) -> None:
-        """Count nodes as in use until `end`; their columns are taken from `free` by the caller."""
+        """Counts nodes as in use until `end`; their columns are taken from `free` by the caller."""
         if end == NEVER:
             return
         if self._slot:
@@ -235,12 +235,12 @@ class BackfillSimulator:
         self._running.append((columns, believed, caps))
         for column, count in columns:
             for touched in self._touching[column]:
-                self._promises[touched].add(believed, count)
+                self._releases[touched].add(believed, count)
 
     # One pass
 
     def _pass(self, now: float) -> None:
-        """Ask every queue once, in order; a queue respects the heads of those before it."""
+        """Asks every queue once, in order; a queue respects the heads of those before it."""
         kept: list[_Reservation] = []
         modes = self._stage.modes
         for queue, shapes in enumerate(self._shapes):
@@ -255,7 +255,7 @@ class BackfillSimulator:
                 self._backfill(queue, now, kept)
 
     def _start_in_order(self, queue: int, now: float, kept: Sequence[_Reservation], *, strict: bool) -> _Shape | None:
-        """Start the first in rank as long as it fits; the shape of the first that does not, caps apart.
+        """Starts the first in rank as long as it fits; returns the shape of the first that does not, caps apart.
 
         `strict`: go on behind it with those that ask for other nodes.
         """
@@ -292,7 +292,7 @@ class BackfillSimulator:
         return None
 
     def _backfill(self, queue: int, now: float, kept: list[_Reservation]) -> None:
-        """Start, in order of rank, whatever fits and delays no head; what fails once fails for the rest of the pass."""
+        """Starts, in order of rank, all that fits and delays no head; a shape that fails once fails for the rest of the pass."""
         in_set = self._in_set
         own = kept[-1] if kept else _Reservation(-1, NEVER, 0)
         waiting = [
@@ -319,7 +319,7 @@ class BackfillSimulator:
                 insort(waiting, (shape.ranks[0], shape))
 
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
-        """The columns that windows keep from a shape that would start now."""
+        """Returns the columns that windows keep from a shape that would start now."""
         found: frozenset[int] = frozenset()
         for number, column_window in enumerate(self._stage.column_windows):
             end = now + shape.believed
@@ -335,7 +335,7 @@ class BackfillSimulator:
         return free - sum(self._free[column] for column in self._sets[shape.columns] if column in closed) >= shape.nodes
 
     def _spares(self, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> bool:
-        """Whether starting it now leaves every head its nodes in time."""
+        """Tells whether a start of this shape now leaves every head its nodes in time."""
         end = now + shape.believed
         for reservation in kept:
             if end <= reservation.shadow or shape.nodes <= reservation.extra:
@@ -349,12 +349,12 @@ class BackfillSimulator:
         return True
 
     def _reserve(self, shape: _Shape, now: float) -> _Reservation:
-        """From when on, by belief, it has its nodes, and no window keeps it from them."""
-        free, promises, shadow = self._in_set[shape.columns], self._promises[shape.columns], now
-        for time in promises.times:
+        """Returns the reservation of a head: from when on, by belief, it has its nodes, and no window keeps it from them."""
+        free, releases, shadow = self._in_set[shape.columns], self._releases[shape.columns], now
+        for time in releases.times:
             if free >= shape.nodes:
                 break
-            free += promises.nodes[time]
+            free += releases.nodes[time]
             shadow = max(now, time)
         if free < shape.nodes:
             return _Reservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
@@ -364,7 +364,7 @@ class BackfillSimulator:
         return _Reservation(shape.columns, shadow, free - shape.nodes)
 
     def _begin(self, queue: int, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> None:
-        """Start the first of a shape; what it takes of the extra nodes of heads is gone."""
+        """Starts the first of a shape; the extra nodes of heads that it takes are gone."""
         rank = shape.ranks.popleft()
         if not shape.ranks:
             del self._shapes[queue][shape.key]
@@ -405,7 +405,7 @@ class BackfillSimulator:
 
 
 def _touching(stage: SimulatorInput) -> list[tuple[int, ...]]:
-    """By column, the sets that it belongs to."""
+    """Returns the sets that each column belongs to."""
     return [tuple(number for number, columns in enumerate(stage.sets) if column in columns) for column in range(len(stage.free))]
 
 
@@ -414,7 +414,7 @@ def _first_rank(shape: _Shape) -> int:
 
 
 def _rounded(seconds: float) -> float:
-    """Up by an eighth at most."""
+    """Rounds up by an eighth at most."""
     if seconds <= 0 or seconds == NEVER:
         return seconds
     step = 2.0 ** floor(log2(seconds)) / 8

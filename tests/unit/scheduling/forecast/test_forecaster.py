@@ -79,7 +79,7 @@ def test_work_whose_like_starts_early_is_not_foreseen_before_it_may_start() -> N
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1), 500.0)
     for number in range(300):
-        forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 6000))
+        forecaster.calibration.predicted(str(number), forecaster.calibration.calibrated(NOW, NOW + 5000, NOW + 6000))
         forecaster.calibration.started(str(number), NOW + 1000)
     found = ask(made, job(1, not_before=NOW + 5000), job(2, 4, walltime=4000.0), forecaster=forecaster)
     expected = found[uid(1)]
@@ -93,7 +93,7 @@ def test_wide_and_narrow_work_learn_apart() -> None:
     running(made, 0, tuple(range(12)), 5000.0)
     for number in range(300):
         late = 3000 * (number % 2)
-        forecaster.calibration.predicted(str(number), forecaster.calibration.promise(NOW, NOW + 5000, NOW + 5100, width=number % 2))
+        forecaster.calibration.predicted(str(number), forecaster.calibration.calibrated(NOW, NOW + 5000, NOW + 5100, width=number % 2))
         forecaster.calibration.started(str(number), NOW + 5000 + late)
     found = ask(made, job(1, 12), forecaster=forecaster)[uid(1)], ask(made, job(1, 1), forecaster=forecaster)[uid(1)]
     wide, narrow = (one.p90 - NOW for one in found if one.p90 is not None)
