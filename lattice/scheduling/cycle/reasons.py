@@ -6,7 +6,7 @@ Candidates of one request shape have the same reason until a node or a reservati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
@@ -26,18 +26,20 @@ MOST_TRIED: Final = 8
 """Walltimes that are tried before a sentence names one."""
 
 ReasonAndMessage = tuple[str, str]
+_T = TypeVar("_T")
 _SILENCE: Final[ReasonAndMessage] = ("", "")
 
 
 class ReasonCache:
     """The reasons that one cycle has found, by request shape; one holds while the epoch (nodes given, reservations changed) stays."""
 
-    __slots__ = ("_by_free", "_by_shape", "_epoch", "_never", "_reservations")
+    __slots__ = ("_by_free", "_by_shape", "_epoch", "_found", "_never", "_reservations")
 
     def __init__(self, reservations: CycleReservations) -> None:
         self._reservations = reservations
         self._epoch = reservations.epoch
         self._by_shape: dict[RequestShape, ReasonAndMessage] = {}
+        self._found: dict[tuple[object, ...], Any] = {}
         self._by_free: dict[tuple[EquivalenceClass, int], tuple[int, ReasonAndMessage]] = {}
         self._never: dict[RequestShape, ReasonAndMessage | None] = {}
 
@@ -46,7 +48,17 @@ class ReasonCache:
         if self._epoch != self._reservations.epoch:
             self._epoch = self._reservations.epoch
             self._by_shape.clear()
+            self._found.clear()
         return self._by_shape
+
+    def once(self, what: str, key: tuple[object, ...], find: Callable[[], _T]) -> _T:
+        """Returns what `find` finds; asks it once in an epoch for each key."""
+        self.current()
+        full = (what, *key)
+        if full not in self._found:
+            self._found[full] = find()
+        found: _T = self._found[full]
+        return found
 
     def few_free(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
         """Returns why `wanted` nodes of a class were not had when so few were free, where nothing but nodes mattered."""
@@ -218,18 +230,19 @@ class Explainer:
 
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         """Says who has the nodes where enough are free: windows, reservations of others, or work placed in this cycle."""
-        wanted, now = candidate.minimum, self._now
-        free = eq_class.pool.whole.total
-        if free >= wanted and eq_class.fits(eq_class.pool, wanted):
-            if self._profile.windows.crosses(now, self._end(candidate)):
-                open_now = self._profile.free_from_now.unclosed(eq_class.pool, self._end(candidate), candidate.reservation)
-                if not eq_class.fits(open_now, wanted):
-                    return self._window(candidate, eq_class, open_now.whole.total)
-            usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
-            others = self._profile.table.sharers(eq_class.pool.members, candidate.uid)
-            message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
-            return "BehindHigherPriority", message + self._in_order()
-        return self._taken(eq_class, wanted, free)
+        wanted, once, pool = candidate.minimum, self.cache.once, eq_class.pool
+        free = pool.whole.total
+        if free < wanted or not once("fits", (eq_class, pool, wanted), lambda: eq_class.fits(pool, wanted)):
+            return self._taken(eq_class, wanted, free)
+        if self._profile.windows.crosses(self._now, self._end(candidate)):
+            outside = self._profile.free_from_now.unclosed(pool, self._end(candidate), candidate.reservation)
+            if not once("fits", (eq_class, outside, wanted), lambda: eq_class.fits(outside, wanted)):
+                return self._window(candidate, eq_class, outside)
+        usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
+        own = candidate.uid if candidate.uid in self._profile.reservations else ""
+        others = once("sharers", (eq_class, own), lambda: self._profile.table.sharers(pool.members, own))
+        message = f"needs {_nodes(wanted)}; {_are(free)} free, and {_are(free - usable, ' of them')} kept for {_jobs(others)} before it"
+        return "BehindHigherPriority", message + self._in_order()
 
     def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
         """Says that enough nodes were free when the cycle began, and went to others in it."""
@@ -243,22 +256,29 @@ class Explainer:
         """Adds that the vcluster goes by order of submission, where no score decides."""
         return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
-    def _window(self, candidate: Candidate, eq_class: EquivalenceClass, left: int) -> ReasonAndMessage:
+    def _window(self, candidate: Candidate, eq_class: EquivalenceClass, outside: FreeCounts) -> ReasonAndMessage:
         """Says which window is in the way, and the longest walltime that ends before it, tried out."""
-        bucket_windows = [
-            closing
-            for bucket in eq_class.pool.buckets
-            if bucket.free and (closing := self._profile.windows.closed(bucket, self._now, self._end(candidate), candidate.reservation))
-        ]
-        first = min(bucket_windows, key=lambda closing: (closing.start, closing.name))
+        first, starts = self.cache.once("windows", (eq_class, outside), lambda: self._windows_before(candidate, eq_class))
         what = _what(self._windows().get(first.name), first.name, candidate)
         asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
         if first.start <= self._now:
-            message = f"needs {_nodes(candidate.minimum)}; {left} of the {eq_class.pool.whole.total} free that fit are outside {what}"
+            free = f"{outside.whole.total} of the {eq_class.pool.whole.total} free that fit"
+            message = f"needs {_nodes(candidate.minimum)}; {free} are outside {what}"
             return "ReservedNodes", f"{message}, which lasts until {format_time(first.end)}"
         message = f"{asked} crosses {what} at {format_time(first.start)}"
-        shorter = self._shorter(candidate, eq_class, sorted({closing.start for closing in bucket_windows}, reverse=True))
+        key = (eq_class, outside, candidate.minimum, candidate.grace)
+        shorter = self.cache.once("shorter", key, lambda: self._shorter(candidate, eq_class, starts))
         return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
+
+    def _windows_before(self, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[ReservationWindow, list[float]]:
+        """Returns the first window that is in the way of a candidate on free nodes, and the starts of all such windows, descending."""
+        found = [
+            window
+            for bucket in eq_class.pool.buckets
+            if bucket.free
+            and (window := self._profile.windows.closed(bucket, self._now, self._end(candidate), candidate.reservation)) is not None
+        ]
+        return min(found, key=lambda window: (window.start, window.name)), sorted({window.start for window in found}, reverse=True)
 
     def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
         """Returns the longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
