@@ -308,6 +308,7 @@ def _controller_arguments(server: ApiServer) -> tuple[str, ...]:
         f"--kubeconfig={server.kubeconfig}",
         "--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller",
         "--leader-elect=false",
+        "--profiling=false",
         "--secure-port=0",
         f"--service-account-private-key-file={server.directory}/service-account.key",
     )

@@ -97,8 +97,8 @@ def _controller_manager(site: Site) -> Component:
     kubeconfig, pair = site.where.kubeconfig("kube-controller-manager"), site.pair("ca", "kube-controller-manager")
     argv = [
         site.programs.path("kube-controller-manager"), f"--controllers={','.join(CONTROLLERS)}",
-        f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
-        "--use-service-account-credentials", f"--service-account-private-key-file={site.service_accounts.key}",
+        f"--kubeconfig={kubeconfig}", "--use-service-account-credentials",
+        f"--service-account-private-key-file={site.service_accounts.key}",
         f"--cluster-signing-kube-apiserver-client-cert-file={site.authority('ca')}",
         f"--cluster-signing-kube-apiserver-client-key-file={site.where.pki / 'ca.key'}",
         f"--cluster-signing-duration={site.options.node_certificates}s",

@@ -1,5 +1,6 @@
 """The local control plane itself: real etcd, kube-apiserver and controller manager, without Lattice's daemons."""
 
+import base64
 import contextlib
 import dataclasses
 import json
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +141,35 @@ def test_a_namespace_that_is_deleted_goes_with_all_that_it_owned(bare: Instance)
             return all(item["metadata"]["name"] != "passing" for item in cluster.list(resources.NAMESPACES).items)
 
         until(gone, within=20, what="the end of the namespace")
+
+
+def test_what_is_owned_goes_with_its_owner(bare: Instance) -> None:
+    with bare.cluster() as cluster:
+        owner = cluster.create(resources.CONFIG_MAPS, {"metadata": {"name": "owner"}}, "default")
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+        cluster.create(resources.CONFIG_MAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}}, "default")
+        cluster.create(resources.CONFIG_MAPS, {"metadata": {"name": "free"}}, "default")
+        cluster.delete(resources.CONFIG_MAPS, "owner", "default")
+
+        def left() -> set[str]:
+            return {"owned", "free"} & {item["metadata"]["name"] for item in cluster.list(resources.CONFIG_MAPS, "default").items}
+
+        until(lambda: left() == {"free"}, within=20, what="the end of what is owned")
+        cluster.delete(resources.CONFIG_MAPS, "free", "default")
+
+
+def test_a_service_account_stands_in_each_namespace_and_gets_a_token_for_a_secret_of_its_own(bare: Instance) -> None:
+    body = {
+        "metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"}},
+        "type": "kubernetes.io/service-account-token",
+    }
+    with bare.cluster() as cluster:
+        until(lambda: cluster.get(resources.SERVICE_ACCOUNTS, "default", "default"), within=20, what="the service account")
+        cluster.create(resources.SECRETS, body, "default")
+        data: Any = until(lambda: cluster.get(resources.SECRETS, "token", "default").get("data"), within=20, what="the token")
+        assert base64.b64decode(data["ca.crt"]) == bare.site().authority("ca").read_bytes()
+        assert set(data) == {"ca.crt", "namespace", "token"}
+        cluster.delete(resources.SECRETS, "token", "default")
 
 
 @pytest.mark.parametrize("component", ["etcd", "kube-apiserver", "kube-controller-manager", "relay"])
