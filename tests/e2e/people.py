@@ -1,17 +1,23 @@
-"""What a person does in an end-to-end test: kubectl and lattice as programs, with that person's kubeconfig."""
+"""What a person does in an end-to-end test: kubectl and lattice as programs, with that person's kubeconfig.
+
+Looking again and again is no program: it asks the API server with the same kubeconfig, as a start of kubectl costs a hundred answers.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lattice.kube import kubeconfig
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import ALLOCATIONS
 from lattice_dev.instance import Instance
 from tests.e2e.waiting import PATIENCE, Seen, until
 
@@ -57,19 +63,25 @@ class Person:
 
     def get(self, name: str) -> dict[str, Any]:
         """The object."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", "alloc", name, "-n", self.namespace, "-o", "json").stdout)
-        return found
+        with self.cluster() as cluster:
+            return cluster.get(ALLOCATIONS, name, self.namespace)
+
+    def cluster(self) -> BlockingCluster:
+        """The API with this kubeconfig; who asks closes it."""
+        return BlockingCluster(kubeconfig.load(str(self.kubeconfig), None))
 
     def ended(self, name: str, *, within: float = 30) -> dict[str, Any]:
         """Its status once it is final."""
-        seen = Seen(lambda: self.get(name).get("status", {}), lambda status: status.get("phase") in FINAL)
-        status: dict[str, Any] = until(seen, within=within, every=0.2, what=f"the end of {name}")
-        return status
+        return self._status(name, lambda status: status.get("phase") in FINAL, within, f"the end of {name}")
 
     def phase(self, name: str, phase: str, *, within: float = 30) -> dict[str, Any]:
         """Its status once it shows this phase."""
-        seen = Seen(lambda: self.get(name).get("status", {}), lambda status: status.get("phase") == phase)
-        status: dict[str, Any] = until(seen, within=within, every=0.1, what=f"{name} {phase}")
+        return self._status(name, lambda status: status.get("phase") == phase, within, f"{name} {phase}")
+
+    def _status(self, name: str, test: Callable[[dict[str, Any]], bool], within: float, what: str) -> dict[str, Any]:
+        with self.cluster() as cluster:
+            seen = Seen(lambda: cluster.get(ALLOCATIONS, name, self.namespace).get("status", {}), test)
+            status: dict[str, Any] = until(seen, within=within, what=what)
         return status
 
 

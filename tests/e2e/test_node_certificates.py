@@ -1,4 +1,4 @@
-"""Certificates of nodes live two and a half minutes here: they are renewed by the API server's own flow, under work, and through kills."""
+"""Certificates of nodes live a hundred seconds here: they are renewed by the API server's own flow, under work, and through kills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.e2e.conftest import Room, new_instance, room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
-LIFE = 150
+LIFE = 100
 USES = {"api": "ca", "peer": "agents-ca"}
 
 
