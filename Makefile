@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= --durations=10
+# 1 runs the linters and the unit tests of `make check` one after the other.
+LANES ?= 2
 INSTANCE ?= default
 SEED ?= 1
 FAULT_KILLS ?= 1000
@@ -14,11 +16,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down check unit test integration faults bench bench-peers generate
+.PHONY: help setup up down check static unit test integration scenes faults-short faults bench bench-peers generate
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: VENV=$(VENV) PYTHON=$(PYTHON) INSTANCE=$(INSTANCE) SEED=$(SEED) FAULT_KILLS=$(FAULT_KILLS) LANES=$(LANES) PYTEST_FLAGS BENCH_FLAGS PIP_FLAGS"
 
 setup: $(STAMP) ## Make the virtual environment in VENV and install everything into it (only when pyproject.toml changed)
 
@@ -35,23 +37,31 @@ up: setup ## Bring a local control plane up from nothing and run the main job on
 down: setup ## Take the local control plane down; leaves no process, mount, namespace or file
 	$(BIN)/lattice-dev down --name $(INSTANCE)
 
-check: setup ## Lint, format, types, import contracts, drift of generated files, unit tests
+check: setup ## Lint, format, types, import contracts, drift of generated files, and beside them the unit tests
+	@$(MAKE) --no-print-directory --jobs=$(LANES) --output-sync=target static unit
+
+static: setup ## All of check but the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python -m lattice_dev.generate --check
-	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
 
 unit: setup ## Unit tests only
 	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
 
 test: unit integration ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
 
-integration: setup ## Contract, e2e and short seeded fault tests: what needs the real programs
+integration: setup ## Contract, e2e and short seeded fault tests, what needs the real programs
 	$(BIN)/lattice-dev build --helm
+	@$(MAKE) --no-print-directory scenes
+	@$(MAKE) --no-print-directory faults-short
+
+scenes: setup ## Contract and e2e tests only
 	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
+
+faults-short: setup ## Fault tests only, with 22 kills
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
 
 faults: setup ## The long fault run: FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
