@@ -1,4 +1,4 @@
-"""One instance for the scenarios of nodes, schedulers and plans; the fault run and the restored etcd have their own."""
+"""One instance for the scenarios of nodes, schedulers and plans, one whose etcd is restored; the fault run has its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.scene import QUICK_HEARTBEATS, Scene
+from tests.faults.scene import QUICK_HEARTBEATS, RESTORED_HEARTBEATS, Scene
 from tests.faults.site import Site, site
 
 
@@ -14,6 +14,13 @@ from tests.faults.site import Site, site
 def shared() -> Iterator[Site]:
     """Six nodes that are judged within seconds."""
     with site("scenes", nodes=6, nodes_config=QUICK_HEARTBEATS) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def restored() -> Iterator[Site]:
+    """Six nodes of an instance whose etcd goes back in time: each scenario leaves it sound."""
+    with site("restored", nodes=6, nodes_config=RESTORED_HEARTBEATS) as made:
         yield made
 
 

@@ -38,10 +38,15 @@ class Wish:
     lines: int
     walltime: int = 0
     cancel_after: float | None = None
+    held: bool = False
+    """It ends when it is told to, after `seconds` at the latest."""
 
     def body(self, namespace: str, script: Path, directory: Path) -> dict[str, Any]:
         """The object, complete: it needs no webhook."""
-        run = witness.command(script, directory, seconds=self.seconds, code=self.code, stubborn=self.stubborn, lines=self.lines)
+        told = witness.told(directory, self.name) if self.held else None
+        run = witness.command(
+            script, directory, seconds=self.seconds, code=self.code, stubborn=self.stubborn, lines=self.lines, told=told
+        )  # fmt: skip
         lifecycle = {"type": "Bounded", "walltime": f"{self.walltime or 300}s", "gracePeriod": "1s"}
         return {
             "apiVersion": "lattice.dev/v1alpha1",

@@ -25,8 +25,12 @@ from tests.faults.site import TENANT, Site
 LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "22")) >= 100
 QUICK_HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "6s", "gracePeriod": "300s"}
 """Silence is seen within seconds; that a busy machine takes its time to start an agent makes no node Down."""
+RESTORED_HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "6s", "gracePeriod": "8s"}
+"""Down after 14 s: so long a recovery gives nodes that nobody knows to register."""
 QUICK_DOWN = {"gracePeriod": "6s"}
 DOWN_SECONDS = 12.0
+HELD_SECONDS = 290.0
+"""Below the walltime of a witness: work that nobody tells to end fails its scene by how it ends."""
 _numbers = itertools.count(1)
 
 
@@ -40,16 +44,22 @@ class Scene:
     # -- work ------------------------------------------------------------------------------------------------
 
     def submit(
-        self, *, nodes: int = 1, seconds: float = 1.0, code: int = 0, walltime: int = 0, on: str = "", stubborn: bool = False
+        self, *, nodes: int = 1, seconds: float | None = 1.0, code: int = 0, walltime: int = 0, on: str = "", stubborn: bool = False
     ) -> str:
-        """Work that alice submits; `on` names the nodes that it may have. Answers its name."""
-        wish = Wish(f"s{next(_numbers):04d}", nodes, seconds, code, stubborn, 1, walltime)
+        """Submits work as alice and answers its name; `on` names the nodes that it may have, `seconds` None runs until `finish`."""
+        held = seconds is None
+        wish = Wish(f"s{next(_numbers):04d}", nodes, HELD_SECONDS if seconds is None else seconds, code, stubborn, 1, walltime, held=held)
         body = wish.body(TENANT, self.here.script, self.here.directory)
         if on:
             body["spec"]["resources"]["constraints"] = {"nodeList": on}
         with self.here.alice() as cluster:
             cluster.create(ALLOCATIONS, body, TENANT)
         return wish.name
+
+    def finish(self, *names: str) -> None:
+        """Lets work that was submitted without seconds end, wherever it runs or will run."""
+        for name in names:
+            witness.told(self.here.directory, name).touch()
 
     def get(self, name: str) -> Allocation:
         """The allocation as it stands."""

@@ -15,28 +15,29 @@ from lattice.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS
 from lattice.lifecycle.settle import is_final
 from tests.e2e.waiting import Seen, until
 from tests.faults.scene import Scene, administrator
-from tests.faults.site import site
-from tests.faults.test_restore import HEARTBEATS, check, condition_of, histories, once, pages, restore, take_snapshot
+from tests.faults.site import Site
+from tests.faults.test_restore import check, condition_of, histories, once, pages, restore, take_snapshot
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(900)]
 
 NO_COMMIT = "no-recovery-is-committed"
 
 
-@pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
-    """An instance for both: each leaves it sound."""
-    with site("recoveries", nodes=6, nodes_config=HEARTBEATS) as made:
-        yield Scene(made)
+@pytest.fixture
+def scene(restored: Site) -> Scene:
+    """The instance whose etcd is restored, whole."""
+    made = Scene(restored)
+    made.whole()
+    return made
 
 
 def test_a_recovery_whose_leaders_are_killed_in_the_middle_is_finished_by_the_next_one(scene: Scene) -> None:
-    scene.whole()
-    lost, runs = scene.submit(seconds=12, code=4, on="nid001"), scene.submit(seconds=240, code=6, on="nid002")
+    lost, runs = scene.submit(seconds=None, code=4, on="nid001"), scene.submit(seconds=None, code=6, on="nid002")
     for name in (lost, runs):
         scene.running(name)
-    waits, starts = scene.submit(seconds=2, code=5, on="nid001"), scene.submit(seconds=240, code=7, on="nid001")
+    waits, starts = scene.submit(seconds=2, code=5, on="nid001"), scene.submit(seconds=None, code=7, on="nid001")
     snapshot = take_snapshot(scene)
+    scene.finish(lost)
     assert scene.ends([lost, waits]) == [("TaskFailed", 4, 1), ("TaskFailed", 5, 1)]
     scene.running(starts)
     recoveries = scene.here.ledger().recoveries
@@ -56,22 +57,22 @@ def test_a_recovery_whose_leaders_are_killed_in_the_middle_is_finished_by_the_ne
     scene.instance.start("scheduler")
     until(Seen(lambda: scene.here.ledger().recoveries, lambda count: count == recoveries + 1), within=90, what="the commit")
     assert histories(scene, [lost, waits]) == {lost: once("TaskFailed", 4), waits: once("TaskFailed", 5)}
-    assert histories(scene, [runs, starts], within=300) == {runs: once("TaskFailed", 6), starts: once("TaskFailed", 7)}
+    scene.finish(runs, starts)
+    assert histories(scene, [runs, starts]) == {runs: once("TaskFailed", 6), starts: once("TaskFailed", 7)}
     assert scene.here.ledger().recoveries == recoveries + 1, "it is not done a second time"
     check(scene)
 
 
 def test_two_restores_in_a_row_to_before_a_node_registered_while_agents_are_restarted(scene: Scene) -> None:
-    scene.whole()
     scene.instance.stop("agent-nid006")
     with scene.here.admin() as cluster:
         cluster.patch(NODES, "nid006", {"metadata": {"annotations": {"lattice.dev/really-delete": "yes"}}})
         cluster.delete(NODES, "nid006")
         with contextlib.suppress(NotFound):
             cluster.delete(LEASES, "nid006", "lattice-node-lease")
-    before = scene.submit(seconds=150, code=3, on="nid005")
+    before = scene.submit(seconds=None, code=3, on="nid005")
     scene.running(before)
-    ended, runs = (scene.submit(seconds=seconds, code=code, on="nid[005-006]") for seconds, code in ((1, 5), (150, 9)))
+    ended, runs = (scene.submit(seconds=seconds, code=code, on="nid[005-006]") for seconds, code in ((1, 5), (None, 9)))
     snapshot = take_snapshot(scene)
     again = snapshot.with_name("etcd-snapshot-again")
     shutil.copytree(snapshot, again)
@@ -88,7 +89,8 @@ def test_two_restores_in_a_row_to_before_a_node_registered_while_agents_are_rest
         scene.instance.start(f"agent-nid00{number + 1}")
         assert "Recovered" in administrator(scene).lattice("admin", "ledger", "recover", "--yes", "--timeout", "120s").stdout
         assert histories(scene, [ended]) == {ended: once("TaskFailed", 5)}
-    assert histories(scene, [before, runs], within=240) == {before: once("TaskFailed", 3), runs: once("TaskFailed", 9)}
+    scene.finish(before, runs)
+    assert histories(scene, [before, runs]) == {before: once("TaskFailed", 3), runs: once("TaskFailed", 9)}
     check(scene)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,28 +17,26 @@ from lattice.accounting.charges import Charge
 from lattice.accounting.records import read_rows
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
+from lattice.kube.resources import ALLOCATIONS, LEASES, LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
 from lattice.lifecycle.settle import is_final
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
 from lattice_dev import processes
 from tests.e2e.waiting import Seen, until
-from tests.faults.rivals import another
+from tests.faults.rivals import LEASE, NAMESPACE, RELEASED, another
 from tests.faults.scene import Scene, administrator, end_of
-from tests.faults.site import TENANT, site
+from tests.faults.site import TENANT, Site
 from tests.faults.test_cluster import unprotected
 
 pytestmark = [pytest.mark.faults, pytest.mark.root, pytest.mark.timeout(600)]
 
-HEARTBEATS = {"heartbeatInterval": "1s", "heartbeatTimeout": "6s", "gracePeriod": "8s"}
-"""Down after 14 s: so long a recovery gives nodes that nobody knows to register."""
-
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    """An instance of its own: what is done to its etcd concerns everything."""
-    with site("restored", nodes=6, nodes_config=HEARTBEATS) as made:
-        yield Scene(made)
+def scene(restored: Site) -> Scene:
+    """The instance whose etcd is restored, whole."""
+    made = Scene(restored)
+    made.whole()
+    return made
 
 
 @dataclass(frozen=True)
@@ -95,21 +93,22 @@ def test_after_etcd_was_restored_every_attempt_is_told_as_it_was_and_nothing_run
     here = scene.here
     before = scene.submit(seconds=1, code=3)
     assert scene.ends([before]) == [("TaskFailed", 3, 1)]
-    good, bad = scene.submit(seconds=12, code=0, on="nid001"), scene.submit(seconds=12, code=7, on="nid002")
-    wide = scene.submit(nodes=2, seconds=12, code=0, on="nid[003-004]")
-    through, unseen = scene.submit(seconds=75, code=9, on="nid005"), scene.submit(seconds=30, code=6, on="nid006")
+    good, bad = scene.submit(seconds=None, code=0, on="nid001"), scene.submit(seconds=None, code=7, on="nid002")
+    wide = scene.submit(nodes=2, seconds=None, code=0, on="nid[003-004]")
+    through, unseen = scene.submit(seconds=None, code=9, on="nid005"), scene.submit(seconds=None, code=6, on="nid006")
     for name in (good, bad, wide, through, unseen):
         scene.running(name)
     then_good, then_bad = scene.submit(seconds=4, code=0, on="nid001"), scene.submit(seconds=4, code=5, on="nid002")
-    adopted, waits = scene.submit(nodes=2, seconds=70, code=4, on="nid[003-004]"), scene.submit(seconds=1, code=8, on="nid005")
+    adopted, waits = scene.submit(nodes=2, seconds=None, code=4, on="nid[003-004]"), scene.submit(seconds=1, code=8, on="nid005")
     snapshot = take_snapshot(scene)
+    scene.finish(good, bad, wide)
     assert scene.ends([good, bad, wide]) == [("Completed", 0, 1), ("TaskFailed", 7, 1), ("Completed", 0, 1)]
     assert scene.ends([then_good, then_bad]) == [("Completed", 0, 1), ("TaskFailed", 5, 1)]
     scene.running(adopted)
     orphan = scene.running(scene.submit(seconds=300, on="nid001"))
     scene.instance.restart("agent-nid002")
     seq = here.ledger().seq
-    restore(scene, snapshot, until_ended=[(scene.get(unseen), "nid006")])
+    restore(scene, snapshot, ends_unseen=[(scene.get(unseen), "nid006")])
 
     until(Seen(lambda: condition_of(scene), lambda said: "LedgerWentBack" in said), within=60, what="LedgerWentBack")
     fresh: str = until(lambda: submitted(scene), within=20, what="a submission")
@@ -120,6 +119,7 @@ def test_after_etcd_was_restored_every_attempt_is_told_as_it_was_and_nothing_run
     recovered = administrator(scene).lattice("admin", "ledger", "recover", "--yes", "--timeout", "90s")
     assert "Recovered" in recovered.stdout
     assert here.ledger().seq > seq
+    scene.finish(through, adopted)
     told = histories(scene, [before, good, bad, wide, through, unseen, then_good, then_bad, adopted, waits, fresh])
     assert told == {
         before: once("TaskFailed", 3), good: once("Completed", 0), bad: once("TaskFailed", 7), wide: once("Completed", 0, nodes=2),
@@ -149,15 +149,18 @@ def test_a_scheduler_that_lives_through_a_restore_says_so_though_it_has_nothing_
             cluster.patch(ALLOCATIONS, runs, {"spec": {"cancel": {"reason": "seen enough"}}}, TENANT)
         assert scene.ends([runs]) == [("Cancelled", 143, 1)]
         check(scene)
+    with scene.here.admin() as cluster:
+        cluster.patch(LEASES, LEASE, RELEASED, NAMESPACE)  # it would last on
     scene.instance.start("scheduler")
 
 
 def test_work_of_a_node_that_is_away_is_held_until_it_tells_what_it_knows(scene: Scene) -> None:
     here = scene.here
-    lost = scene.submit(seconds=10, code=4, on="nid001")
+    lost = scene.submit(seconds=None, code=4, on="nid001")
     scene.running(lost)
     waits = scene.submit(seconds=2, code=5, on="nid001")
     snapshot = take_snapshot(scene)
+    scene.finish(lost)
     assert scene.ends([lost, waits]) == [("TaskFailed", 4, 1), ("TaskFailed", 5, 1)]
     anywhere = scene.submit(seconds=1, code=0)
     scene.ends([anywhere])
@@ -175,7 +178,8 @@ def test_work_of_a_node_that_is_away_is_held_until_it_tells_what_it_knows(scene:
     )  # fmt: skip
     new: str = until(lambda: submitted(scene), within=20, what="a submission")
     assert scene.ends([new]) == [("Completed", 0, 1)], "what was made after the restore is not held"
-    time.sleep(16.0)
+    scene.becomes("nid001", "Down")
+    time.sleep(2.0)
     assert not is_final(scene.get(lost).status), "its node is Down, and may know its end"
     scene.instance.start("agent-nid001")
     assert histories(scene, [lost, waits]) == {lost: once("TaskFailed", 4), waits: once("TaskFailed", 5)}
@@ -187,21 +191,23 @@ def test_work_of_a_node_that_is_away_is_held_until_it_tells_what_it_knows(scene:
 
 def test_a_ledger_and_a_node_index_that_are_gone_are_made_again_from_what_nodes_and_plans_say(scene: Scene) -> None:
     here = scene.here
-    runs, away = scene.submit(seconds=60, code=3, on="nid001"), scene.submit(seconds=60, code=4, on="nid002")
+    runs, away = scene.submit(seconds=None, code=3, on="nid001"), scene.submit(seconds=None, code=4, on="nid002")
     for name in (runs, away):
         scene.running(name)
     waits = scene.submit(seconds=1, code=5, on="nid001")
     indices = here.names()
+    log = scene.instance.where.logs / "scheduler.log"
+    before = len(log.read_text())
     scene.instance.stop("agent-nid002")
     with scene.here.admin() as cluster, unprotected(cluster):
         until(lambda: deleted(cluster, LEDGERS) and deleted(cluster, NODE_INDEXES), within=20, every=0.2, what="the deletions")
-    log = scene.instance.where.logs / "scheduler.log"
-    until(lambda: "there is no ledger, and" in log.read_text(), within=70, what="the scheduler's word")
+    until(lambda: "there is no ledger, and" in log.read_text()[before:], within=70, what="the scheduler's word")
     recovered = administrator(scene).lattice("admin", "ledger", "recover", "--yes", "--timeout", "90s")
     assert "Recovered" in recovered.stdout
     assert here.names() == indices
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in log.read_text()[before:]
     scene.instance.start("agent-nid002")
+    scene.finish(runs, away)
     assert histories(scene, [runs, away, waits]) == {
         runs: once("TaskFailed", 3), away: once("TaskFailed", 4), waits: once("TaskFailed", 5),
     }  # fmt: skip
@@ -238,11 +244,12 @@ def take_snapshot(scene: Scene) -> Path:
     return copy
 
 
-def restore(scene: Scene, snapshot: Path, *, until_ended: Sequence[tuple[Allocation, str]] = ()) -> None:
+def restore(scene: Scene, snapshot: Path, *, ends_unseen: Sequence[tuple[Allocation, str]] = ()) -> None:
     """Puts the older data in the place of the newer; meanwhile this work ends unseen."""
     scene.instance.stop("kube-apiserver")
     scene.instance.stop("etcd")
-    until(lambda: not any(scene.alive(allocation, node) for allocation, node in until_ended), within=60, what="ends without API server")
+    scene.finish(*(allocation.metadata.name for allocation, _ in ends_unseen))
+    until(lambda: not any(scene.alive(allocation, node) for allocation, node in ends_unseen), within=60, what="ends without API server")
     data = scene.instance.where.directory / "etcd"
     shutil.rmtree(data)
     snapshot.rename(data)

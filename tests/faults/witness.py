@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPT = """#!/bin/bash
-# WITNESS SECONDS CODE STUBBORN LINES
+# WITNESS SECONDS CODE STUBBORN LINES [FILE that ends it earlier]
 file=$1/$LATTICE_NODENAME
 me="$LATTICE_ALLOC_ID $LATTICE_ATTEMPT $LATTICE_NODENAME $LATTICE_PROCID"
 [ "$4" = stubborn ] && trap '' TERM
@@ -22,7 +22,11 @@ exec 9>>"$file.lock"
 flock -n 9 || echo "$me overlap" >>"$file"
 echo "$me start $EPOCHREALTIME" >>"$file"
 for ((line = 1; line <= $5; line++)); do echo "line $line of $5"; done
-sleep "$2" || kill -KILL $$
+if [ -z "$6" ]; then
+  sleep "$2" || kill -KILL $$
+else
+  until [ -e "$6" ] || ((SECONDS >= ${2%.*})); do sleep 0.2 || kill -KILL $$; done
+fi
 echo "$me exit $3 $EPOCHREALTIME" >>"$file"
 exit "$3"
 """
@@ -45,6 +49,7 @@ def install(home: Path, uid: int) -> tuple[Path, Path]:
     """Lays the script and the directory of the witnesses down, owned by the user; answers both."""
     directory, script = home / "witness", home / "witness.sh"
     directory.mkdir(exist_ok=True)
+    told(directory, "").mkdir(exist_ok=True)
     script.write_text(SCRIPT)
     script.chmod(0o755)
     for path in (directory, script):
@@ -52,9 +57,17 @@ def install(home: Path, uid: int) -> tuple[Path, Path]:
     return script, directory
 
 
-def command(script: Path, directory: Path, *, seconds: float, code: int, stubborn: bool = False, lines: int = 0) -> str:
-    """The entrypoint of a task that lives so long and ends so."""
-    return f"{script} {directory} {seconds:.2f} {code} {'stubborn' if stubborn else 'meek'} {lines}"
+def told(directory: Path, name: str) -> Path:
+    """The file that ends this work of the instance, once it is there."""
+    return directory.with_name("told") / name
+
+
+def command(
+    script: Path, directory: Path, *, seconds: float, code: int, stubborn: bool = False, lines: int = 0, told: Path | None = None
+) -> str:
+    """The entrypoint of a task that lives so long, or until the file `told` is there, and ends so."""
+    until = f" {told}" if told else ""
+    return f"{script} {directory} {seconds:.2f} {code} {'stubborn' if stubborn else 'meek'} {lines}{until}"
 
 
 def read(directory: Path) -> list[Testimony]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -56,6 +58,21 @@ def test_a_doubled_or_overlapping_task_is_a_fault(lines: tuple[str, ...], fault:
 def test_a_line_that_no_witness_writes_is_refused() -> None:
     with pytest.raises(ValueError, match="no witness"):
         witness.parse("a 1 n1 0 exit 3")
+
+
+def test_a_task_ends_after_its_seconds_or_as_soon_as_it_is_told(tmp_path: Path) -> None:
+    script, directory = witness.install(tmp_path, os.getuid())
+    end = witness.told(directory, "held")
+    me = {**os.environ, "LATTICE_ALLOC_ID": "a", "LATTICE_ATTEMPT": "1", "LATTICE_NODENAME": "n1", "LATTICE_PROCID": "0"}
+    by_itself = witness.command(script, directory, seconds=0.0, code=3, told=end).split()
+    assert subprocess.run(by_itself, env=me, check=False).returncode == 3
+    by_word = witness.command(script, directory, seconds=60.0, code=4, told=end).split()
+    with subprocess.Popen(by_word, env=me) as task:
+        with pytest.raises(subprocess.TimeoutExpired):
+            task.wait(0.5)
+        end.touch()
+        assert task.wait(30) == 4
+    assert [one.code for one in witness.read(directory) if one.word == "exit"] == [3, 4]
 
 
 # -- the ledger's history ------------------------------------------------------------------------------------------------
