@@ -149,7 +149,7 @@ class Backlog(NamedTuple):
     """Tenants and users of the waiting work."""
 
 
-class Told(NamedTuple):
+class SharesRead(NamedTuple):
     """The answers of `Shares` in one scoring call: standings by tenant, and for each person the user's share of all usage."""
 
     standings: Mapping[str, Standing]
@@ -161,7 +161,7 @@ class Told(NamedTuple):
     """The budget multiplier of a person, where it differs from the tenant's."""
 
 
-NOTHING_TOLD: Final = Told({}, (), (), {}, {})
+NOTHING_READ: Final = SharesRead({}, (), (), {}, {})
 
 
 class Scores(Sequence[Score]):
@@ -221,7 +221,7 @@ class Scoring:
     """The price of electricity in [0, 1]; None: unknown."""
     running_gpu_hours: float = 0.0
     """GPU-hours of all holders of nodes, as `running` last counted them."""
-    told: Told = NOTHING_TOLD
+    shares_read: SharesRead = NOTHING_READ
     """The answers of `shares` in the last call."""
     timed: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Encloses the computation of the totals of a vcluster that has candidates: the shell's stopwatch, for pure code asks no clock."""
@@ -346,7 +346,7 @@ class Scoring:
         people = tuple(columns.people)
         by_person = zip(people, terms.multipliers, strict=True)
         others = {one: by for one, by in by_person if by != terms.standings[one[0]].multiplier}
-        self.told = Told(terms.standings, people, terms.usages, terms.with_work, others)
+        self.shares_read = SharesRead(terms.standings, people, terms.usages, terms.with_work, others)
         return list(terms.multipliers), [weights.fair_share * fair + common for fair in terms.fair_shares]
 
 

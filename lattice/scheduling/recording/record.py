@@ -158,7 +158,7 @@ def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
-    standings, people, usages, with_work, multipliers = scoring.told
+    standings, people, usages, with_work, multipliers = scoring.shares_read
     of_users = {(tenant, user): usage for (tenant, user, _), usage in zip(people, usages, strict=True)}
     scored = replace(moment.scored, standings=dict(standings), shares=of_users, with_work=dict(with_work), multipliers=dict(multipliers))
     return replace(moment, scored=scored)
