@@ -131,29 +131,29 @@ class QueryService:
         async with self._turn:
             if uid not in self._pending.candidates:
                 raise explanation.not_pending()
-            glimpse = self._glimpse()
-            return await _aside(lambda: PlannerQueries(glimpse, reader).why(uid))
+            snapshot = self._snapshot()
+            return await _aside(lambda: PlannerQueries(snapshot, reader).why(uid))
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """Returns what would become of these, in this order."""
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         async with self._turn:
-            glimpse = self._glimpse(asked)
-            inquiry = await _aside(lambda: PlannerQueries(glimpse, reader))
-            outcomes = await _aside(lambda: inquiry.rehearsed(asked))
-        bound = await _aside(lambda: _bound(inquiry.context, outcomes)) if optimal else None
+            snapshot = self._snapshot(asked)
+            planner = await _aside(lambda: PlannerQueries(snapshot, reader))
+            outcomes = await _aside(lambda: planner.planned_outcomes(asked))
+        bound = await _aside(lambda: _bound(planner.context, outcomes)) if optimal else None
         mine = {candidate.uid for candidate in asked}
         waiting = [one for one in outcomes if one.candidate.uid in mine and isinstance(one, Waiting) and may_ever(one)]
         supposed = await self._starts.suppose(waiting) if waiting else {}
         async with self._turn:
-            plans = await _aside(lambda: inquiry.prospects(asked, outcomes, supposed))
-        return Plan(schema=PLAN_SCHEMA, at=format_time(glimpse.moment.now), allocations=plans, optimal=bound)
+            plans = await _aside(lambda: planner.plans_for(asked, outcomes, supposed))
+        return Plan(schema=PLAN_SCHEMA, at=format_time(snapshot.moment.now), allocations=plans, optimal=bound)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
         """Returns the queue of a vcluster; empty: of all."""
         async with self._reading:
-            glimpse, known = self._glimpse(), list(self._vclusters)
-            return await _aside(lambda: queues(glimpse, known, reader, limit, vcluster))
+            snapshot, known = self._snapshot(), list(self._vclusters)
+            return await _aside(lambda: queues(snapshot, known, reader, limit, vcluster))
 
     async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
         """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
@@ -195,7 +195,7 @@ class QueryService:
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
-    def _glimpse(self, asked: Sequence[Candidate] = ()) -> QuerySnapshot:
+    def _snapshot(self, asked: Sequence[Candidate] = ()) -> QuerySnapshot:
         """Returns what the scheduler knows at this moment; `asked` is asked about beside what waits."""
         waiting = list(self._pending.candidates.values())
         moment = take_query_snapshot(self._state, waiting, self._clock.now(), asked)

@@ -20,7 +20,7 @@ from lattice.scheduling.queries.answers import Change, Planned, Preemption, Queu
 from lattice.scheduling.queries.changes import changes
 from lattice.scheduling.queries.context import ABOUT_NODES, Expected, QueryContext
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.what_if import may_ever, prospects, rehearsed
+from lattice.scheduling.queries.what_if import may_ever, planned_outcomes, plans_for
 from lattice.scheduling.recording.record import Snapshot, rebuild
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import Move
@@ -64,22 +64,22 @@ class QuerySnapshot:
         )
 
 
-def queues(glimpse: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
+def queues(snapshot: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
     """Returns the queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
-    moment = glimpse.moment
+    moment = snapshot.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
     shown.resume(moment.promises, moment.heirs)
-    return queueing.queues(glimpse.context(shown), vclusters, reader, limit, only=only)
+    return queueing.queues(snapshot.context(shown), vclusters, reader, limit, only=only)
 
 
 class PlannerQueries:
     """Answers one reader's questions to the planner from one snapshot."""
 
-    def __init__(self, glimpse: QuerySnapshot, reader: Reader) -> None:
-        self._glimpse = glimpse
+    def __init__(self, snapshot: QuerySnapshot, reader: Reader) -> None:
+        self._snapshot = snapshot
         self._reader = reader
-        self.context = glimpse.context(rebuild(glimpse.moment))
+        self.context = snapshot.context(rebuild(snapshot.moment))
 
     def why(self, uid: str) -> Why:
         """Returns the answer to `why`; raises NotFound where the allocation is not pending."""
@@ -90,12 +90,12 @@ class PlannerQueries:
         found, victims = self._changes(candidate), self._victims(waiting)
         return explanation.why(context, uid, self._reader, changes=found, preemption=victims)
 
-    def rehearsed(self, asked: Sequence[Candidate]) -> list[Outcome]:
+    def planned_outcomes(self, asked: Sequence[Candidate]) -> list[Outcome]:
         """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now."""
-        return rehearsed(self.context, asked)
+        return planned_outcomes(self.context, asked)
 
-    def prospects(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
-        """Returns one plan for each candidate, from the outcomes of `rehearsed` and the forecasts for those that wait."""
+    def plans_for(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
+        """Returns one plan for each candidate, from the outcomes of `planned_outcomes` and the forecasts for those that wait."""
         mine = {candidate.uid for candidate in asked}
         found = {one.candidate.uid: one for one in outcomes if one.candidate.uid in mine}
         waiting = [one for one in found.values() if isinstance(one, Waiting)]
@@ -104,7 +104,7 @@ class PlannerQueries:
         victims = {one.candidate.uid: self._victims(one) for one in waiting[:MOST_CHANGED] if may_ever(one)}
         chosen = {uid: one for uid, one in victims.items() if one is not None}
         context = replace(self.context, expected={**self.context.expected, **supposed})
-        return prospects(context, asked, found, self._reader, changes=sought, preemptions=chosen)
+        return plans_for(context, asked, found, self._reader, changes=sought, preemptions=chosen)
 
     def _changes(self, candidate: Candidate) -> Sequence[Change]:
         """Returns the smallest changes of the request that would start it now."""
@@ -113,19 +113,19 @@ class PlannerQueries:
         queues: dict[str, list[Candidate]] = {}
         for one in context.candidates.values():
             queues.setdefault(one.vcluster, []).append(one)
-        return changes(context.state, candidate, context.now, types, self._glimpse.open_to.get(candidate.tenant, ()), queues)
+        return changes(context.state, candidate, context.now, types, self._snapshot.open_to.get(candidate.tenant, ()), queues)
 
     def _victims(self, waiting: Waiting) -> Preemption | None:
         """Returns the preemption that would start it; None where it does not wait for nodes."""
         if waiting.reason not in ABOUT_NODES:
             return None
-        candidate, context, glimpse = waiting.candidate, self.context, self._glimpse
+        candidate, context, snapshot = waiting.candidate, self.context, self._snapshot
         within = preemption_scope(context.state, candidate, context.now)
         eligible = within.eligible()
-        holders = [replace(holder, burst=holder.tenant in glimpse.bursting) for holder in context.holders.values()]
+        holders = [replace(holder, burst=holder.tenant in snapshot.bursting) for holder in context.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)
         found = preemption(
             candidate, holders, within.nodes, eligible, within.free(eligible), context.state.policies, context.now,
-            score=score.total, limits=glimpse.limits,
+            score=score.total, limits=snapshot.limits,
         )  # fmt: skip
         return explanation.sacrifice(context, found, self._reader)

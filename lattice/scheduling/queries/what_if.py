@@ -48,7 +48,7 @@ MOST_INFLUENTIAL: Final = 1000
 """Most pending work, the first in order, that a what-if considers."""
 
 
-def prospects(
+def plans_for(
     context: QueryContext,
     asked: Sequence[Candidate],
     outcomes: Mapping[str, Outcome],
@@ -59,7 +59,7 @@ def prospects(
 ) -> list[Planned]:
     """Returns one plan for each candidate, in this order: each is planned as if those before it were submitted too.
 
-    `outcomes` are those of `rehearsed`, by uid; `changes` and `preemptions` the results for those that wait, by uid.
+    `outcomes` are those of `planned_outcomes`, by uid; `changes` and `preemptions` the results for those that wait, by uid.
     """
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
@@ -85,7 +85,7 @@ def prospects(
     return plans
 
 
-def rehearsed(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
+def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
     """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now, and undoes the cycles.
 
     Ranges have the nodes that they would get, as after the turns of a cycle.

@@ -33,7 +33,7 @@ from lattice.scheduling.queries.context import QueryContext, census, eligible_no
 from lattice.scheduling.queries.explanation import sacrifice, why
 from lattice.scheduling.queries.queueing import queues
 from lattice.scheduling.queries.readers import OTHER_TENANTS, YOU, YOUR_TENANT, Reader
-from lattice.scheduling.queries.what_if import prospects, rehearsed
+from lattice.scheduling.queries.what_if import planned_outcomes, plans_for
 from lattice.units import format_time
 from tests.build import node, uid
 from tests.unit.scheduling.moments import ALICE, MARK, NOW, OPERATOR, VCLUSTERS, holding, moment, moments, pending
@@ -44,7 +44,7 @@ SCHEMAS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "schemas"
 def trial(context: QueryContext, asked: Sequence[Candidate]) -> dict[str, Outcome]:
     """The outcome of each by uid, were they submitted now."""
     mine = {candidate.uid for candidate in asked}
-    return {outcome.candidate.uid: outcome for outcome in rehearsed(context, asked) if outcome.candidate.uid in mine}
+    return {outcome.candidate.uid: outcome for outcome in planned_outcomes(context, asked) if outcome.candidate.uid in mine}
 
 
 def strict(schema: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def checked(answer: Part) -> dict[str, Any]:
 
 
 def planned(context: QueryContext, *asked: Any, reader: Reader = ALICE) -> Plan:
-    plans = prospects(context, asked, trial(context, asked), reader)
+    plans = plans_for(context, asked, trial(context, asked), reader)
     return Plan(schema=PLAN_SCHEMA, at=format_time(context.now), allocations=plans)
 
 

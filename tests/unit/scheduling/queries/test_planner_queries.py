@@ -11,7 +11,7 @@ from lattice.scheduling.preemption.victims import PreemptionLimits
 from lattice.scheduling.queries.changes import changes
 from lattice.scheduling.queries.context import QueryContext
 from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnapshot, queues
-from lattice.scheduling.queries.what_if import rehearsed
+from lattice.scheduling.queries.what_if import planned_outcomes
 from lattice.scheduling.recording.codec import encoded
 from lattice.scheduling.recording.record import rebuild, take_query_snapshot, take_snapshot
 from tests.unit.scheduling.moments import ALICE, NOW, OPERATOR, VCLUSTERS, moments
@@ -64,26 +64,26 @@ def test_questions_leave_the_scheduler_as_it_was_and_find_what_it_would_find_its
             if not isinstance(outcome, Waiting):
                 state.drop_holder(outcome.candidate.uid)
     before, last_reservations = take_snapshot(state, "", (), now, 0), dict(state.last_reservations)
-    inquiry = PlannerQueries(glimpse_of(context), OPERATOR)
+    planner = PlannerQueries(glimpse_of(context), OPERATOR)
     asked = list(context.candidates.values())
-    answers = {one.uid: inquiry.why(one.uid) for one in asked}
-    outcomes = inquiry.rehearsed(asked)
+    answers = {one.uid: planner.why(one.uid) for one in asked}
+    outcomes = planner.planned_outcomes(asked)
     assert take_snapshot(state, "", (), now, 0) == before
     assert state.last_reservations == last_reservations
-    inquiry.context.state.validate()
+    planner.context.state.validate()
     queued = {name: [each for each in asked if each.vcluster == name] for name in VCLUSTERS}
     for one in asked:
         assert answers[one.uid].changes == list(changes(state, one, now, queues=queued))
-    assert encoded(outcomes) == encoded(rehearsed(context, asked))
+    assert encoded(outcomes) == encoded(planned_outcomes(context, asked))
 
 
 @settings(max_examples=20, deadline=None)
 @given(moments())
 def test_a_queue_is_shown_as_it_stood_when_it_was_asked_for(context: QueryContext) -> None:
-    glimpse = glimpse_of(context)
-    shown = queues(glimpse, VCLUSTERS, ALICE, 100, "")
+    snapshot = glimpse_of(context)
+    shown = queues(snapshot, VCLUSTERS, ALICE, 100, "")
     for uid in list(context.state.holders):
         context.state.drop_holder(uid)
     context.state.set_windows(())
-    assert queues(glimpse, VCLUSTERS, ALICE, 100, "") == shown
+    assert queues(snapshot, VCLUSTERS, ALICE, 100, "") == shown
     assert sum(queue.pending for queue in shown.vclusters) == len(context.candidates)
