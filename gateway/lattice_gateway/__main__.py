@@ -145,7 +145,7 @@ class Gateway:
 
 
 def build(settings: Settings, outside: Outside) -> Gateway:
-    """The gateway with everything that runs in it, not yet running."""
+    """Returns the gateway with everything that runs in it, not yet running."""
     return Gateway(settings, outside)
 
 

@@ -27,11 +27,11 @@ class Agents(Protocol):
     """The agents that output is read from."""
 
     def state(self, node: str) -> str:
-        """The node's state, empty when there is no such node."""
+        """Returns the node's state, empty when there is no such node."""
         raise NotImplementedError
 
     def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """The chunks that the node's agent sends; Retry, NotFound or Denied when it does not."""
+        """Returns the chunks that the node's agent sends; Retry, NotFound or Denied when it does not."""
         raise NotImplementedError
 
 
@@ -44,7 +44,7 @@ class AgentFiles:
     authority: str
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """The files as they are now."""
+        """Returns the files as they are now."""
         try:
             certificate, key, authority = (Path(path).read_bytes() for path in (self.certificate, self.key, self.authority))
         except OSError as error:
@@ -60,12 +60,12 @@ class GrpcAgents:
         self._files = files
 
     def state(self, node: str) -> str:
-        """The node's state, empty when there is no such node."""
+        """Returns the node's state, empty when there is no such node."""
         found = self._nodes.get(node)
         return found.status.state if found is not None else ""
 
     async def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """The chunks of one call; the agent's certificate must name the node."""
+        """Returns the chunks of one call; the agent's certificate must name the node."""
         address = self._address(node)
         options = [
             ("grpc.ssl_target_name_override", node),

@@ -28,7 +28,7 @@ def is_live(allocation: Allocation | None, attempt: int) -> bool:
 
 
 def present(status: AllocationStatus) -> Target | None:
-    """The present attempt, once it has nodes."""
+    """Returns the present attempt, once it has nodes."""
     scheduled = condition(status.conditions, SCHEDULED)
     if not status.nodes or status.attempt < 1 or (scheduled is not None and scheduled.status == "False"):
         return None
@@ -36,7 +36,7 @@ def present(status: AllocationStatus) -> Target | None:
 
 
 def newest(status: AllocationStatus) -> Target | None:
-    """The newest attempt that ever had nodes."""
+    """Returns the newest attempt that ever had nodes."""
     now = present(status)
     if now is not None:
         return now
@@ -46,7 +46,7 @@ def newest(status: AllocationStatus) -> Target | None:
 
 
 def named(status: AllocationStatus, attempt: int) -> Target | None:
-    """The attempt of this number, where its nodes are still known."""
+    """Returns the attempt of this number, where its nodes are still known."""
     now = present(status)
     if now is not None and now.attempt == attempt:
         return now
@@ -71,7 +71,7 @@ def at_once(allocation: Allocation, attempt: int) -> Target:
 
 
 def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
-    """The target on these of its nodes only (none named: all); Rejected when one of them is not its node."""
+    """Returns the target on these of its nodes only (none named: all); Rejected when one of them is not its node."""
     foreign = [node for node in nodes if node not in target.nodes]
     if foreign:
         raise Rejected(
@@ -81,7 +81,7 @@ def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
 
 
 def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
-    """The next attempt to follow after attempt `done`: the wanted one, or any later one that has nodes."""
+    """Returns the next attempt to follow after attempt `done`: the wanted one, or any later one that has nodes."""
     if wanted:
         return named(allocation.status, wanted) if done < wanted else None
     now = present(allocation.status)

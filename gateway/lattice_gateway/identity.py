@@ -35,7 +35,7 @@ class Authenticator:
         self._tokens: Memory[str, Identity | None] = Memory(clock, CACHE_SECONDS)
 
     async def identify(self, certificate: Mapping[str, Any] | None, authorization: str) -> Identity:
-        """The requester, by certificate before token; Denied (Unauthenticated) when neither tells."""
+        """Returns the requester, by certificate before token; Denied (Unauthenticated) when neither tells."""
         if certificate:
             return by_certificate(certificate)
         scheme, _, token = authorization.partition(" ")
@@ -59,7 +59,7 @@ class Authenticator:
 
 
 def by_certificate(certificate: Mapping[str, Any]) -> Identity:
-    """The identity of a verified certificate: the common name is the user, each organisation a group, as in Kubernetes."""
+    """Returns the identity of a verified certificate: the common name is the user, each organisation a group, as in Kubernetes."""
     names = [pair for part in certificate.get("subject", ()) for pair in part]
     users = [value for key, value in names if key == "commonName"]
     if not users or not users[0]:

@@ -40,7 +40,7 @@ class OutputLines:
 
     @property
     def position(self) -> float:
-        """The time from which a reconnect must read: the older of the two streams that have said something."""
+        """Returns the time from which a reconnect must read: the older of the two streams that have said something."""
         return min((stream.last for stream in self._streams.values() if stream.last), default=0.0)
 
     @property
@@ -54,7 +54,7 @@ class OutputLines:
             stream.skip = stream.at_last
 
     def feed(self, chunk: pb.LogChunk) -> list[Record]:
-        """The records of one chunk; the last line of it waits when it has no end yet."""
+        """Returns the records of one chunk; the last line of it waits when it has no end yet."""
         stream = self._streams.get(chunk.stream)
         if stream is None or self._had(stream, chunk):
             return []
@@ -75,11 +75,11 @@ class OutputLines:
         return records
 
     def flush(self) -> list[Record]:
-        """The unfinished lines, marked as parts."""
+        """Returns the unfinished lines, marked as parts."""
         return [record for stream in self._streams.values() for record in self._part(stream)]
 
     def finish(self) -> list[Record]:
-        """The last, unfinished lines; nothing follows."""
+        """Returns the last, unfinished lines; nothing follows."""
         for stream in self._streams.values():
             stream.text += stream.decoder.decode(b"", final=True)
         return self.flush()

@@ -24,7 +24,7 @@ class Memory(Generic[K, V]):
         self._entries: dict[K, tuple[float, V]] = {}
 
     def get(self, key: K) -> tuple[V] | None:
-        """The answer in a tuple, or None when there is none that is young enough."""
+        """Returns the answer in a tuple, or None when there is none that is young enough."""
         entry = self._entries.get(key)
         if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
             return None
@@ -51,7 +51,7 @@ class Kept(Generic[K, V]):
         self._bytes = 0
 
     def get(self, key: K) -> V | None:
-        """The answer, or None when there is none that is young enough."""
+        """Returns the answer, or None when there is none that is young enough."""
         entry = self._entries.get(key)
         if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
             return None
@@ -79,7 +79,7 @@ class Once(Generic[K, V]):
         self._running: dict[K, asyncio.Task[V]] = {}
 
     async def run(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """The answer of the question that is under way, or of a new one; who is cancelled does not end it for the others."""
+        """Returns the answer of the question that is under way, or of a new one; who is cancelled does not end it for the others."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(_awaited(ask))

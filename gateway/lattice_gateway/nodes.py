@@ -97,7 +97,7 @@ class WorkService(rpc.GatewayServicer):
 
 
 def _code(error: LatticeError) -> grpc.StatusCode:
-    """The gRPC status of an error; the details begin with its reason."""
+    """Returns the gRPC status of an error; the details begin with its reason."""
     if isinstance(error, NotFound):
         return grpc.StatusCode.NOT_FOUND
     if isinstance(error, Denied) and error.reason in ("NotYourWork", "NotYourNode"):

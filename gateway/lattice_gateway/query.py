@@ -28,7 +28,7 @@ class Query:
 
 
 def read_query(values: Mapping[str, str], now: float) -> Query:
-    """The query; Rejected names the parameter that is unknown or wrong."""
+    """Returns the query; Rejected names the parameter that is unknown or wrong."""
     unknown = sorted(set(values) - set(KNOWN))
     if unknown:
         raise _wrong(unknown[0], f"is not known; known are {', '.join(KNOWN)}")

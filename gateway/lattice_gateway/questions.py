@@ -58,7 +58,7 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), reader))
 
     async def queue(self, request: web.Request, identity: Identity) -> web.Response:
-        """The queues, or one of them, for everybody who is known."""
+        """Returns the queues, or one of them, for everybody who is known."""
         unknown = sorted(set(request.query) - {"namespaces", "limit"})
         if unknown:
             raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit", reason="ParameterInvalid")
@@ -92,7 +92,9 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
     async def quota(self, request: web.Request, identity: Identity) -> web.Response:
-        """The quota trees, for everybody who is known: his leaves and what is above them; the others in sums unless he may list them."""
+        """Returns the quota trees, for everybody who is known: his leaves and what is above them; the others in sums unless he may list
+        them.
+        """
         unknown = sorted(set(request.query) - {"namespaces"})
         if unknown:
             raise Rejected(f"the parameter {unknown[0]} is not known; known is namespaces", reason="ParameterInvalid")
@@ -101,14 +103,14 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "quota"), reader))
 
     async def quota_explained(self, request: web.Request, identity: Identity) -> web.Response:
-        """Every gate before an allocation, for whoever may read it."""
+        """Returns every gate before an allocation, for whoever may read it."""
         allocation = await self._readable(request, identity)
         event(log, "QuotaExplained", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._quota_reader(identity, (allocation.metadata.namespace,))
         return _answer(await self.scheduler.ask("GET", ("v1", "quota", "explain", allocation.metadata.uid), reader))
 
     async def _readable(self, request: web.Request, identity: Identity) -> Allocation:
-        """The allocation of the path; Denied to whoever may not read it."""
+        """Returns the allocation of the path; Denied to whoever may not read it."""
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
             sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
@@ -122,7 +124,7 @@ class Questions:
         return {**reader, "groups": "true"} if may_list else reader
 
     async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
-        """The document's namespace; Denied unless they may create it there, as themselves or with `runas`."""
+        """Returns the document's namespace; Denied unless they may create it there, as themselves or with `runas`."""
         metadata, spec = document.get("metadata"), document.get("spec")
         if not isinstance(metadata, dict) or not isinstance(spec, dict) or not metadata.get("namespace"):
             raise Rejected("each allocation of a plan has metadata.namespace and spec", reason="PlanInvalid", fields=("allocations",))
@@ -145,7 +147,7 @@ class Questions:
 
 
 def _namespaces(request: web.Request) -> tuple[str, ...]:
-    """The namespaces that the reader looks at."""
+    """Returns the namespaces that the reader looks at."""
     return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 

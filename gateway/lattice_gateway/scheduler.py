@@ -44,7 +44,7 @@ class Scheduler(Protocol):
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """The answer as JSON; Retry while no scheduler answers, else the error that it gives."""
+        """Returns the answer as JSON; Retry while no scheduler answers, else the error that it gives."""
         raise NotImplementedError
 
 
@@ -69,7 +69,7 @@ class LeadingScheduler:
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """The leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
+        """Returns the leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
         known = self._addresses.get(None)
         try:
             return await self._asked(known[0] if known else await self._address(), method, path, query, body, seconds)
@@ -110,7 +110,7 @@ class LeadingScheduler:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """The connections of now: made anew each minute, and when a file has changed; the former end with their last answer."""
+        """Returns the connections of now: made anew each minute, and when a file has changed; the former end with their last answer."""
         line, marks = self._line, self._marks()
         if line is None or line.marks != marks or self._clock.monotonic() - line.made >= CONNECTION_SECONDS:
             line, former = _SchedulerSession(aiohttp.TCPConnector(ssl=self._context()), marks, self._clock.monotonic()), line
@@ -130,7 +130,7 @@ class LeadingScheduler:
         return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)
 
     def _context(self) -> ssl.SSLContext:
-        """The files as they are now."""
+        """Returns the files as they are now."""
         try:
             context = ssl.create_default_context(cafile=self._files.authority)
             context.load_cert_chain(self._files.certificate, self._files.key)
@@ -150,7 +150,7 @@ class _SchedulerSession:
 
 
 def error_of(status: int, body: bytes) -> LatticeError:
-    """The error that the scheduler gave, as the same kind of error."""
+    """Returns the error that the scheduler gave, as the same kind of error."""
     try:
         said = json.loads(body)
     except ValueError:

@@ -71,7 +71,7 @@ class Server:
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
-        """The routes, each under /v1 and /api/v1."""
+        """Returns the routes, each under /v1 and /api/v1."""
         app = web.Application(client_max_size=LARGEST_PLAN)
         for root in ("/v1", "/api/v1"):
             app.router.add_get(root + LOGS, self._measured("GET logs", self._answer_logs))
@@ -95,7 +95,7 @@ class Server:
         return web.Response(text="ok\n")
 
     def _measured(self, method: str, answer: Answer) -> Answer:
-        """The handler with its errors as JSON, counted and timed under this name."""
+        """Returns the handler with its errors as JSON, counted and timed under this name."""
 
         async def measured(request: web.Request) -> web.StreamResponse:
             begun = self._clock.monotonic()
@@ -111,7 +111,7 @@ class Server:
         return measured
 
     def _identified(self, method: str, answer: Question) -> Answer:
-        """The handler, told who asks; nobody has more than a few questions of one kind answered at a time."""
+        """Returns the handler, told who asks; nobody has more than a few questions of one kind answered at a time."""
 
         async def identified(request: web.Request) -> web.StreamResponse:
             identity = await self._identify(request)

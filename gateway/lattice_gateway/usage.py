@@ -157,7 +157,7 @@ class UsageDesk:
         return await self._rights.may(identity, Action("get", TENANTS.plural, tenant))
 
     async def _budgets(self, identity: Identity, sight: _Sight) -> dict[str, Budgets]:
-        """The budgets of the tenants in sight; of own work: of the tenants that it is charged to."""
+        """Returns the budgets of the tenants in sight; of own work: of the tenants that it is charged to."""
         if sight.tenants is None:
             listing = await self._cluster.list(TENANTS, type=Tenant)
             return {tenant.metadata.name: budgets_of(tenant) for tenant in listing.items}

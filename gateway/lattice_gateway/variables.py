@@ -40,7 +40,7 @@ class Secrets:
         self._once: Once[Key, Values] = Once()
 
     async def values(self, key: Key, namespace: str, sources: Sequence[VariablesFrom]) -> Values:
-        """Every variable by name. Raises Rejected with the sentence why the work cannot start, Retry while nobody knows."""
+        """Returns every variable by name. Raises Rejected with the sentence why the work cannot start, Retry while nobody knows."""
         kept = self._kept.get(key)
         if kept is not None:
             return kept
@@ -66,7 +66,7 @@ class Secrets:
 
 
 def variables(namespace: str, source: VariablesFrom, secret: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of one Secret; pure. Raises Rejected with the key that can be none: no message has a value in it."""
+    """Returns the variables of one Secret; pure. Raises Rejected with the key that can be none: no message has a value in it."""
     found = {}
     for key, encoded in sorted((secret.get("data") or {}).items()):
         name, where = source.prefix + key, f"Secret {namespace}/{source.secret_ref}: key {key!r}"

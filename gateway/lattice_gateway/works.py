@@ -70,7 +70,7 @@ class Works:
         self._once: Once[tuple[str, str], Any] = Once()
 
     async def find(self, asked: WorkQuestion) -> FoundWork:
-        """The Allocation. Raises NotFound (gone, or the attempt is over), Denied (NotYourWork), Retry."""
+        """Returns the Allocation. Raises NotFound (gone, or the attempt is over), Denied (NotYourWork), Retry."""
         row = await self._row(asked)
         if row is None:
             return await self._as_reporter(asked)
@@ -80,7 +80,7 @@ class Works:
     # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _row(self, asked: WorkQuestion) -> PlanRow | None:
-        """The row of the node's plan that gives it the right; a plan that the cache is behind of is read once more."""
+        """Returns the row of the node's plan that gives it the right; a plan that the cache is behind of is read once more."""
         node = self._nodes.get(asked.node)
         if node is None or node.status.index is None:
             return None
@@ -97,7 +97,7 @@ class Works:
             return None
 
     def _parsed(self, plan: Plan | None) -> Rows:
-        """The plan's rows, parsed once for each version of it."""
+        """Returns the plan's rows, parsed once for each version of it."""
         if plan is None or not plan.spec.text:
             return {}
         name, version = plan.metadata.name, plan.metadata.resource_version
@@ -112,7 +112,7 @@ class Works:
     # ── the object ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _allocation(self, asked: WorkQuestion, row: PlanRow) -> FoundWork:
-        """The Allocation at the generation that is asked for, or newer; one read serves all who ask meanwhile."""
+        """Returns the Allocation at the generation that is asked for, or newer; one read serves all who ask meanwhile."""
         kept = self._kept.get(row.uid)
         if kept is not None and not asked.stale and kept.generation >= asked.generation:
             return kept
@@ -141,7 +141,7 @@ class Works:
 
 
 def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
-    """The row of the attempt, if it is the ledger's and names the node or has it report."""
+    """Returns the row of the attempt, if it is the ledger's and names the node or has it report."""
     row = rows.get((asked.uid, asked.attempt))
     if row is None or not row.name or row.cause == UNNAMED:
         return None
@@ -149,7 +149,7 @@ def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
 
 
 def _found(read: Mapping[str, Any], uid: str) -> FoundWork:
-    """The object as it is sent. Raises NotFound when it is another one of the same name."""
+    """Returns the object as it is sent. Raises NotFound when it is another one of the same name."""
     metadata = read["metadata"]
     if metadata["uid"] != uid:
         raise NotFound(f"allocation {metadata['namespace']}/{metadata['name']} is another object now", reason="NotFound")

@@ -56,7 +56,7 @@ def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: 
 
 
 class _KnownGateway:
-    """Where the gateway is, as a file of the person's own remembers it."""
+    """The gateway's address, as a file of the person's own remembers it."""
 
     def __init__(self, file: Path, data: Mapping[str, Any], url: str) -> None:
         self._file = file

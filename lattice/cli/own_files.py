@@ -1,4 +1,4 @@
-"""Where a person's own files of this program are: what it has to remember, and what it may forget; a folder for each cluster."""
+"""The places of a person's own files of this program: lasting ones, and ones that may go; a folder for each cluster."""
 
 from __future__ import annotations
 

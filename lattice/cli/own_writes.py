@@ -1,4 +1,4 @@
-"""What this person's runs of `lattice` have written last, so that no answer from memory is older: one empty file a kind.
+"""Remembers the last writes of this person's runs of `lattice`, so that no answer from memory is older: one empty file a kind.
 
 A file's name holds the resourceVersion and the time; a newer one takes the place of all before it, so that runs side by side never
 lose the newest, and nothing needs a lock. Where no file can be kept, answers come from the API server.

@@ -41,7 +41,7 @@ class CommonSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartSettings(CommonSettings):
-    """What every daemon takes that has a part in the start of work."""
+    """The settings of every daemon that has a part in the start of work."""
 
     trace_starts: bool = dataclasses.field(
         default=False, metadata={"help": "log each step of an allocation on its way to its first process, with its time"}

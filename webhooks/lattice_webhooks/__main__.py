@@ -88,7 +88,7 @@ class Webhook:
 
 
 def _clients(settings: Settings) -> str | None:
-    """The authority of clients; Rejected where neither is chosen, that they show a certificate or that they need none."""
+    """Returns the authority of clients; Rejected where neither is chosen, that they show a certificate or that they need none."""
     if settings.client_ca:
         return _read(settings.client_ca)
     if settings.answer_everybody:
@@ -109,7 +109,7 @@ def _read(path: str) -> str:
 
 
 def build(settings: Settings, outside: Outside) -> Webhook:
-    """The webhook with everything that runs in it, not yet running."""
+    """Returns the webhook with everything that runs in it, not yet running."""
     return Webhook(settings, outside)
 
 

@@ -68,7 +68,7 @@ class Caches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> Caches:
-        """The caches of a cluster, not yet running."""
+        """Returns the caches of a cluster, not yet running."""
         inventory, config = Inventory(), LastKnown[Config]("lattice")
         return cls(
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
@@ -88,7 +88,7 @@ class Caches:
         return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours, self.configs)
 
     def unsynced(self) -> list[str]:
-        """The resources that have not been read yet."""
+        """Returns the resources that have not been read yet."""
         return [cache.resource.plural for cache in self.all() if not cache.synced.is_set()]
 
     async def synced(self) -> None:
@@ -167,7 +167,7 @@ class Gatherer:
         return Counter(node.spec.group or name for name, node in self._caches.nodes.objects.items())
 
     async def _home(self, namespace: str) -> str:
-        """The tenant of the namespace, asked of the server while the cache does not name one: it may be new."""
+        """Returns the tenant of the namespace, asked of the server while the cache does not name one: it may be new."""
         cached = self._caches.namespaces.objects.get(namespace)
         if cached is not None and cached.metadata.labels.get(TENANT_LABEL):
             return cached.metadata.labels[TENANT_LABEL]
@@ -205,7 +205,7 @@ class Gatherer:
             return known
 
     async def _occupied(self, request: Request) -> tuple[Occupied, ...]:
-        """The work that holds nodes, asked of the server: a new Reservation may not be in its way unknowingly."""
+        """Returns the work that holds nodes, asked of the server: a new Reservation may not be in its way unknowingly."""
         if request.operation != "CREATE":
             return ()
         found: list[Occupied] = []
@@ -259,7 +259,9 @@ class Gatherer:
         return Facts(identity.requester, tenants=tenants, vclusters=vclusters, quotas=await self._quotas.of_tree(request))
 
     async def _of_submission(self, request: Request, identity: Authenticated) -> QuotaFacts | None:
-        """The quota trees as a new Allocation sees them; whether the requester may use the leaf that it names is asked of the server."""
+        """Returns the quota trees as a new Allocation sees them; whether the requester may use the leaf that it names is asked of the
+        server.
+        """
         quotas = await self._quotas.of_submission(request)
         asked = read_submission(request.obj)
         if quotas is None or isinstance(asked, Refused):
@@ -304,7 +306,7 @@ class Gatherer:
 
 
 def occupied(allocation: Allocation, now: float) -> Occupied:
-    """The nodes of an allocation, and when they are free at the latest: its start, walltime and grace period."""
+    """Returns the nodes of an allocation, and when they are free at the latest: its start, walltime and grace period."""
     spec, status = allocation.spec.lifecycle, allocation.status
     end: float | None = None
     try:

@@ -42,7 +42,7 @@ class GroupReader:
         self._read: dict[str, tuple[str, Declared | None]] = {}
 
     def declared(self, objects: Objects) -> QuotaFacts:
-        """The groups, each for itself: what a change of one of them is judged by."""
+        """Returns the groups, each for itself: what a change of one of them is judged by."""
         profiles = objects.profiles
         stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)
         found = [self._one(each.metadata, str(each.metadata.generation), partial(declared_of, each)) for each in objects.ours]
@@ -76,7 +76,7 @@ class GroupReader:
 
 
 def laid_out(facts: QuotaFacts) -> QuotaFacts:
-    """The same with the groups that take part, and whose work belongs to which."""
+    """Returns the same with the groups that take part, and whose work belongs to which."""
     groups = gather(facts.declared).groups
     return QuotaFacts(facts.declared, groups, bindings_of(groups.values()), facts.profiles, facts.used, facts.requested)
 

@@ -63,7 +63,7 @@ class QuotaCaches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
-        """The caches of a cluster, not yet running."""
+        """Returns the caches of a cluster, not yet running."""
         declarations = Declarations()
         heard = declarations.on_change
         return cls(
@@ -150,7 +150,7 @@ class QuotaGatherer:
         return replace(quotas, charge=charge)
 
     def _cached(self) -> QuotaFacts:
-        """The caches as they are: laid out again when a group was declared, its numbers as they were published last."""
+        """Returns the caches as they are: laid out again when a group was declared, its numbers as they were published last."""
         caches, version = self._caches, self._caches.declarations.version
         if self._known is None or self._known[0] != version:
             theirs, profiles = list(caches.koordinators.objects.values()), list(caches.profiles.objects.values())

@@ -77,7 +77,7 @@ class Authenticated:
 
     @property
     def requester(self) -> Requester:
-        """The part that admission looks at."""
+        """Returns the part that admission looks at."""
         return Requester(self.user, frozenset(self.groups))
 
 
@@ -106,7 +106,7 @@ _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DE
 
 
 def read_review(body: bytes) -> Review:
-    """The review of an HTTP body; Rejected when it is none."""
+    """Returns the review of an HTTP body; Rejected when it is none."""
     unread = _unread(body)
     if unread is not None:
         return unread
@@ -131,7 +131,7 @@ def read_review(body: bytes) -> Review:
 
 
 def _unread(body: bytes) -> Review | None:
-    """The refusal of what is too large as a whole; None where it is to be read."""
+    """Returns the refusal of what is too large as a whole; None where it is to be read."""
     uid, asked = _UID.search(body, 0, HEAD_BYTES), _OPERATION.search(body, 0, HEAD_BYTES)
     if uid is None or asked is None or asked[1] == b"DELETE":
         return None
@@ -144,7 +144,7 @@ def _unread(body: bytes) -> Review | None:
 
 
 def beyond(head: bytes, size: int, most: int) -> bytes | None:
-    """The answer to a review of so many bytes, more than are read, by its first bytes; None where these do not say what is asked."""
+    """Returns the answer to a review of so many bytes, more than are read, by its first ones; None where they do not show the request."""
     uid, operation = _UID.search(head), _OPERATION.search(head)
     if uid is None or operation is None:
         return None
@@ -178,7 +178,7 @@ _OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
 
 
 def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Object, Object, Refused | None]:
-    """The object, the one before, and why they are not read, where they are too large."""
+    """Returns the object, the one before, and why they are not read, where they are too large."""
     if kind != "Allocation":
         too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None
         return ({}, {}, too_large) if too_large else (_any.decode(asked.object) or {}, _any.decode(asked.old_object) or {}, None)
@@ -205,7 +205,7 @@ def _named_only(parts: _Parts) -> Object:
 
 
 def _built(parts: _Parts) -> Object:
-    """The object as JSON has it, as far as admission reads it."""
+    """Returns the object as JSON has it, as far as admission reads it."""
     obj, meta = _named_only(parts), parts.metadata
     for at, key, raw in (
         (obj["metadata"], "labels", meta.labels), (obj["metadata"], "finalizers", meta.finalizers),
@@ -241,12 +241,12 @@ def _oversize(sentence: str, most: int) -> Refused:
 
 
 def allowed(review: Review) -> bytes:
-    """The answer to what is not judged here."""
+    """Returns the answer to what is not judged here."""
     return _encoded({"uid": review.uid, "allowed": True})
 
 
 def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes:
-    """The mutating answer: the difference as a JSON patch, if there is one.
+    """Returns the mutating answer: the difference as a JSON patch, if there is one.
 
     `judged`: it was accepted, too, with these warnings. That is said by the field `JUDGED` beside `spec`, for which the API server does
     not ask the validating webhook. The schema does not know the field: nobody else can set it, since the API server takes unknown
@@ -266,7 +266,7 @@ def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes
 
 
 def judged(review: Review, verdict: Verdict) -> bytes:
-    """The validating answer: yes with warnings, or no with the sentence, and reason and field among the causes."""
+    """Returns the validating answer: yes with warnings, or no with the sentence, and reason and field among the causes."""
     match verdict:
         case Accepted(_, warnings):
             answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
@@ -278,7 +278,7 @@ def judged(review: Review, verdict: Verdict) -> bytes:
 
 
 def _named(request: Request | None) -> str:
-    """The object as a refusal names it, so that one of many in a file is found: `Allocation "job": `."""
+    """Returns the object as a refusal names it, so that one of many in a file is found: `Allocation "job": `."""
     if request is None:
         return ""
     metadata = (request.obj or request.old).get("metadata") or {}

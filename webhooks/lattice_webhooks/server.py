@@ -42,7 +42,7 @@ class Server:
         self._clock = clock
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Returns the routes."""
         app = web.Application()
         app.router.add_post("/mutate", self._mutate)
         app.router.add_post("/validate", self._validate)
@@ -79,7 +79,7 @@ class Server:
         return response
 
     async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]], begun: float) -> web.Response:
-        """The answer; an error of ours is a status that leaves the decision to the webhook's failure policy."""
+        """Returns the answer; an error of ours is a status that leaves the decision to the webhook's failure policy."""
         try:
             review = read_review(body)
         except Rejected as error:
@@ -127,7 +127,7 @@ class Server:
         return filled(review, verdict, judged=True)
 
     async def _judged_early(self, request: Request, identity: Authenticated) -> Accepted | None:
-        """The acceptance of a new Allocation, so that it needs no second call; None: the validating call says what it makes of it.
+        """Returns the acceptance of a new Allocation, so that it needs no second call; None: the validating call says what it makes of it.
 
         A refusal waits for that call, so that the schema and the policies have their say before.
         """
@@ -170,7 +170,7 @@ class Server:
 
 
 async def _body(request: web.Request) -> tuple[bytes, int]:
-    """The body, or its first bytes where it is larger than is read, and its size; all of it is taken off the connection."""
+    """Returns the body, or its first bytes where it is larger than is read, and its size; all of it is taken off the connection."""
     body, size = bytearray(), 0
     async for chunk in request.content.iter_any():
         size += len(chunk)

@@ -129,7 +129,7 @@ class AtFailure:
         """Does nothing before an error."""
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Writes, and lets the error go on."""
+        """Writes the log of every node where a defect ends the process, and lets the error go on."""
         if error is not None and not isinstance(error, asyncio.CancelledError):
             for node, agent in self._agents.items():
                 await self._files.write_log(node, agent.machine, "Failure")

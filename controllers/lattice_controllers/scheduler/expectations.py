@@ -55,7 +55,7 @@ class Expectations:
         return told
 
     def _urgency(self, uid: str) -> tuple[float, float]:
-        """Sorts what is due: when it was last written, and when it starts."""
+        """Returns a sort key for expectations that are due: the time of the last write, then the expected start."""
         p50 = self.found[uid].p50
         return self._written.get(uid, -inf), inf if p50 is None else p50
 

@@ -70,7 +70,7 @@ def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> di
 
 
 async def trace(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> list[str]:
-    """The steps of `count` starts on so many nodes, one after the other: a table of all, and the middle one as a timeline."""
+    """Returns the steps of `count` starts on so many nodes, one after the other: a table of all, and the middle one as a timeline."""
     offset, slug = driver.instance.where.audit_log.stat().st_size, label.replace(" ", "-")
     made = [(await _one(driver, seen, f"traced-{slug}-{number:03d}", nodes))[0] for number in range(count)]
     writes = await _writes(driver, offset)
@@ -83,7 +83,7 @@ async def trace(driver: Driver, seen: Watching, *, nodes: int, count: int, label
 
 
 async def _writes(driver: Driver, offset: int) -> list[Moment]:
-    """The writes that the API server answered since its audit log had this size."""
+    """Returns the writes that the API server answered since its audit log had this size."""
     await driver.clock.sleep(1.0)  # the audit log is written behind the answers
     with driver.instance.where.audit_log.open("rb") as file:
         file.seek(offset)

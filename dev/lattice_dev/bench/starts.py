@@ -1,4 +1,4 @@
-"""Where the time of a start goes: the daemons' lines of `--trace-starts`, joined by uid into one timeline for each start. Pure."""
+"""Joins the daemons' lines of `--trace-starts` by uid into one timeline for each start. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TracedStart:
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
-    """The steps among the lines of a daemon's log, text or JSON; everything else is passed over."""
+    """Returns the steps among the lines of a daemon's log, text or JSON; everything else is passed over."""
     for line in lines:
         if LINE not in line:
             continue
@@ -76,7 +76,7 @@ def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
 
 
 def whole_starts(steps: Iterable[StepLine]) -> list[TracedStart]:
-    """The starts whose first and last step are among these, without whoever submitted them: from the first step to the last."""
+    """Returns the starts whose first and last step are among these, without whoever submitted them: from the first step to the last."""
     keys, times = dict[str, str](), dict[str, dict[str, float]]()
     for step in steps:
         keys |= {step.allocation: step.key} if step.key else {}
@@ -90,7 +90,7 @@ def whole_starts(steps: Iterable[StepLine]) -> list[TracedStart]:
 
 
 def report(lines: Iterable[str]) -> list[str]:
-    """What the logs of the daemons tell of starts: a table of all, and the slowest as a timeline; raises NotFound where none is whole."""
+    """Returns a table of all starts in the logs of the daemons, and the slowest as a timeline; raises NotFound where none is whole."""
     steps = list(read_steps(lines))
     found = {start: ends(start, steps) for start in whole_starts(steps)}
     if not found:
@@ -100,13 +100,13 @@ def report(lines: Iterable[str]) -> list[str]:
 
 
 def clock_was_set(steps: Sequence[StepLine]) -> bool:
-    """Whether the clock of the machine was set between two of these steps: their times do not belong together."""
+    """Tells whether the clock of the machine was set between two of these steps: their times do not belong together."""
     offsets = [step.offset for step in steps]
     return bool(offsets) and max(offsets) - min(offsets) > _SET_SECONDS
 
 
 def ends(start: TracedStart, steps: Iterable[StepLine]) -> dict[str, float]:
-    """When each step of a start was done, in seconds from its POST, in the order of `STEPS`; raises NotFound without any.
+    """Returns when each step of a start was done, in seconds from its POST, in the order of `STEPS`; raises NotFound without any.
 
     A step that was still under way when a later one was done (the answer to a write comes after its watch event) ends with that.
     """
@@ -125,7 +125,7 @@ def ends(start: TracedStart, steps: Iterable[StepLine]) -> dict[str, float]:
 
 
 def took(when: Mapping[str, float]) -> dict[str, float]:
-    """How long each step took: from the end of the one before it, in seconds."""
+    """Returns how long each step took: from the end of the one before it, in seconds."""
     stretches, before = {}, 0.0
     for name, at in when.items():
         stretches[name], before = at - before, at
@@ -133,7 +133,7 @@ def took(when: Mapping[str, float]) -> dict[str, float]:
 
 
 def table(starts: Sequence[Mapping[str, float]]) -> list[str]:
-    """The steps of these starts (`ends` of each): median and p99 in milliseconds, share of the whole time, what each covers."""
+    """Returns the steps of these starts (`ends` of each): median and p99 in milliseconds, share of the whole time, what each covers."""
     stretches = [took(when) for when in starts]
     whole = sum(when["exec"] for when in starts)
     lines = [f"{'STEP':<9}{'P50':>8}{'P99':>8}{'SHARE':>8}  COVERS"]

@@ -52,7 +52,7 @@ class StatusRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StatusDetail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What only the wide table shows."""
+    """The details that only the wide table shows."""
 
     job: str
     tenant: str
@@ -76,7 +76,7 @@ class StatusRows(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which allocations a list shows; what is empty selects nothing away."""
+    """The filter of a list of allocations; an empty field excludes none."""
 
     namespace: str = ""
     user: str = ""
