@@ -31,7 +31,7 @@ class CycleFolder:
         self._path = path
 
     def files(self) -> list[Path]:
-        """The files, by their first cycle; NotFound where there is none, Rejected where they cannot be read."""
+        """Returns the files, by their first cycle; NotFound where there is none, Rejected where they cannot be read."""
         try:
             if self._path.is_file():
                 return [self._path]
@@ -49,7 +49,7 @@ class CycleFolder:
         return Cycles(schema=CYCLES_SCHEMA, stretches=[one for file in self.files() for one in _stretches(file)])
 
     def cycle(self, number: int = LATEST) -> CycleLog:
-        """The log of one cycle, as a file of its own; NotFound says what there is instead."""
+        """Returns the log of one cycle, as a file of its own; NotFound says what there is instead."""
         log = self._excerpt(number)
         return CycleLog(cycle=scan(log, check=False).frames[-1].cycle, log=log)
 
@@ -65,7 +65,7 @@ class CycleFolder:
         return _excerpt_of(chosen[-1], cycle)
 
     def last(self) -> int:
-        """The number of the last cycle that is recorded; 0: none."""
+        """Returns the number of the last cycle that is recorded; 0: none."""
         try:
             return max((one.last for one in self.cycles().stretches), default=0)
         except NotFound:
@@ -117,7 +117,7 @@ class CycleWriter:
         return total
 
     def close(self) -> None:
-        """End the file; the next frames begin another."""
+        """Ends the file; the next frames begin another."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._name = None, ""
@@ -146,7 +146,7 @@ class CycleWriter:
 
 
 def _first(file: Path) -> int | None:
-    """The first cycle of a file of ours, by its name."""
+    """Returns the first cycle of a file of ours, by its name."""
     number = file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and number.isascii() and number.isdigit()
     return int(number) if ours else None

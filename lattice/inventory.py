@@ -70,7 +70,7 @@ class Inventory:
     nodes: tuple[InventoryNode, ...]
 
     def homes(self) -> dict[str, tuple[str, ...]]:
-        """The groups at home in each vcluster that the inventory names."""
+        """Returns the groups at home in each vcluster that the inventory names."""
         found: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             if node.vcluster:
@@ -90,7 +90,7 @@ class Inventory:
 
 
 def read_inventory(text: str, name: str = "the inventory") -> Inventory:
-    """The inventory of a YAML text; `name` is what refusals call it, they give the line and the field."""
+    """Returns the inventory of a YAML text; `name` is what refusals call it, they give the line and the field."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -107,7 +107,7 @@ class _InventoryReader:
         self._name = name
 
     def inventory(self, root: yaml.MappingNode) -> Inventory:
-        """The whole text."""
+        """Returns the whole text."""
         parts = self._fields(root, "", _TOP)
         for wanted in ("classes", "nodes"):
             if wanted not in parts:

@@ -43,12 +43,12 @@ class Programs:
     directory: Path
 
     def path(self, program: str) -> str:
-        """The path of one of them."""
+        """Returns the path of one of them."""
         return str(self.directory / program)
 
 
 def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> str:
-    """The sha256 of the module's requirements and of these programs' sources: what the cache is named by."""
+    """Returns the sha256 of the module's requirements and of these programs' sources: what the cache is named by."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     sources = [path for program in programs for path in (module / program).rglob("*.go")]
     required = [path for path in (module / "go.mod", module / "go.sum") if path.exists()]
@@ -63,7 +63,7 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 
 
 def find_or_build(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
-    """The programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing."""
+    """Returns the programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing."""
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         return _given(Path(assets))
     return _cached("controlplane", PROGRAMS, progress, clock, environ)

@@ -200,7 +200,7 @@ def _inside(site: Site, node: str) -> tuple[str, ...]:
 
 
 def group_of(index: int, count: int) -> str:
-    """The topology group of a node: two groups where there are at least four nodes."""
+    """Returns the topology group of a node: two groups where there are at least four nodes."""
     return f"g{index * GROUPS // count}" if count >= 4 else "g0"
 
 

@@ -84,7 +84,7 @@ def shipped(part: str) -> Path:
 
 
 def read_manifests(directory: Path, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every object of the YAML files there, `${NAME}` replaced by `values`, in an order in which they can be applied."""
+    """Returns every object of the YAML files there, `${NAME}` replaced by `values`, in an order in which they can be applied."""
     found = [manifest for path in sorted(directory.glob("*.yaml")) for manifest in _read(path, values)]
     rank = {kind: number for number, kind in enumerate(_ORDER)}
     return sorted(found, key=lambda manifest: rank.get(manifest["kind"], len(rank)))
@@ -177,7 +177,7 @@ def calm_config(hollow: int) -> dict[str, Any]:
 
 
 def default_vcluster() -> dict[str, Any]:
-    """The vcluster of a fresh instance: every node, an hour unless said, a week at most."""
+    """Returns the vcluster of a fresh instance: every node, an hour unless said, a week at most."""
     spec = {"defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}, "partitionNames": ["normal"]}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": "hpc-batch"}, "spec": spec}
 

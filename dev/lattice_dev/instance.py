@@ -116,7 +116,7 @@ class Instance:
         return self._programs(self._options or Options()).directory
 
     def status(self) -> list[ComponentStatus]:
-        """Every component with what is missing of it; raises NotFound when there is no instance."""
+        """Returns every component with what is missing of it; raises NotFound when there is no instance."""
         here, recorded = self._existing()
         shown = []
         for component in components(here):
@@ -158,22 +158,22 @@ class Instance:
         self._supervisor.send(recorded, _named(components(here), component).name, signal)
 
     def pid(self, component: str) -> int:
-        """The pid of a running component; raises NotFound."""
+        """Returns the pid of a running component; raises NotFound."""
         process = state.load(self.where).processes.get(component)
         if process is None or not processes.alive(process.id):
             raise errors.NotFound(f"{component} does not run", reason="NotRunning")
         return process.pid
 
     def site(self) -> Site:
-        """The instance as it shall be: addresses, certificates, options; raises NotFound when there is none."""
+        """Returns the instance as it shall be: addresses, certificates, options; raises NotFound when there is none."""
         return self._existing()[0]
 
     def components(self) -> list[Component]:
-        """Every component of the instance, running or not."""
+        """Returns every component of the instance, running or not."""
         return components(self._existing()[0])
 
     def log_files(self, component: str | None = None) -> list[Path]:
-        """The logs of one component, or of all that have one; raises NotFound with the names there are."""
+        """Returns the logs of one component, or of all that have one; raises NotFound with the names there are."""
         files = sorted(self.where.logs.glob("*.log"))
         chosen = [file for file in files if component in (None, file.stem, file.stem.removeprefix("agent-"))]
         if not chosen:
@@ -226,7 +226,7 @@ class Instance:
             return self._add_user(here, recorded, name, tenant, role)
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """The kubeconfig of a person or component; raises NotFound with the names there are."""
+        """Returns the kubeconfig of a person or component; raises NotFound with the names there are."""
         path = self.where.kubeconfig(user)
         if not path.exists():
             self._recorded()
@@ -253,7 +253,7 @@ class Instance:
         return text
 
     def cluster(self, user: str = "admin") -> BlockingCluster:
-        """The API as this user."""
+        """Returns the API as this user."""
         return BlockingCluster(kubeconfig_file.load(str(self.kubeconfig(user)), None))
 
     def user(self, name: str) -> User:
@@ -499,7 +499,7 @@ def _check(options: Options) -> Options:
 
 
 def _keep_inventory(where: Layout, options: Options) -> Options:
-    """The options with a copy of the inventory of their own, named by its content, and the number of its nodes."""
+    """Returns the options with a copy of the inventory of their own, named by its content, and the number of its nodes."""
     if not options.inventory:
         return msgspec.structs.replace(options, listed=0)
     nodes = _read_inventory(Path(options.inventory)).nodes

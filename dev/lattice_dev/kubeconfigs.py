@@ -32,7 +32,7 @@ def of_webhook(address: str, pair: Pair) -> dict[str, Any]:
 
 
 def admission(kubeconfig: Path) -> dict[str, Any]:
-    """The API server's AdmissionConfiguration: webhooks are called as the kubeconfig says."""
+    """Returns the API server's AdmissionConfiguration: webhooks are called as the kubeconfig says."""
     own = {"apiVersion": f"{_ADMISSION}/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(kubeconfig)}
     plugins = [{"name": f"{kind}AdmissionWebhook", "configuration": own} for kind in ("Mutating", "Validating")]
     return {"apiVersion": f"{_ADMISSION}/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
@@ -49,7 +49,7 @@ def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) 
 
 
 def read_outside(path: Path) -> dict[str, Any]:
-    """The kubeconfig of a cluster that is not ours, reduced to its current context, file names made absolute.
+    """Returns the kubeconfig of a cluster that is not ours, reduced to its current context, file names made absolute.
 
     Raises Rejected when it cannot be read or names no current context.
     """
@@ -64,7 +64,7 @@ def read_outside(path: Path) -> dict[str, Any]:
 
 
 def impersonating(outside: dict[str, Any], user: str, groups: Sequence[str], namespace: str = "") -> dict[str, Any]:
-    """The same cluster and credentials, acting as `user`: identities of a cluster whose authority is not ours."""
+    """Returns the same cluster and credentials, acting as `user`: identities of a cluster whose authority is not ours."""
     credentials = {**outside["users"][0]["user"], "as": user, **({"as-groups": list(groups)} if groups else {})}
     return _config(outside["clusters"][0]["cluster"], credentials, user, namespace)
 

@@ -39,16 +39,16 @@ class Network:
 
     @property
     def bridge(self) -> str:
-        """The bridge's name."""
+        """Returns the bridge's name."""
         return f"lat{self.tag}"
 
     @property
     def gateway(self) -> str:
-        """The bridge's own address, where the relay listens."""
+        """Returns the bridge's own address, where the relay listens."""
         return str(IPv4Network(self.subnet)[1])
 
     def link(self, node: str, index: int, directory: Path) -> NodeLink:
-        """The link of the node with this index, from 0."""
+        """Returns the link of the node with this index, from 0."""
         return NodeLink(node, directory / "network", f"lv{self.tag}n{index}", str(IPv4Network(self.subnet)[FIRST_NODE + index]))
 
 
@@ -116,7 +116,7 @@ def mend_between(one: NodeLink, other: NodeLink) -> None:
 
 
 def inode(namespace: Path) -> int:
-    """The namespace's inode number; 0 when the file holds none, or the one that this process lives in."""
+    """Returns the namespace's inode number; 0 when the file holds none, or the one that this process lives in."""
     if not _is_namespace(namespace):
         return 0
     number = namespace.stat().st_ino

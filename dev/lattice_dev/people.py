@@ -23,12 +23,12 @@ NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 def new_user(
     name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool, free: Callable[[int], bool] = lambda _: True
 ) -> User:
-    """The entry of a user: its uid stays for ever; a new one is the first that neither the instance nor the machine has.
+    """Returns the entry of a user: its uid stays for ever; a new one is the first that neither the instance nor the machine has.
 
     `free` says whether no other instance of the machine has it: processes are counted by uid, and files left behind belong to one.
 
-    Where agents are plain processes the machine's own uid is taken, because work can run as no one else.
-    Raises Rejected for a name that cannot be a login, or a role that does not exist.
+    Where agents are plain processes the machine's own uid is taken, because work can run as no one else. Raises Rejected for a name
+    that cannot be a login, or a role that does not exist.
     """
     if not NAME.fullmatch(name):
         raise errors.Rejected(f"{name!r} cannot be a login: 1 to 31 of a-z, 0-9, '_' and '-', a letter first", reason="BadName")
@@ -44,7 +44,7 @@ def new_user(
 
 
 def own_name() -> str:
-    """The login of who runs this program."""
+    """Returns the login of who runs this program."""
     return getpass.getuser()
 
 
@@ -73,7 +73,7 @@ def _write_in_place(path: Path, lines: list[str]) -> None:
 
 
 def make_home(where: Layout, name: str, user: User) -> Path:
-    """The user's home directory, owned by the user where this process may give it away."""
+    """Returns the user's home directory, owned by the user where this process may give it away."""
     home = where.user_home(name)
     home.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     home.mkdir(mode=0o750, exist_ok=True)
@@ -83,7 +83,7 @@ def make_home(where: Layout, name: str, user: User) -> Path:
 
 
 def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bool = False) -> Path:
-    """The user's kubeconfig with a client certificate inside (acting as the user on an outside cluster); the role becomes a group."""
+    """Returns the user's kubeconfig with a client certificate (acting as the user on an outside cluster); the role becomes a group."""
     groups = (f"lattice:{user.role}",) if user.role in ("operator", "system-admin") else ()
     path = site.where.kubeconfig(name)
     if site.options.kubeconfig:

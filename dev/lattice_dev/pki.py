@@ -55,11 +55,11 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The authority's certificate."""
+        """Returns the authority's certificate."""
         return self.pair.certificate.read_bytes()
 
     def issue(self, file: str, identity: Identity, *, force: bool = False, days: float = LEAF_DAYS) -> tuple[Pair, bool]:
-        """The pair named `file` for this identity, and whether it was issued just now; `days`: how long a new one is good."""
+        """Returns the pair named `file` for this identity, and whether it was issued just now; `days`: how long a new one is good."""
         pair = Pair(self._directory / self._name / f"{file}.crt", self._directory / self._name / f"{file}.key")
         if not force and self._still_good(pair, identity):
             return pair, False
@@ -117,7 +117,7 @@ class Authority:
 
 
 def service_account_key(directory: Path) -> Pair:
-    """The key that signs service account tokens, and its public half in `.pub`."""
+    """Returns the key that signs service account tokens, and its public half in `.pub`."""
     pair = Pair(directory / "service-account.pub", directory / "service-account.key")
     if not (pair.certificate.exists() and pair.key.exists()):
         key = ec.generate_private_key(ec.SECP256R1())

@@ -66,7 +66,7 @@ Probe = Listens | Answers
 
 @functools.lru_cache(maxsize=16)
 def _context(authority: Path, client: Pair | None, made: int) -> ssl.SSLContext:
-    """The context of these files; `made` tells an instance from an earlier one of its name, which had another authority."""
+    """Returns the context of these files; `made` tells an instance from an earlier one of its name, which had another authority."""
     del made
     context = ssl.create_default_context(cafile=str(authority))
     if client is not None:

@@ -34,7 +34,7 @@ class Marked:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The life that now has this pid; None when there is none, or only a zombie."""
+    """Returns the life that now has this pid; None when there is none, or only a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -67,7 +67,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def marked(mark: str) -> list[Marked]:
-    """Every process that was started with this mark, whoever its parent is now; never the caller itself."""
+    """Returns every process that was started with this mark, whoever its parent is now; never the caller itself."""
     return [read[1] for read in map(_read_mark, _pids()) if read and read[0] == mark]
 
 
@@ -91,7 +91,7 @@ def _read_mark(pid: int) -> tuple[str, Marked] | None:
 
 
 def in_network_namespace(inode: int) -> list[ProcessId]:
-    """Every process whose network namespace has this inode number."""
+    """Returns every process whose network namespace has this inode number."""
     return [found for pid in _pids() if _network_inode(pid) == inode and (found := identify(pid))]
 
 
@@ -167,7 +167,7 @@ def _collected(pid: int) -> bool:
 
 
 def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[str, str]:
-    """The environment of a component: what programs need of the caller's, and the marks that find it again."""
+    """Returns the environment of a component: what programs need of the caller's, and the marks that find it again."""
     kept = {name: base[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV") if name in base}
     return {**kept, "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
 

@@ -32,22 +32,22 @@ class Site:
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes."""
+        """Returns the names of the nodes."""
         return node_names(self.options.nodes)
 
     @property
     def server(self) -> str:
-        """The apiserver as this machine reaches it."""
+        """Returns the apiserver as this machine reaches it."""
         return f"https://{LOOPBACK}:{self.ports['kube-apiserver']}"
 
     @property
     def node_server(self) -> str:
-        """The apiserver as the nodes reach it: through the relay where they have a network of their own."""
+        """Returns the apiserver as the nodes reach it: through the relay where they have a network of their own."""
         return f"https://{self.network.gateway}:{self.ports['kube-apiserver']}" if self.network else self.server
 
     @property
     def gateway(self) -> str:
-        """The gateway's URL."""
+        """Returns the gateway's URL."""
         return f"https://{LOOPBACK}:{self.ports['gateway']}"
 
     @property
@@ -57,11 +57,11 @@ class Site:
 
     @property
     def webhook(self) -> str:
-        """The webhook's URL."""
+        """Returns the webhook's URL."""
         return f"https://{LOOPBACK}:{self.ports['webhook']}"
 
     def link(self, node: str) -> NodeLink:
-        """The node's end of the network; only where there is one."""
+        """Returns the node's end of the network; only where there is one."""
         assert self.network is not None, "a plain instance has no links"  # noqa: S101  # the caller asked `network` first
         return self.network.link(node, self.nodes.index(node), self.where.node(node))
 
@@ -70,24 +70,24 @@ class Site:
         return self.link(node).address if self.network else LOOPBACK
 
     def agent_port(self, node: str) -> int:
-        """The agent's gRPC port: the standard one where each node has an address."""
+        """Returns the agent's gRPC port: the standard one where each node has an address."""
         return 50052 if self.network else self.ports[f"agent-{node}"]
 
     def agent_metrics_port(self, node: str) -> int:
-        """The agent's metrics port."""
+        """Returns the agent's metrics port."""
         return 9106 if self.network else self.ports[f"agent-{node}-metrics"]
 
     def authority(self, name: str) -> Path:
-        """The certificate of an authority: one of `AUTHORITIES`."""
+        """Returns the certificate of an authority: one of `AUTHORITIES`."""
         return self.where.pki / f"{name}.crt"
 
     def pair(self, authority: str, file: str) -> Pair:
-        """The files of a certificate that `certify` issues."""
+        """Returns the files of a certificate that `certify` issues."""
         return Pair(self.where.pki / authority / f"{file}.crt", self.where.pki / authority / f"{file}.key")
 
     @property
     def service_accounts(self) -> Pair:
-        """The key of service account tokens."""
+        """Returns the key of service account tokens."""
         return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
 
     def runs(self, component: str) -> bool:
@@ -104,7 +104,7 @@ def node_names(count: int) -> tuple[str, ...]:
 
 
 def port_roles(options: Options, *, plain: bool) -> list[str]:
-    """Every port that the instance needs on loopback, named by its component."""
+    """Returns every port that the instance needs on loopback, named by its component."""
     roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "gateway-agents", "webhook", "scheduler"]
     roles += [f"{daemon}-metrics" for daemon in (*DAEMONS, "hollow")]
     if plain:

@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting_nodes(self) -> int:
-        """Every node that only waits: those that are counted and those of the inventory."""
+        """Returns every node that only waits: those that are counted and those of the inventory."""
         return self.hollow + self.listed
 
 
@@ -54,7 +54,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> ProcessId:
-        """The life that is meant."""
+        """Returns the life that is meant."""
         return ProcessId(self.pid, self.start)
 
 
@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def directory(self) -> Path:
-        """The instance's directory."""
+        """Returns the instance's directory."""
         return self.home / self.name
 
     @property
@@ -111,7 +111,7 @@ class Layout:
 
     @property
     def audit_log(self) -> Path:
-        """The apiserver's audit log."""
+        """Returns the apiserver's audit log."""
         return self.directory / "audit.log"
 
     @property
@@ -120,7 +120,7 @@ class Layout:
         return self.directory / "etc"
 
     def kubeconfig(self, user: str) -> Path:
-        """The kubeconfig of a person or a component."""
+        """Returns the kubeconfig of a person or a component."""
         return self.directory / "kubeconfigs" / f"{user}.kubeconfig"
 
     def node(self, node: str) -> Path:
@@ -136,7 +136,7 @@ class Layout:
         return self.logs / f"{component}.log"
 
     def scope_root(self) -> Path | None:
-        """The cgroup v2 directory below which this instance's work runs; None where this process cannot make one."""
+        """Returns the cgroup v2 directory below which this instance's work runs; None where this process cannot make one."""
         for mounted in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
             if Path(mounted, "cgroup.procs").exists() and Path(mounted, "cgroup.controllers").exists():
                 usable = os.geteuid() == 0
@@ -144,7 +144,7 @@ class Layout:
         return None
 
     def scope_roots(self) -> list[Path]:
-        """The scope root in every hierarchy where an agent may have made it (v1 controllers too)."""
+        """Returns the scope root in every hierarchy where an agent may have made it (v1 controllers too)."""
         root = self.scope_root()
         if root is None:
             return []
@@ -163,26 +163,26 @@ def home_directory(environ: Mapping[str, str]) -> Path:
 
 
 def instance_of_kubeconfig(environ: Mapping[str, str]) -> str:
-    """The instance whose kubeconfig `KUBECONFIG` names; empty where it names none, or several files."""
+    """Returns the instance whose kubeconfig `KUBECONFIG` names; empty where it names none, or several files."""
     path = Path(environ.get("KUBECONFIG", "")).absolute()
     inside = path.parent.name == "kubeconfigs" and path.parent.parent.parent == home_directory(environ)
     return path.parent.parent.name if inside else ""
 
 
 def instances(home: Path) -> list[str]:
-    """The names of the instances of a home."""
+    """Returns the names of the instances of a home."""
     return sorted(path.parent.name for path in home.glob("*/instance.json"))
 
 
 def layout(environ: Mapping[str, str], name: str) -> Layout:
-    """The layout of the instance called `name`; raises Rejected for a name that cannot be one."""
+    """Returns the layout of the instance called `name`; raises Rejected for a name that cannot be one."""
     if not NAME.fullmatch(name):
         raise errors.Rejected(f"{name!r} cannot name an instance: 1 to 31 of a-z, 0-9 and '-', no '-' at the ends", reason="BadName")
     return Layout(home_directory(environ), name)
 
 
 def load(where: Layout) -> State:
-    """The state as written last; a new one where there is none. Raises Corrupt when it cannot be read."""
+    """Returns the state as written last; a new one where there is none. Raises Corrupt when it cannot be read."""
     path = where.directory / "instance.json"
     try:
         state = msgspec.json.decode(path.read_bytes(), type=State)

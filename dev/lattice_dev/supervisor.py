@@ -27,7 +27,7 @@ class Supervisor:
         self._launcher = Launcher(clock)
 
     def running(self, recorded: State) -> set[str]:
-        """The components whose recorded process lives."""
+        """Returns the components whose recorded process lives."""
         return {name for name, process in recorded.processes.items() if processes.alive(process.id)}
 
     def adopt(self, recorded: State, components: Sequence[Component]) -> list[str]:
@@ -110,7 +110,7 @@ class Supervisor:
         return look
 
     def tail(self, component: str) -> str:
-        """The last lines of a component's log."""
+        """Returns the last lines of a component's log."""
         path = self._where.log(component)
         if not path.exists():
             return "(no log)"

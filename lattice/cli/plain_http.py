@@ -18,7 +18,7 @@ MOST_HEADERS: Final = 100
 
 
 class BadAnswerError(OSError):
-    """What came is no answer of HTTP, or ended too early."""
+    """The answer is no HTTP, or ended too early."""
 
 
 @dataclass(frozen=True)

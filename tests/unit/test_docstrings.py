@@ -26,19 +26,18 @@ GENERATED_FROM = ("lattice.models.", "lattice.rpc.")
 """Docstrings that become descriptions of fields for people, or that a generator writes."""
 RIDDLES_LEFT = {
     "lattice.views": 44,
-    "lattice_dev": 68,
+    "lattice_dev": 67,
 }
 UNVERBED_LEFT = {
-    "lattice.cycle_files": 5,
     "lattice.daemon": 28,
-    "lattice.inventory": 4,
+    "lattice.inventory": 1,
     "lattice.kube": 62,
-    "lattice.replay": 106,
+    "lattice.replay": 105,
     "lattice.scripts": 29,
     "lattice.views": 4,
-    "lattice_dev": 276,
-    "lattice_gateway": 56,
-    "lattice_webhooks": 33,
+    "lattice_dev": 156,
+    "lattice_gateway": 14,
+    "lattice_webhooks": 8,
 }
 CHARTER = re.compile(r"`([a-z_]+)`")
 

@@ -37,7 +37,7 @@ Object = dict[str, Any]
 
 
 def measure(*, quick: bool, say: Callable[[float], None]) -> list[Figure]:
-    """The time of a creation, by size; the same at any size of a run."""
+    """Returns the time of a creation, by size; the same at any size of a run."""
     del quick
     gc.collect()
     loop = Baseline("ms of the calibration loop", min(calibration() for _ in range(3)) * 1000)

@@ -63,7 +63,7 @@ class AnswerCosts:
     answers: list[float] = field(default_factory=list)
 
     def figure(self, name: str) -> Figure:
-        """The longest turn of all, beside the longest answer."""
+        """Returns the longest turn of all, beside the longest answer."""
         detail = f"by the clock {max(self.waits):.1f} ms, with what else runs on this machine"
         return Figure(name, max(self.turns), "ms CPU", HELD, Baseline("ms CPU, the whole answer", max(self.answers)), detail)
 
@@ -144,7 +144,7 @@ def _listed(count: int) -> list[Allocation]:
 
 
 def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
-    """The query service of a scheduler that has just had a cycle, and the uids of what waits there in order."""
+    """Returns the query service of a scheduler that has just had a cycle, and the uids of what waits there in order."""
     _, state, crowded = crowd(nodes, pending, seed=1)
     clock = ManualClock(NOW)
     state.accounts = {"physics": TenantAccount()}

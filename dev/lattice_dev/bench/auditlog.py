@@ -75,7 +75,7 @@ _decode = msgspec.json.Decoder(_AuditEntry).decode
 
 
 def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozenset()) -> Writes:
-    """The writes of these lines; resources in `leave_out` are none of the measured life. A cut last line is left out."""
+    """Returns the writes of these lines; resources in `leave_out` are none of the measured life. A cut last line is left out."""
     writes = Writes()
     for line in lines:
         if not line.endswith(b"\n"):
@@ -89,7 +89,7 @@ def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozense
 
 
 def moments(lines: Iterable[bytes]) -> list[Moment]:
-    """The writes of these lines in the order in which they were answered."""
+    """Returns the writes of these lines in the order in which they were answered."""
     found = []
     for line in lines:
         entry = _decode(line) if line.endswith(b"\n") else _AuditEntry()

@@ -61,7 +61,7 @@ class CoreScene:
 
 
 def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
-    """The published instance of this size and seed."""
+    """Returns the published instance of this size and seed."""
     roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
     node_cache = NodeCache()
     for index in range(nodes):
@@ -171,7 +171,7 @@ def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figu
 
 
 def cost_function(state: ClusterState) -> Scoring:
-    """The production cost function, for tenants that have used nothing."""
+    """Returns the production cost function, for tenants that have used nothing."""
     scoring = Scoring(policies=state.policies)
     scoring.shares.agree({tenant: Terms() for tenant in state.accounts})
     return scoring

@@ -70,7 +70,7 @@ class CostRounds:
 
     @property
     def median(self) -> float:
-        """The middle of all rounds."""
+        """Returns the middle of all rounds."""
         return statistics.median(self.rounds)
 
 
@@ -139,7 +139,7 @@ async def _hold_nodes(driver: Driver) -> None:
 
 @asynccontextmanager
 async def _writers(driver: Driver) -> AsyncIterator[_DaemonWrites]:
-    """The daemons' own connections, each as the daemon itself."""
+    """Returns the daemons' own connections, each as the daemon itself."""
     async with AsyncExitStack() as stack:
         made: list[AiohttpCluster] = []
         for name in ("scheduler", "operator", "hollow"):
@@ -162,7 +162,7 @@ class _DaemonWrites:
         self._started: list[str] = []
 
     async def kinds(self) -> list[WriteKind]:
-        """Every kind of write, an allocation's in the order of its life."""
+        """Returns every kind of write, an allocation's in the order of its life."""
         index = await self._admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
         self._names = {int(number): name for number, name in index.spec.names.items() if name.startswith("hollow-")}
         ledger = await self._admin.get(LEDGERS, "lattice", type=Ledger)

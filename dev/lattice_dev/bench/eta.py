@@ -103,7 +103,8 @@ class Log:
 
 
 def read(file: Path, jobs: int | None = None, nodes: int | None = NODES) -> Log:
-    """The first jobs of a log, all without a number, with the starts that EASY gives them; `nodes` None: as many as its header says.
+    """Returns the first jobs of a log, all without a number, with the starts that EASY gives them; `nodes` None: as many as its header
+    says.
 
     Rejected when it is no log, or says no number of nodes.
     """
@@ -156,7 +157,7 @@ class Course:
             self.state.node_cache.put(plain_node(index))
 
     def judge(self, say: Say) -> Iterator[Judged]:
-        """The predictions of the jobs that wait, in order of submission."""
+        """Returns the predictions of the jobs that wait, in order of submission."""
         for number, (now, ends, submissions, starts) in enumerate(_moments(self.log)):
             for job in ends:
                 self._end(job)
@@ -201,7 +202,7 @@ class Course:
 
 
 def as_users_say(stage: SimulatorInput) -> SimulatorInput:
-    """The same stage, on which all work runs as long as its users requested."""
+    """Returns the same stage, on which all work runs as long as its users requested."""
     held = tuple(replace(one, expected=one.believed) for one in stage.held)
     return replace(stage, held=held, queues=tuple(tuple(replace(job, expected=job.believed) for job in queue) for queue in stage.queues))
 
@@ -225,7 +226,7 @@ def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """The forecast's accuracy on KTH-SP2, its coverage by band on each log, its speed; quick: fewer jobs, a tenth of the machine."""
+    """Returns the forecast's accuracy on KTH-SP2, coverage by band on each log, its speed; quick: fewer jobs, a tenth of the machine."""
     enough = ENOUGH_QUICK if quick else ENOUGH
     kth = judge(read(FOLDER / f"{KTH}.swf.gz", 3000 if quick else None), say)
     found = [*accuracy(kth), *by_bands(KTH, kth.judged, enough)]
@@ -285,7 +286,7 @@ def accuracy(verdict: Verdict) -> list[Figure]:
 
 
 def by_bands(name: str, judged: Sequence[Judged], enough: int = ENOUGH) -> list[Figure]:
-    """The lowest coverage of p90 in a band of a log, by the waits that were foreseen and by those that came, and how sharp p90 is."""
+    """Returns the lowest coverage of p90 in a band of a log, by foreseen and by real waits, and how sharp p90 is."""
     return [
         _lowest(f"{name}, starts by p90, lowest of the waits foreseen", judged, lambda one: one.p50, enough),
         _lowest(f"{name}, starts by p90, lowest of the waits that came", judged, lambda one: one.waited, enough),

@@ -71,7 +71,7 @@ def play(log: Log, nodes: int, policy: Policy = _PLAIN) -> Replayed:
 
 
 def wide(size: FairnessSize) -> Iterator[Figure]:
-    """The job on all nodes: how long it waits, and what of the machine is used meanwhile."""
+    """Returns the job on all nodes: how long it waits, and what of the machine is used meanwhile."""
     log = scenes.wide(min(size.days, 4), size.nodes)
     done = play(log, size.nodes)
     job = next(one for one in done.ran if one.job.id == scenes.WIDE)
@@ -102,7 +102,7 @@ def shares(size: FairnessSize) -> Iterator[Figure]:
 
 
 def used_by(done: Replayed, size: FairnessSize, whom: Callable[[Ran], str]) -> dict[str, float]:
-    """The parts of the use after the first day, until the last submission."""
+    """Returns the parts of the use after the first day, until the last submission."""
     begin, end, found = DAY, size.days * DAY, dict[str, float]()
     for one in done.ran:
         lasted = min(one.end, end) - max(one.start, begin)
@@ -155,7 +155,7 @@ def kept(found: Measures) -> str:
 
 
 def under_easy(log: Log, nodes: int) -> Mapping[str, float]:
-    """The same log under EASY by users' estimates, counts only."""
+    """Returns the same log under EASY by users' estimates, counts only."""
     jobs = log.jobs
     run = [round(min(job.run, job.walltime or job.run)) for job in jobs]
     columns = ([round(job.submit) for job in jobs], run, [round(job.walltime or job.run) for job in jobs], [job.nodes for job in jobs])
@@ -177,6 +177,6 @@ def under_easy(log: Log, nodes: int) -> Mapping[str, float]:
 
 
 def _used(log: Log, done: Replayed, nodes: int) -> float:
-    """The part of the nodes that was held until the last submission, by EASY's."""
+    """Returns the part of the nodes that was held until the last submission, by EASY's."""
     first, last = log.jobs[0].submit, log.jobs[-1].submit
     return held_share(done.ran, first, last, nodes) / under_easy(log, nodes)["submitting"]

@@ -62,7 +62,7 @@ class Figure:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that at least this share of all is not above. Refuses no values."""
+    """Returns the nearest-rank percentile: the smallest value that at least this share of all is not above. Refuses no values."""
     ordered = sorted(values)
     if not ordered:
         raise Rejected("a percentile of no values was asked for", reason="NoValues")
@@ -104,7 +104,7 @@ def _parts(figure: Figure) -> str:
 
 
 def as_json(figures: Sequence[Figure], setting: dict[str, str]) -> dict[str, object]:
-    """The run as one JSON object; `setting` says where and how it was measured."""
+    """Returns the run as one JSON object; `setting` says where and how it was measured."""
     return {"format": FORMAT, "setting": setting, "figures": [_entry(figure) for figure in figures]}
 
 

@@ -65,7 +65,7 @@ class Question:
 
     @property
     def free(self) -> set[int]:
-        """The nodes that nobody holds."""
+        """Returns the nodes that nobody holds."""
         return set(self.nodes) - {index for holder in self.holders for index in holder.nodes}
 
 
@@ -85,8 +85,9 @@ def machine_of(chance: random.Random, count: int) -> tuple[NodeFacts, ...]:
 
 
 def instance(seed: int, pending: int, count: int) -> OptimumProblem:
-    """The published instance of a seed: part of the machine is free, up to four times as much is asked for, by jobs of up to half
-    of the machine."""
+    """Returns the published instance of a seed: part of the machine is free, up to four times as much is asked for, by jobs of up to half
+    of the machine.
+    """
     chance = random.Random(seed)  # noqa: S311 (instances, not secrets)
     nodes = machine_of(chance, count)
     share = chance.uniform(0.2, 0.9)
@@ -116,12 +117,12 @@ class GivenScores:
         self._scores = scores
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """The scores given, by uid."""
+        """Returns the scores given, by uid."""
         return ScoreList([Score(self._scores[each.uid]) for each in candidates])
 
 
 def scene_of(asked: OptimumProblem) -> ClusterState:
-    """The instance as a cycle reads it, with a policy that makes no reservations."""
+    """Returns the instance as a cycle reads it, with a policy that makes no reservations."""
     state = ClusterState(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
     state.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
     for facts in asked.nodes:
@@ -130,7 +131,7 @@ def scene_of(asked: OptimumProblem) -> ClusterState:
 
 
 def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
-    """The part of the LP bound that a cycle reaches, for each seed."""
+    """Returns the part of the LP bound that a cycle reaches, for each seed."""
     for seed in seeds:
         asked = instance(seed, pending, count)
         state = scene_of(asked)
@@ -139,7 +140,7 @@ def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
 
 
 def question(seed: int, count: int, running: int) -> Question:
-    """The published case of a seed: `running` allocations hold nearly all of `count` nodes, and one of class 9 waits."""
+    """Returns the published case of a seed: `running` allocations hold nearly all of `count` nodes, and one of class 9 waits."""
     chance = random.Random(seed)  # noqa: S311 (instances, not secrets)
     nodes = machine_of(chance, count)
     weights = [chance.lognormvariate(0.0, 1.2) for _ in range(running)]
@@ -168,7 +169,7 @@ def question(seed: int, count: int, running: int) -> Question:
 
 
 def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
-    """The production decision, without a ceiling of value, and the seconds of the processor that it took."""
+    """Returns the production decision, without a ceiling of value, and the seconds of the processor that it took."""
     free = asked.free
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
     limits = PreemptionLimits(shortest=1e6 * HOUR, longest=1e6 * HOUR)
@@ -178,7 +179,7 @@ def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
 
 
 def greedy_choice(asked: Question) -> list[NodeHolder] | None:
-    """The book's choice, the cheapest first until the candidate fits, at most three; None if it does not fit then."""
+    """Returns the book's choice, the cheapest first until the candidate fits, at most three; None if it does not fit then."""
     limits = PreemptionLimits()
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
     legal = [

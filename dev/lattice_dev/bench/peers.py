@@ -92,7 +92,7 @@ def beside(theirs: Sequence[Figure], ours: Sequence[Figure]) -> list[Figure]:
 
 
 def with_load(figure: Figure, load: float) -> Figure:
-    """The same figure, with the machine's load average of the last minute in its detail."""
+    """Returns the same figure, with the machine's load average of the last minute in its detail."""
     return replace(figure, detail="; ".join(part for part in (figure.detail, f"load {load:.1f}") if part))
 
 

@@ -89,7 +89,7 @@ def naive_forecast(view: View, forecaster: Forecaster) -> Foreseen:
 
 
 def naive(stage: SimulatorInput) -> list[list[float]]:
-    """The starts of a rehearsal, found the plain way: at each end every job of every queue is asked, in order."""
+    """Returns the starts of a rehearsal, found the plain way: at each end every job of every queue is asked, in order."""
     return _Naive(stage).run()
 
 

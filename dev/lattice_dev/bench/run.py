@@ -190,7 +190,7 @@ def _nodes(count: int) -> str:
 
 
 def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
-    """The benchmarks of these names, `BENCHES` and `LOCAL` without any; raises Rejected with the names there are."""
+    """Returns the benchmarks of these names, `BENCHES` and `LOCAL` without any; raises Rejected with the names there are."""
     known: dict[str, Bench | Local | Beside] = {bench.name: bench for bench in (*BENCHES, *LOCAL, *NAMED, *BESIDE)}
     unknown = [name for name in only if name not in known]
     if unknown:

@@ -84,7 +84,7 @@ def _history(pages: list[Page], asked: Asked, among: Among) -> bytes:
 
 
 def _texts(rows: int) -> list[str]:
-    """The rows of so many attempts of the last thirty days, from a seed, by record."""
+    """Returns the rows of so many attempts of the last thirty days, from a seed, by record."""
     roll = random.Random(1)  # noqa: S311 - a published instance, no secret
     made = []
     for number in range(rows):

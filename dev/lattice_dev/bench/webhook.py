@@ -87,7 +87,7 @@ def _review(kind: str, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) -> tuple[float, list[float]]:
-    """The seconds that all of them took, and each, on connections that stand already."""
+    """Returns the seconds that all of them took, and each, on connections that stand already."""
     await driver.timed(AT_ONCE, (ask for _ in range(2 * AT_ONCE)))
     took: list[float] = []
 

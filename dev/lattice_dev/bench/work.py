@@ -27,7 +27,7 @@ def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: in
 
 
 def lean_config_map(namespace: str, name: str) -> Manifest:
-    """The smallest object that the API server stores: the baseline of creations."""
+    """Returns the smallest object that the API server stores: the baseline of creations."""
     return {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": {"namespace": namespace, "name": name}}
 
 

@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Every file that is made here, with its text."""
+    """Returns every file that is made here, with its text."""
     reference = root / "docs" / "reference"
     chart = policies.files(root / "charts" / "lattice" / "files")
     return {**crds.files(root / "crds"), **chart, **references.files(reference), **schemas.files(reference / "schemas"), **_stubs(root)}
 
 
 def _stubs(root: Path) -> dict[Path, str]:
-    """The protobuf stubs; protoc writes files itself, so it writes into a folder that is thrown away."""
+    """Returns the protobuf stubs; protoc writes files itself, so it writes into a folder that is thrown away."""
     with tempfile.TemporaryDirectory(prefix="lattice-stubs-") as folder:
         beside = Path(folder)
         shutil.copytree(root / "proto", beside / "proto")

@@ -12,7 +12,7 @@ PLURAL: Final = ("*", "+")
 
 
 def commands_page() -> str:
-    """The verbs in the order of `lattice --help`, their subcommands below each, the global flags once."""
+    """Returns the verbs in the order of `lattice --help`, their subcommands below each, the global flags once."""
     parts = ["# Commands of `lattice`\n\n`kubectl lattice VERB` is the same program. Exit codes: [exit-codes.md](exit-codes.md).\n"]
     parts += ["\n## Flags of every verb\n", *_flags(_global())]
     for verb, entry in VERBS.items():
@@ -31,7 +31,7 @@ def _global() -> argparse.ArgumentParser:
 
 
 def _parsers(parser: argparse.ArgumentParser, text: str) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """The parser and those of its subcommands, each with the sentence that its parent lists it with."""
+    """Returns the parser and those of its subcommands, each with the sentence that its parent lists it with."""
     yield parser, text
     for action in parser._actions:  # argparse has no other way to ask
         if isinstance(action, argparse._SubParsersAction):

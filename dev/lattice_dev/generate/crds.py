@@ -51,7 +51,7 @@ class _WithRules(GenerateJsonSchema):
     """JSON Schema that carries each class's CEL rules at that class's level."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        """The schema of one class, with its rules."""
+        """Returns the schema of one class, with its rules."""
         made = super().model_schema(schema)
         for name, key in (("rules", "x-kubernetes-validations"), ("policies", POLICIES)):
             rules = getattr(schema["cls"], name, ())
@@ -61,7 +61,7 @@ class _WithRules(GenerateJsonSchema):
 
 
 def crd(kind: type[Kind]) -> Schema:
-    """The CustomResourceDefinition of a kind."""
+    """Returns the CustomResourceDefinition of a kind."""
     meta = kind.meta
     metadata: Schema = {"name": f"{meta.plural}.{GROUP}"}
     if meta.annotations:
@@ -85,7 +85,7 @@ def json_schema(kind: type[Kind]) -> Schema:
 
 
 def openapi(kind: type[Kind]) -> Schema:
-    """The structural schema of a whole object of the kind."""
+    """Returns the structural schema of a whole object of the kind."""
     raw = json_schema(kind)
     schema = structural(raw, raw.get("$defs", {}))
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
@@ -133,12 +133,12 @@ def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 
 def render(kind: type[Kind]) -> str:
-    """The file of a kind, byte for byte the same at each call."""
+    """Returns the file of a kind, byte for byte the same at each call."""
     return HEADER + yaml.dump(crd(kind), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Every generated file below `folder`, with its text."""
+    """Returns every generated file below `folder`, with its text."""
     return {folder / f"{kind.meta.plural}.yaml": render(kind) for kind in KINDS}
 
 

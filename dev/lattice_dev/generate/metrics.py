@@ -22,7 +22,7 @@ ports, and who may read it, stand in [processes](../explanation/processes.md). H
 
 
 def registries() -> dict[str, CollectorRegistry]:
-    """The registry of each program, filled as the program fills it at its start."""
+    """Returns the registry of each program, filled as the program fills it at its start."""
     return {
         "lattice-scheduler": SchedulerMetrics().registry,
         "lattice-operator": OperatorMetrics().registry,

@@ -19,7 +19,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object with each rule where it costs least; order of fields and rules kept."""
+    """Returns the schema of an object with each rule where it costs least; order of fields and rules kept."""
     properties = {name: dict(child) for name, child in node["properties"].items()}
     rules = node.get(_RULES, ())
     never = {found["name"] for entry in rules if (found := _ABSENT.fullmatch(entry["rule"])) and not found["unless"]}
@@ -41,7 +41,7 @@ def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
-    """The field ("": the object itself) and the rule, for each rule that this one becomes."""
+    """Returns the field ("": the object itself) and the rule, for each rule that this one becomes."""
     rule = entry["rule"]
     absent = _ABSENT.fullmatch(rule)
     names = _KEPT.findall(rule)
@@ -56,7 +56,7 @@ def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _of_field(name: str, unless: str | None) -> str:
-    """The rule as the field itself says it; "" when it speaks of anything else."""
+    """Returns the rule as the field itself says it; "" when it speaks of anything else."""
     if unless is None:
         return "false"
     own, count = re.subn(rf"\bself\.{name}\b", "self", unless)

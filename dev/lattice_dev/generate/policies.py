@@ -25,14 +25,14 @@ _WHY: Final = """\
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """The file below `folder`, with its text."""
+    """Returns the file below `folder`, with its text."""
     documents = (_policy(AllocationSpec.policies), _binding())
     text = "---\n".join(yaml.dump(document, Dumper=_Folded, sort_keys=False, width=140, allow_unicode=True) for document in documents)
     return {folder / "policies-allocation-spec.yaml": HEADER + _WHY + text}
 
 
 def condition(rule: Rule) -> str:
-    """The rule as the policy's variables have it: `self` is the spec, `oldSelf` the spec before."""
+    """Returns the rule as the policy's variables have it: `self` is the spec, `oldSelf` the spec before."""
     return re.sub(r"\bself\b", "variables.spec", re.sub(r"\boldSelf\b", "variables.former", rule.rule))
 
 
@@ -60,7 +60,9 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 
 def _sentences(rules: tuple[Rule, ...], *, of_changes: bool) -> str:
-    """The sentence of each rule that is broken, else an empty one: of the rules that compare with what was before, or of the others."""
+    """Returns the sentence of each rule that is broken, else an empty one: of the rules that compare with what was before, or of the
+    others.
+    """
     found = (rule for rule in rules if _is_of_change(rule) == of_changes)
     return ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in found)
 

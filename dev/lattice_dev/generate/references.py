@@ -51,7 +51,7 @@ _WHY: Final = re.compile(r" is not served yet: (.*); remove the field$")
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Every generated page below `folder`, with its text."""
+    """Returns every generated page below `folder`, with its text."""
     pages = {folder / f"{name}.md": kind_page(kind) for name, kind in PAGES}
     pages[folder / "reasons.md"] = reasons_page()
     pages[folder / "exit-codes.md"] = exits_page()
@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 def kind_page(kind: type[Kind]) -> str:
-    """The reference of one kind: what it is, its columns, every field of spec and status."""
+    """Returns the reference of one kind: what it is, its columns, every field of spec and status."""
     raw = json_schema(kind)
     definitions = raw.get("$defs", {})
     parts = [HEADER, f"# {kind.meta.kind}\n\n", f"{_sentence(raw)}\n\n", _registration(kind.meta)]
@@ -74,7 +74,7 @@ def kind_page(kind: type[Kind]) -> str:
 
 
 def reasons_page() -> str:
-    """The closed lists of reasons."""
+    """Returns the closed lists of reasons."""
     return HEADER + (
         '# Reasons\n\nEvery "no" carries one of these words and a sentence with the numbers. The words are part of the interface;\n'
         "the sentences are not. They stand in conditions, in events and in the answers of `lattice`.\n"
@@ -91,7 +91,7 @@ def reasons_page() -> str:
 
 
 def exits_page() -> str:
-    """The exit codes: the table that stands in the docstring of `lattice.cli.exits`."""
+    """Returns the exit codes: the table that stands in the docstring of `lattice.cli.exits`."""
     return HEADER + "# Exit codes\n\n" + inspect.cleandoc(exits.__doc__ or "") + "\n"
 
 

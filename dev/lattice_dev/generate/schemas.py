@@ -20,12 +20,12 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Every schema below `folder`, with its text."""
+    """Returns every schema below `folder`, with its text."""
     return {folder / f"{_name(schema)}.json": json.dumps(document(schema), indent=2) + "\n" for schema in ANSWERS}
 
 
 def document(schema: str) -> dict[str, Any]:
-    """The JSON Schema of one document; `schema` is the value of its field `schema`."""
+    """Returns the JSON Schema of one document; `schema` is the value of its field `schema`."""
     made = msgspec.json.schema(ANSWERS[schema])
     described = dict(_descriptions())
     for part, definition in made["$defs"].items():
@@ -42,7 +42,7 @@ def _name(schema: str) -> str:
 
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
-    """The docstring below each field, by part and camelCase name."""
+    """Returns the docstring below each field, by part and camelCase name."""
     modules = (answers, quota_answers, accounting_answers)
     for statement in (each for module in modules for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):

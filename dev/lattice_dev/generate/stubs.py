@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 def plugin(name: str) -> str:
-    """The path of a protoc plugin, looked for beside the interpreter and on PATH."""
+    """Returns the path of a protoc plugin, looked for beside the interpreter and on PATH."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if not found:

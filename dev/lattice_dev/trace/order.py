@@ -67,7 +67,7 @@ class PassedOver:
     free: int
 
     def __str__(self) -> str:
-        """The finding as a sentence with its numbers."""
+        """Returns the finding as a sentence with its numbers."""
         return f"{self.job} needs {self.nodes} nodes, {self.free} were free for it, and {self.by} was placed first in seq {self.seq}"
 
 
@@ -110,7 +110,7 @@ class _Outlook:
     changes: list[tuple[float, int]]
 
     def free(self, begin: float, seconds: float) -> int:
-        """The fewest that are free at any time of that span."""
+        """Returns the fewest that are free at any time of that span."""
         changes = sorted(self.changes)
         level = sum(count for at, count in changes if at <= begin)
         least = level
@@ -131,7 +131,7 @@ class _Outlook:
 def passed_over(
     jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0
 ) -> list[PassedOver]:
-    """Every breach of the rule, where the first `depth` blocked jobs hold a promise.
+    """Returns every breach of the rule, where the first `depth` blocked jobs hold a promise.
 
     Raises Corrupt for a history that is none: a seq missing, a job claimed twice, too much held.
     """

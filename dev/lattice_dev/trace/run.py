@@ -58,7 +58,7 @@ class Wanted:
 
 
 def read(wanted: Wanted) -> list[swf.SwfJob]:
-    """The jobs; raises Rejected for a file that is not there or is no log."""
+    """Returns the jobs; raises Rejected for a file that is not there or is no log."""
     try:
         raw = wanted.file.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -154,7 +154,7 @@ def _queue(seen: Watching, jobs: Mapping[str, swf.SwfJob], compression: float) -
 
 
 def _history(seen: Watching, jobs: Mapping[str, swf.SwfJob]) -> list[Commit]:
-    """The ledger's commits with the jobs that they claim and release; the real ones are on other nodes."""
+    """Returns the ledger's commits with the jobs that they claim and release; the real ones are on other nodes."""
     names = {life.uid: name for name, life in seen.lives.items() if name in jobs}
 
     def of(keys: Sequence[tuple[str, int]]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def _witness(instance: Instance) -> list[str]:
 
 
 def _print(ends: Mapping[str, Ended], names: Sequence[str], capacity: int, commits: int, found: Sequence[str], say: Say) -> None:
-    """The waits, what they add up to, and what was found."""
+    """Returns the waits, what they add up to, and what was found."""
     shown = [ends[name] for name in names if name in ends]
     for line in verdict.table(shown):
         say(line)
