@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from lattice.errors import Rejected
 from lattice.models.conditions import PHASES
@@ -12,6 +13,24 @@ from lattice.units import parse_duration, parse_time
 ENDED_SECONDS = 3600.0
 """How long ended allocations stay in a list when nothing is asked for."""
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class StatusQuery:
+    """Says which allocations: of which namespace (empty: all) and user (empty: all, unless `mine`), and what of theirs."""
+
+    namespace: str
+    user: str
+    mine: bool
+    states: frozenset[str]
+    vcluster: str
+    after: float | None
+    """What ended before is left out."""
+
+    @property
+    def fields(self) -> str:
+        """Returns what the API server selects by."""
+        return f"spec.user={self.user}" if self.user else ""
 
 
 def split_references(references: Iterable[str]) -> list[str]:

@@ -39,7 +39,7 @@ def open_stream(
 
     `seconds` is how long the gateway may be silent; a fourth of it, and 10 s at most, for making the connection.
     """
-    import socket
+    from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, create_connection
     from urllib.parse import urlsplit
 
     from lattice.kube.credentials import Credentials
@@ -51,25 +51,29 @@ def open_stream(
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if identity.tls is not None else 80)
     headers = {**dict(identity.headers), "Accept": "application/x-ndjson, application/json", "Content-Type": "application/json"}
-    connection: socket.socket | None = None
     try:
-        connection = socket.create_connection((host, port), min(CONNECT_SECONDS, seconds / 4))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = create_connection((host, port), min(CONNECT_SECONDS, seconds / 4))
+    except OSError as error:
+        raise _unreachable(url, error) from error
+    try:
+        connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        connection.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         if identity.tls is not None:
             connection = identity.tls.wrap_socket(connection, server_hostname=host)
         connection.settimeout(seconds)
         answer = exchange(connection, "GET" if body is None else "POST", parts.netloc, parts.path + path, headers, body)
-        if answer.status >= 300:
-            said, after = answer.body.read(LONGEST_LINE), answer.headers.get("retry-after", "")
+        refusal = answer.body.read(LONGEST_LINE) if answer.status >= 300 else None
     except OSError as error:
-        if connection is not None:
-            connection.close()
-        raise Retry(f"the gateway {url} cannot be reached: {error}", reason="GatewayUnreachable") from error
-    if answer.status >= 300:
         connection.close()
-        raise error_of(answer.status, said, url, after)
+        raise _unreachable(url, error) from error
+    if refusal is not None:
+        connection.close()
+        raise error_of(answer.status, refusal, url, answer.headers.get("retry-after", ""))
     return _HttpStream(connection, answer.body, url)
+
+
+def _unreachable(url: str, error: OSError) -> Retry:
+    return Retry(f"the gateway {url} cannot be reached: {error}", reason="GatewayUnreachable")
 
 
 def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:

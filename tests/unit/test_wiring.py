@@ -54,7 +54,7 @@ CONSTANTS_FOR_TESTS = {
 """Variables of modules that only tests read, by decision."""
 READ_BY_VERB = {"INTERMIXED"}
 """What the command line reads of a verb's module where it is there."""
-CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "model_schema": "pydantic"}
+CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "model_schema": "pydantic", "readinto": "io"}
 """Methods that override those of a library, which calls them."""
 CALLED_BY_VERB = {"arguments", "run"}
 """What the command line calls of a verb's module."""

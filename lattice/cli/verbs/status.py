@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lattice.cli.selection import oldest_end, parse_states
+from lattice.cli.selection import StatusQuery, oldest_end, parse_states
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import FINAL_PHASES, PHASES
@@ -38,24 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="also those that ended since: 24h (ago), or 2026-12-01T08:00:00Z")
     parser.add_argument("--active", action="store_true", help="only what has not ended, as squeue lists it")
     parser.add_argument("-w", "--watch", action="store_true", help="again every 5 s")
-
-
-@dataclass(frozen=True)
-class StatusQuery:
-    """Says which allocations: of which namespace (empty: all) and user (empty: all, unless `mine`), and what of theirs."""
-
-    namespace: str
-    user: str
-    mine: bool
-    states: frozenset[str]
-    vcluster: str
-    after: float | None
-    """What ended before is left out."""
-
-    @property
-    def fields(self) -> str:
-        """Returns what the API server selects by."""
-        return f"spec.user={self.user}" if self.user else ""
 
 
 def run(console: Console) -> int:

@@ -29,7 +29,7 @@ from lattice.views import Allocation
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
-    from lattice.cli.verbs.status import StatusQuery
+    from lattice.cli.selection import StatusQuery
 
 
 @dataclass(frozen=True)
