@@ -79,15 +79,15 @@ class FreeCounts:
         whole = pool.whole = self.whole.copy()
         pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
         for bucket, count in caps.items():
-            pool.note(bucket, count - len(bucket.free))
+            pool.count_change(bucket, count - len(bucket.free))
         return pool
 
-    def note(self, bucket: Bucket, by: int) -> None:
+    def count_change(self, bucket: Bucket, by: int) -> None:
         """Counts more nodes of a bucket, or fewer; for a pool of its own counts only (`reduced`)."""
         rank, part, whole = self.members[bucket], self.parts[bucket.key.fingerprint], self.whole
-        part.note(rank, by)
+        part.count_change(rank, by)
         if part is not whole:
-            whole.note(rank, by)
+            whole.count_change(rank, by)
 
     def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
         """Returns the buckets of a group with these fingerprints (None: all), and whether they share a home, each on its own switch."""

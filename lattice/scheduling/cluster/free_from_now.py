@@ -113,4 +113,4 @@ class FreeFromNow:
             if now != free:
                 caps[bucket] = now
             if now != before:
-                pool.note(bucket, now - before)
+                pool.count_change(bucket, now - before)

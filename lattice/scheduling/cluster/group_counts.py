@@ -54,8 +54,8 @@ class GroupCounts:
         part._line = None if self._line is None else self._line.copy()
         return part
 
-    def note(self, rank: int, by: int) -> None:
-        """Notes that a group has more nodes, or fewer."""
+    def count_change(self, rank: int, by: int) -> None:
+        """Counts more nodes of a group, or fewer."""
         noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
         self.total += by
@@ -184,9 +184,9 @@ class JoinedCounts:
             joined._line = ranks, line.copy(), ordered
         return joined
 
-    def note(self, rank: int, by: int) -> None:
-        """Notes that a group has more nodes, or fewer."""
-        self.parts[self._home[rank]].note(rank, by)
+    def count_change(self, rank: int, by: int) -> None:
+        """Counts more nodes of a group, or fewer."""
+        self.parts[self._home[rank]].count_change(rank, by)
 
     def holding(self, nodes: int) -> int | None:
         """Returns the smallest group that holds so many; None if none does."""

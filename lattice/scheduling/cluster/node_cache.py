@@ -339,7 +339,7 @@ class NodeCache:
     def _changed(self, bucket: Bucket, by: int) -> None:
         self._count_change(bucket, by)
         for part, rank in bucket.counters:
-            part.note(rank, by)
+            part.count_change(rank, by)
 
     def _enter(self, facts: NodeFacts) -> None:
         index = facts.index

@@ -84,7 +84,7 @@ def test_a_part_counts_what_was_noted_whenever_it_is_asked(changes: list[tuple[i
     for rank, by in changes:
         by = max(by, -sizes[rank])
         sizes[rank] += by
-        part.note(rank, by)
+        part.count_change(rank, by)
         if by > 2:
             assert part.ordered == GroupCounts(sizes).ordered
     again = GroupCounts(sizes)

@@ -48,7 +48,7 @@ def test_joined_parts_answer_as_one_that_counts_all(sizes: dict[int, int], chang
         joined.line()
         by = max(by, -now[rank])
         now[rank] += by
-        joined.note(rank, by)
+        joined.count_change(rank, by)
         for some in (joined, joined.copy()):
             whole = GroupCounts(now)
             assert (some.total, some.groups, some.ordered) == (whole.total, whole.groups, whole.ordered)
