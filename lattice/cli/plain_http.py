@@ -1,4 +1,4 @@
-"""One exchange of HTTP/1.1 over an open socket, which the gateway's answers need no more of.
+"""One exchange of HTTP/1.1 over an open socket, all that an answer of the gateway needs.
 
 Python's own client loads the parsers of e-mail, which takes longer than the answer.
 """
@@ -40,6 +40,14 @@ def exchange(connection: socket, method: str, host: str, target: str, headers: M
         raise BadAnswerError("a header holds the end of a line")
     connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
     stream = connection.makefile("rb")
+    try:
+        return _read_answer(stream)
+    except OSError:
+        stream.close()  # as long as it is open, closing the connection does nothing
+        raise
+
+
+def _read_answer(stream: BinaryIO) -> PlainAnswer:
     status, received = _read_head(stream)
     while 100 <= status < 200:
         status, received = _read_head(stream)

@@ -62,14 +62,15 @@ def open_stream(
             connection = identity.tls.wrap_socket(connection, server_hostname=host)
         connection.settimeout(seconds)
         answer = exchange(connection, "GET" if body is None else "POST", parts.netloc, parts.path + path, headers, body)
-        refusal = answer.body.read(LONGEST_LINE) if answer.status >= 300 else None
+        if answer.status < 300:
+            return _HttpStream(connection, answer.body, url)
+        with answer.body:
+            refusal = answer.body.read(LONGEST_LINE)
     except OSError as error:
         connection.close()
         raise _unreachable(url, error) from error
-    if refusal is not None:
-        connection.close()
-        raise error_of(answer.status, refusal, url, answer.headers.get("retry-after", ""))
-    return _HttpStream(connection, answer.body, url)
+    connection.close()
+    raise error_of(answer.status, refusal, url, answer.headers.get("retry-after", ""))
 
 
 def _unreachable(url: str, error: OSError) -> Retry:
