@@ -116,8 +116,15 @@ def test_a_nodes_credential_reads_no_allocation_and_only_its_own_work(
     assert caught.value.reason == "NotYourNode"
     alice.lattice("cancel", "there", "held")
     alice.ended("there")
-    with pytest.raises((Denied, NotFound)):
-        ask(control_plane, "nid003", row)
+
+    def refused() -> bool:
+        try:
+            ask(control_plane, "nid003", row)
+        except (Denied, NotFound):
+            return True
+        return False
+
+    until(refused, within=5, what="the end of the right, which goes with the ledger's row")
 
     log = control_plane.where.audit_log
     seen = Seen(log.read_text, lambda text: "allocations/there" in text and '"lattice:agent:nid001"' in text)
