@@ -50,7 +50,9 @@ def test_a_killed_child_is_gone_and_no_zombie_stays(launcher: Launcher, tmp_path
 def test_a_zombie_counts_as_dead(launcher: Launcher, tmp_path: Path) -> None:
     process = start(launcher, tmp_path, [sys.executable, "-I", "-S", "-c", "pass"])
     wait_until(lambda: "alive" if processes.alive(process) else "", within=60, clock=HostClock(), what="the end")
+    assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("Z"), "nobody has asked for its exit code yet"
     launcher.reap()
+    assert not Path(f"/proc/{process.pid}").exists()
 
 
 def test_what_ignores_term_is_killed_after_the_grace(launcher: Launcher, tmp_path: Path) -> None:

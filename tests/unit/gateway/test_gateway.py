@@ -311,7 +311,8 @@ async def test_a_reader_that_leaves_frees_the_agent(world: World) -> None:
     await world.allocation(**RUNNING)
     async with asyncio.timeout(20):
         async with world.get(PATH + "?follow=1") as response:
-            await response.content.readline()
+            assert b"begun" in await response.content.readline()
+            assert not left.is_set(), "the agent goes on while somebody reads"
         await left.wait()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import time
-from array import array
 from pathlib import Path
 
 import pytest
@@ -178,16 +176,3 @@ def test_the_published_row_of_kth_sp2_is_met_to_every_digit(kth: Workload, polic
     }
     wanted = ROWS[policy, estimates]
     assert {name: printed[name] for name in wanted} == wanted
-
-
-def test_the_speed_of_the_engine_is_printed(kth: Workload, capsys: pytest.CaptureFixture[str]) -> None:
-    times = 3
-    span = kth.submit[-1] + 1
-    submit = array("q", (at + turn * span for turn in range(times) for at in kth.submit))
-    many = Workload(kth.job * times, submit, kth.run * times, kth.estimate * times, kth.procs * times, kth.nodes * times)
-    for policy, estimates in EVERY:
-        before = time.process_time()
-        simulate(many, 100, policy, estimates)
-        speed = len(many) / (time.process_time() - before)
-        with capsys.disabled():
-            print(f"\n{policy} with {estimates} estimates: {len(many)} jobs, {speed:,.0f} jobs/s", end="")
