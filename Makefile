@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= --durations=10
-# 1 runs the linters and the unit tests of `make check` one after the other.
+# What runs side by side: linters and unit tests, and the processes of the unit tests. 1 runs one after the other.
 LANES ?= 2
 INSTANCE ?= default
 SEED ?= 1
@@ -13,6 +13,8 @@ FAULT_KILLS ?= 1000
 BENCH_FLAGS ?=
 
 BIN := $(VENV)/bin
+# A file stays whole in one process.
+WORKERS = -n $(LANES) --dist loadfile
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
@@ -49,7 +51,7 @@ static: setup ## All of check but the tests
 	$(BIN)/python -m lattice_dev.generate --check
 
 unit: setup ## Unit tests only
-	$(BIN)/pytest tests/unit $(PYTEST_FLAGS)
+	$(BIN)/pytest tests/unit $(WORKERS) $(PYTEST_FLAGS)
 
 test: unit integration ## All tests: unit, contract (real API server), e2e (real everything), a short seeded fault run
 
