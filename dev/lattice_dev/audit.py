@@ -34,8 +34,17 @@ POLICY = {
 }  # fmt: skip
 
 
-def write_policy(path: Path) -> None:
-    """Writes the policy where it differs from what stands there."""
-    text = yaml.safe_dump(POLICY, sort_keys=False)
+EVERY_REQUEST = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "None", "nonResourceURLs": ["*"]}, {"level": "Metadata"}],
+}
+"""The policy of a benchmark that counts requests, reads too."""
+
+
+def write_policy(path: Path, *, reads: bool = False) -> None:
+    """Writes the policy where it differs from what stands there; `reads`: so that every read is in the log too."""
+    text = yaml.safe_dump(EVERY_REQUEST if reads else POLICY, sort_keys=False)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

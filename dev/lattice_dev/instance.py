@@ -339,7 +339,7 @@ class Instance:
         etcd.mkdir(mode=0o700, exist_ok=True)
         site.certify(here, self._clock.now())
         pki.service_account_key(self.where.pki)
-        audit.write_policy(self.where.directory / "audit-policy.yaml")
+        audit.write_policy(self.where.directory / "audit-policy.yaml", reads=here.options.audit_reads)
         self._write_kubeconfigs(here)
         for node in here.nodes:
             (self.where.node(node) / "state").mkdir(mode=0o755, parents=True, exist_ok=True)

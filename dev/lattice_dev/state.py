@@ -36,6 +36,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: str = ""
     trace_starts: bool = False
     """Whether the daemons log each step of a start (`--trace-starts`)."""
+    audit_reads: bool = False
+    """Whether the audit log has every read too: for a benchmark that counts requests."""
     node_certificates: int = 30 * 86400
     """Seconds that a renewed certificate of a node lives."""
 

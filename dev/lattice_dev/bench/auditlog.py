@@ -10,6 +10,8 @@ from datetime import datetime
 import msgspec
 
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+QUESTIONS = frozenset({"subjectaccessreviews", "selfsubjectaccessreviews", "localsubjectaccessreviews", "tokenreviews"})
+"""Are created, and store nothing."""
 
 
 class _Reference(msgspec.Struct, rename="camel", gc=False):
@@ -45,8 +47,9 @@ class Writes:
     """Writes that took effect, by `verb resource[/subresource]`; those of Leases and Events apart; refused ones apart."""
 
     counted: Counter[str] = field(default_factory=Counter)
-    by_writer: Counter[str] = field(default_factory=Counter)
-    """By `who verb resource[/subresource]`, with Leases and Events: a daemon's name, `agents`, `people`, or `Kubernetes`."""
+    requests: Counter[str] = field(default_factory=Counter)
+    """Reads, Leases, Events and what was refused too, by `who verb resource[/subresource]`: who is a daemon's name, `agents`, `people`, or
+    `Kubernetes`. Reads are there only as far as the audit policy has them; watches end later, or not at all."""
     leases: int = 0
     events: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -82,9 +85,11 @@ def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozense
             continue  # still being written
         entry = _decode(line)
         reference = entry.object_ref
-        if entry.verb not in WRITES or reference is None or reference.resource in leave_out:
+        if reference is None:
             continue
-        _count(writes, entry, reference)
+        writes.requests[f"{_who(entry)} {_what(entry, reference)}"] += 1
+        if entry.verb in WRITES and reference.resource not in leave_out and reference.resource not in QUESTIONS:
+            _count(writes, entry, reference)
     return writes
 
 
@@ -113,8 +118,6 @@ def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
         writes.events += 1
     else:
         writes.counted[what] += 1
-    if entry.response_status.code < 300:
-        writes.by_writer[f"{_who(entry)} {what}"] += 1
 
 
 def _who(entry: _AuditEntry) -> str:

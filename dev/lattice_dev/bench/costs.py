@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,8 +19,9 @@ from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEDGERS, NODE_INDEX
 from lattice.ledger import projection
 from lattice.ledger.format import HELD as ROW_HELD
 from lattice.ledger.format import Row
-from lattice.views import Allocation, Metadata
-from lattice.views.ledger import Ledger, NodeIndex, Plan
+from lattice.replay.synthetic import Dice
+from lattice.views import Allocation, Written
+from lattice.views.ledger import Ledger, NodeIndex
 from lattice.views.work import Work
 from lattice_agent.attempts import Key, Seen
 from lattice_agent.cluster.heartbeat import Heartbeat
@@ -32,8 +31,10 @@ from lattice_agent.reporter import status
 from lattice_agent.reporter.head import Begun, Over
 from lattice_controllers.scheduler.status_writer import write_status
 from lattice_dev.bench import work
+from lattice_dev.bench.cost_rounds import Cost, Round, costs
 from lattice_dev.bench.drive import NAMESPACE, Driver
 from lattice_dev.bench.figures import Aim, Baseline, Figure, shown
+from lattice_dev.bench.processor import ProcessorTime
 
 CREATION, CHANGE = "lean ConfigMap, created", "lean ConfigMap, replaced"
 AT_ONCE = 16
@@ -41,7 +42,11 @@ HELD = 200
 """Allocations that hold nodes meanwhile: rows of the Ledger and of plans."""
 SETTLE_SECONDS = 0.15
 """What a write leaves to do: watchers, and the watch cache's own decoding."""
-IDLE_SECONDS = 3.0
+IDLE_SECONDS = 1.0
+IDLE_SPANS = 5
+EMPTY_ROUNDS = 5
+GO_METRICS = ("go_gc_heap_allocs_bytes_total", "go_gc_cycles_total_gc_cycles_total")
+"""Of the API server: bytes allocated so far, garbage collections so far."""
 CREATION_AIM, STATUS_AIM = 3.0, 3.5
 STOPPED = ("scheduler", "operator", "hollow")
 BENCH_USER = "lattice:bench"
@@ -60,70 +65,94 @@ class WriteKind:
     at_once: int = AT_ONCE
     aim: float | None = None
     """Times what the lean ConfigMap takes, at most."""
-
-
-@dataclass
-class CostRounds:
-    """What was seen of one kind: milliseconds a write, of each round."""
-
-    rounds: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        """Returns the middle of all rounds."""
-        return statistics.median(self.rounds)
+    of_a_life: bool = False
+    """Whether it goes on with the allocations of the kind before it."""
 
 
 async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
-    """So many rounds of `each` writes of every kind in turn, with scheduler, operator and agents stopped; the medians.
+    """Measures so many rounds of `each` writes of every kind, with scheduler, operator and agents stopped.
 
-    The instance is of no use afterwards: what was written stays.
+    Kinds come in another order each round; what the API server does by itself meanwhile is measured too, and taken off. The instance is of
+    no use afterwards: what was written stays.
     """
     await _hold_nodes(driver)
     for daemon in STOPPED:
         await asyncio.to_thread(driver.instance.stop, daemon)
-    usage = ProcessorTime(driver.instance.pid("kube-apiserver"))
     async with _writers(driver) as writers:
         kinds = await writers.kinds()
-        found = {kind.name: CostRounds() for kind in kinds}
-        await driver.clock.sleep(1.0)
-        idle = await _idle(driver, usage)
-        for _ in range(rounds):
-            for kind in kinds:
-                calls = await kind.batch(each)
-                await driver.clock.sleep(SETTLE_SECONDS)
-                before, began = usage.seconds(), driver.clock.monotonic()
-                await driver.timed(kind.at_once, calls)
-                await driver.clock.sleep(SETTLE_SECONDS)
-                took = usage.seconds() - before - idle * (driver.clock.monotonic() - began)
-                found[kind.name].rounds.append(1000 * max(0.0, took) / len(calls))
-    return [_figure(kind, found, each) for kind in kinds]
+        await driver.clock.sleep(IDLE_SECONDS)
+        server = _Server(driver)
+        await server.measure_background()
+        dice = Dice(rounds)
+        order = [kind for _ in range(rounds) for kind in in_some_order(kinds, dice)]
+        known = costs([await server.round(kind.name, kind.at_once, await kind.batch(each)) for kind in order])
+    return [_figure(kind, known[kind.name], known[kind.beside].milliseconds) for kind in kinds]
 
 
-def _figure(kind: WriteKind, found: Mapping[str, CostRounds], each: int) -> Figure:
-    mine, lean = found[kind.name], found[kind.beside].median
+def in_some_order(kinds: Sequence[WriteKind], dice: Dice) -> list[WriteKind]:
+    """Returns the kinds in another order; those of an allocation's life stay in theirs."""
+    shuffled = sorted(kinds, key=lambda _kind: dice.share())
+    life = iter([kind for kind in kinds if kind.of_a_life])
+    return [next(life) if kind.of_a_life else kind for kind in shuffled]
+
+
+def _figure(kind: WriteKind, cost: Cost, lean: float) -> Figure:
     aim = None if kind.aim is None else Aim(round(kind.aim * lean, 2))
-    detail = f"{len(mine.rounds)} rounds of {each}: {shown(min(mine.rounds))} to {shown(max(mine.rounds))}"
-    return Figure(f"API server's CPU, {kind.name}", mine.median, "ms", aim, Baseline(f"ms {kind.beside}", lean), detail)
+    detail = f"{cost.writes} in {cost.rounds} rounds: {shown(cost.least)} to {shown(cost.most)}; {shown(cost.kib)} KiB allocated"
+    parts = {"ms of garbage collection": cost.collecting}
+    return Figure(f"API server's CPU, {kind.name}", cost.milliseconds, "ms", aim, Baseline(f"ms {kind.beside}", lean), detail, parts)
 
 
-@dataclass(frozen=True)
-class ProcessorTime:
-    """The processor time of a process."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the API server had taken at a moment: seconds of its processor, bytes allocated, collections; `at` is monotonic."""
 
-    pid: int
-
-    def seconds(self) -> float:
-        """User and system time so far, of all its threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    at: float
+    seconds: float
+    allocated: float
+    collections: float
 
 
-async def _idle(driver: Driver, usage: ProcessorTime) -> float:
-    """Seconds of processor a second while nobody writes."""
-    before = usage.seconds()
-    await driver.clock.sleep(IDLE_SECONDS)
-    return (usage.seconds() - before) / IDLE_SECONDS
+class _Server:
+    """The API server's processor and memory, read before and after a round."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._usage = ProcessorTime(driver.instance.pid("kube-apiserver"))
+        self._idle = 0.0
+        """Seconds of processor a second while nobody writes."""
+        self._reading = Round("", 0, 0.0, 0.0, 0.0)
+        """What the readings of a round take themselves."""
+
+    async def measure_background(self) -> None:
+        """Measures what goes on without any write: watches of other daemons, the server's own work, the readings."""
+        spans = []
+        for _ in range(IDLE_SPANS):
+            before = self._usage.seconds()
+            await self._driver.clock.sleep(IDLE_SECONDS)
+            spans.append((self._usage.seconds() - before) / IDLE_SECONDS)
+        self._idle = statistics.median(spans)
+        empty = [await self.round("", 1, []) for _ in range(EMPTY_ROUNDS)]
+        taken = (statistics.median(one.seconds for one in empty), statistics.median(one.allocated for one in empty))
+        self._reading = Round("", 0, *taken, 0.0)
+
+    async def round(self, kind: str, at_once: int, calls: Sequence[Call]) -> Round:
+        """Makes the calls; what they took."""
+        clock = self._driver.clock
+        await clock.sleep(SETTLE_SECONDS)
+        before = await self._read()
+        await self._driver.timed(at_once, calls)
+        await clock.sleep(SETTLE_SECONDS)
+        after = await self._read()
+        seconds = after.seconds - before.seconds - self._idle * (after.at - before.at) - self._reading.seconds
+        allocated = after.allocated - before.allocated - self._reading.allocated
+        return Round(kind, len(calls), seconds, allocated, after.collections - before.collections)
+
+    async def _read(self) -> _Reading:
+        """Reads the server's own metrics, then the processor time that it took so far: each round pays one such reading."""
+        page = dict(line.rsplit(" ", 1) for line in (await self._driver.admin.metrics()).splitlines() if line.startswith(GO_METRICS))
+        allocated, collections = (float(page[name]) for name in GO_METRICS)
+        return _Reading(self._driver.clock.monotonic(), self._usage.seconds(), allocated, collections)
 
 
 async def _hold_nodes(driver: Driver) -> None:
@@ -171,13 +200,19 @@ class _DaemonWrites:
         return [
             WriteKind(CREATION, self._maps, CREATION),
             WriteKind(CHANGE, self._map_changes, CHANGE),
-            WriteKind("Allocation, created", self._creations, CREATION, aim=CREATION_AIM),
+            WriteKind("Allocation, created", self._creations, CREATION, aim=CREATION_AIM, of_a_life=True),
             WriteKind("Allocation, created without webhook", self._creations_unasked, CREATION),
-            WriteKind("status, placed by the scheduler", self._placements, CHANGE, aim=STATUS_AIM),
+            WriteKind("status, placed by the scheduler", self._placements, CHANGE, aim=STATUS_AIM, of_a_life=True),
             WriteKind(
-                "status, started by the reporter", partial(self._reports, self._placed, self._started, _begun), CHANGE, aim=STATUS_AIM
+                "status, started by the reporter",
+                partial(self._reports, self._placed, self._started, _begun),
+                CHANGE,
+                aim=STATUS_AIM,
+                of_a_life=True,
             ),
-            WriteKind("status, ended by the reporter", partial(self._reports, self._started, [], _over), CHANGE, aim=STATUS_AIM),
+            WriteKind(
+                "status, ended by the reporter", partial(self._reports, self._started, [], _over), CHANGE, aim=STATUS_AIM, of_a_life=True
+            ),
             WriteKind("Ledger, committed", self._commits, CHANGE, at_once=1),
             WriteKind("NodeGroupPlan, replaced", self._plans, CHANGE, at_once=1),
             WriteKind("Lease, renewed", self._heartbeats, CHANGE),
@@ -244,9 +279,7 @@ class _DaemonWrites:
             kept = {key: found["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
             body = {"metadata": kept, "status": merge(found["status"], outcome.status)}
             agent = self._hollow.impersonate(f"lattice:agent:{node}", ("lattice:agents",))
-            calls.append(
-                partial(agent.replace, ALLOCATIONS, name, body, NAMESPACE, subresource="status", type=_Created, metadata_only=True)
-            )
+            calls.append(partial(agent.replace, ALLOCATIONS, name, body, NAMESPACE, subresource="status", type=Written, metadata_only=True))
         then[:] = names
         return calls
 
@@ -266,7 +299,7 @@ class _DaemonWrites:
             spec = {**stands["spec"], "seq": stands["spec"]["seq"] + number + 1}
             version = stands["metadata"]["resourceVersion"]
             body = {"metadata": {"name": stands["metadata"]["name"], "resourceVersion": version}, "spec": spec}
-            answer = await self._scheduler.replace(PLANS, stands["metadata"]["name"], body, type=Plan)
+            answer = await self._scheduler.replace(PLANS, stands["metadata"]["name"], body, type=Written, metadata_only=True)
             stands["metadata"]["resourceVersion"] = answer.metadata.resource_version
 
         stands = max((await self._admin.list(PLANS)).items, key=lambda plan: len(plan["spec"]["text"]))
@@ -296,16 +329,12 @@ class _DaemonWrites:
         async def append(number: int) -> None:
             stands["rows"] += _USAGE_ROW
             patch = {"metadata": {"resourceVersion": stands["version"]}, "spec": {"rows": stands["rows"], "sealed": False}}
-            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=_Created)
+            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=Written)
             stands["version"] = answer.metadata.resource_version
 
         found = await self._admin.get(USAGE_RECORDS, _USAGE_NAME)
         stands = {"rows": found["spec"]["rows"], "version": found["metadata"]["resourceVersion"]}
         return [partial(append, number) for number in range(count)]
-
-
-class _Created(msgspec.Struct):
-    metadata: Metadata
 
 
 _USAGE_NAME = "bench-2026-11"

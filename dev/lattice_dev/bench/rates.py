@@ -8,17 +8,22 @@ from lattice.kube.resources import ALLOCATIONS
 from lattice_dev.bench import work
 from lattice_dev.bench.drive import CONNECTIONS, NAMESPACE, Driver
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
+from lattice_dev.bench.processor import ProgramTimes
 
 ADMISSIONS_AIM = Aim(300, at_least=True)
 CREATIONS_AIM = Aim(600, at_least=True)
+LEAST_MILLISECONDS = 0.05
+"""Programs that take less for each thing done are not named."""
 
 
 async def creations(driver: Driver, count: int) -> Figure:
     """So many one-node allocations created at once, each through both webhooks; left for the scheduler."""
     lean, _ = await driver.baseline()
+    times = ProgramTimes(driver.instance)
     took = await driver.create([work.hollow(NAMESPACE, _name(number), seconds=None) for number in range(count)])
     detail = f"{count} by {CONNECTIONS} at once, {shown(took)} s, through the webhooks, no scheduler running"
-    return Figure("creations", count / took, "/s", CREATIONS_AIM, Baseline("/s lean ConfigMaps", lean), detail)
+    parts = _by_program(times, count)
+    return Figure("creations", count / took, "/s", CREATIONS_AIM, Baseline("/s lean ConfigMaps", lean), detail, parts)
 
 
 async def admissions(driver: Driver, count: int) -> list[Figure]:
@@ -32,6 +37,7 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
     _, patches = await driver.baseline()
     names = [_name(number) for number in range(count)]
     async with driver.watch(ledger=True, plans=True) as seen:
+        times = ProgramTimes(instance)
         began = driver.clock.monotonic()
         await asyncio.to_thread(instance.start, "scheduler")
 
@@ -42,15 +48,20 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
         moments = [max(seen.lives[name].scheduled or 0.0, seen.planned[seen.lives[name].uid]) - began for name in names]
         first, last = min(moments), max(moments)
         batches = [len(step.claimed) for step in seen.steps if step.claimed]
+        by_program = _by_program(times, count)
     detail = f"{count} waiting; first after {shown(first)} s, p50 {shown(percentile(moments, 0.5))} s, last {shown(last)} s"
-    parts = {"claims a commit": sum(batches) / len(batches), "a second between first and last": (count - 1) / max(last - first, 1e-9)}
+    parts = {
+        "claims a commit": sum(batches) / len(batches),
+        "a second between first and last": (count - 1) / max(last - first, 1e-9),
+    } | by_program
     base = Baseline("/s PATCHes of ConfigMaps", patches)
-    return [created, Figure("admissions, from the scheduler's start", count / last, "/s", ADMISSIONS_AIM, base, detail, parts)]
+    return [created, Figure("admissions, from the scheduler's start", count / last, "/s", ADMISSIONS_AIM, base, detail, parts | by_program)]
 
 
 async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
     """Allocations that end at once, so many under way at a time: how many come to their end a second."""
     begun = ended = 0
+    times = ProgramTimes(driver.instance)
     async with driver.watch() as seen:
         stop = driver.clock.monotonic() + seconds
 
@@ -67,7 +78,14 @@ async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
         await asyncio.gather(*(keep_going(lane) for lane in range(outstanding)))
         took = [life.ended - life.seen for life in seen.lives.values() if life.ended is not None]
     detail = f"over {seconds:.0f} s, {outstanding} under way at a time; creation to end p50 {shown(percentile(took, 0.5))} s"
-    return Figure("whole lives", ended / seconds, "/s", detail=detail)
+    return Figure("whole lives", ended / seconds, "/s", detail=detail, parts=_by_program(times, max(1, len(took))))
+
+
+def _by_program(times: ProgramTimes, count: int) -> dict[str, float]:
+    """Returns milliseconds of processor for each of `count`, of all programs together and of each that counts."""
+    spent = times.spent(count)
+    shares = {f"ms of {name}": each for name, each in spent.items() if each >= LEAST_MILLISECONDS}
+    return {"ms of processor each": sum(spent.values()), **shares}
 
 
 def _name(number: int) -> str:

@@ -54,7 +54,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 9)
+FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 12)
 QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3)
 
 TRACED = 20
@@ -131,11 +131,15 @@ async def _admissions(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _writes(at: Driver, size: Size) -> list[Figure]:
-    found = [await writes.measure(at, nodes=1, count=min(100, size.nodes))]
-    found.append(await writes.measure(at, nodes=64, count=size.together))
+    found = await writes.measure(at, nodes=1, count=min(100, size.nodes))
+    found += await writes.measure(at, nodes=64, count=size.together)
     if size.nodes >= 1000:
-        found.append(await writes.measure(at, nodes=1000, count=1))
+        found += await writes.measure(at, nodes=1000, count=1)
     return found + await costs.measure(at, rounds=size.rounds, each=WRITES_A_ROUND)
+
+
+def _options_of_writes(size: Size) -> Options:
+    return Options(nodes=0, hollow=size.nodes, audit_reads=True)
 
 
 async def _lists(at: Driver, size: Size) -> list[Figure]:
@@ -148,7 +152,7 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
-    Bench("writes", "API writes of a life; what each kind costs the API server", lambda size: Options(nodes=0, hollow=size.nodes), _writes),
+    Bench("writes", "API writes of a life; what each kind costs the API server", _options_of_writes, _writes),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),

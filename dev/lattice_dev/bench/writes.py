@@ -20,8 +20,8 @@ NOT_OF_A_LIFE = frozenset({"tenants", "vclusters", "latticenodes", "nodeindexes"
 """Resources that are written whether an allocation lives or not."""
 
 
-async def measure(driver: Driver, *, nodes: int, count: int) -> Figure:
-    """`count` allocations of so many hollow nodes, submitted together; writes that took effect, for each of them."""
+async def measure(driver: Driver, *, nodes: int, count: int) -> list[Figure]:
+    """Submits `count` allocations of so many hollow nodes together; writes that took effect, and all requests, for each of them."""
     sets = await _node_sets(driver, nodes, count)
     names = [f"writes-{nodes}-{number:03d}" for number in range(len(sets))]
     log = driver.instance.where.audit_log
@@ -41,7 +41,7 @@ async def measure(driver: Driver, *, nodes: int, count: int) -> Figure:
             writes = count_writes(file, leave_out=NOT_OF_A_LIFE)
         commits = [len(step.claimed) for step in seen.steps if step.claimed]
         await driver.clear(seen)
-    return _figure(nodes, len(names), commits, writes)
+    return [_figure(nodes, len(names), commits, writes), _requests(nodes, len(names), writes)]
 
 
 def _figure(nodes: int, count: int, commits: Sequence[int], writes: Writes) -> Figure:
@@ -53,6 +53,13 @@ def _figure(nodes: int, count: int, commits: Sequence[int], writes: Writes) -> F
     return Figure(
         name, writes.total / count, "writes", aim, detail=detail, parts={"B": shared, "Events": writes.events / count, **writes.each(count)}
     )
+
+
+def _requests(nodes: int, count: int, writes: Writes) -> Figure:
+    """All requests that ended meanwhile, for each allocation: by who has asked and for what, reads and heartbeats too."""
+    each = {what: made / count for what, made in writes.requests.most_common()}
+    name = f"API requests of a life, {nodes} node{'s' if nodes > 1 else ''}"
+    return Figure(name, sum(each.values()), "requests", detail=f"{count} together; the audit log has reads too", parts=each)
 
 
 async def _node_sets(driver: Driver, nodes: int, count: int) -> list[str]:

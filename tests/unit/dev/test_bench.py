@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Rejected
+from lattice.replay.synthetic import Dice
 from lattice_dev.bench import figures, peers, work
 from lattice_dev.bench.auditlog import Moment, count_writes, moments
+from lattice_dev.bench.cost_rounds import Round, collection_seconds, costs
+from lattice_dev.bench.costs import Call, WriteKind, in_some_order
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
 from lattice_dev.bench.latency import stages
 from lattice_dev.bench.run import BENCHES, BESIDE, LOCAL, chosen
@@ -203,3 +206,74 @@ def test_hollow_work_asks_for_hollow_nodes_and_says_how_long_it_is() -> None:
     assert spec["resources"] == {"nodes": 3, "constraints": {"features": ["hollow"]}}
     assert spec["environment"] == {"variables": {"HOLLOW_SECONDS": "1.500"}}
     assert spec["lifecycle"]["walltime"] == "7s"
+
+
+def test_all_requests_are_counted_by_who_and_for_what_questions_are_no_writes() -> None:
+    lines = [
+        line("get", "allocations", user="lattice:gateway"),
+        line("get", "allocations", user="lattice:gateway"),
+        line("create", "subjectaccessreviews", code=201, user="lattice:gateway"),
+        line("update", "allocations", subresource="status", code=409, user="lattice:agent:n1"),
+        line("create", "allocations", code=201, user="alice"),
+        line("list", "secrets", user="system:kube-controller-manager"),
+    ]
+    writes = count_writes(lines)
+    assert dict(writes.requests) == {
+        "gateway get allocations": 2,
+        "gateway create subjectaccessreviews": 1,
+        "agents update allocations/status": 1,
+        "people create allocations": 1,
+        "Kubernetes list secrets": 1,
+    }
+    assert writes.each(1) == {"create allocations": 1.0}
+
+
+COLLECTION, PLAIN = 0.4, {"small": 0.002, "large": 0.006}
+BYTES = {"small": 100_000.0, "large": 500_000.0}
+
+
+def rounds_of(collections: dict[str, list[int]]) -> list[Round]:
+    """Rounds of 100 writes each; a collection falls where it is said."""
+    return [
+        Round(kind, 100, 100 * PLAIN[kind] + COLLECTION * count, 100 * BYTES[kind], count)
+        for kind, counts in collections.items()
+        for count in counts
+    ]
+
+
+@pytest.mark.parametrize(
+    "collections",
+    [{"small": [0, 0, 1, 0], "large": [1, 0, 1, 1]}, {"small": [1, 1, 0, 1], "large": [0, 0, 1, 0]}],
+    ids=["in the dear rounds", "in the cheap rounds"],
+)
+def test_a_collection_is_charged_by_bytes_wherever_it_falls(collections: dict[str, list[int]]) -> None:
+    found = costs(rounds_of(collections))
+    share = 4 * COLLECTION / (400 * (BYTES["small"] + BYTES["large"]))
+    for kind, cost in found.items():
+        assert cost.collecting == pytest.approx(1000 * share * BYTES[kind])
+        assert cost.milliseconds == pytest.approx(1000 * PLAIN[kind] + cost.collecting)
+        assert cost.least == pytest.approx(cost.most)
+        assert (cost.writes, cost.rounds) == (400, 4)
+
+
+def test_what_all_kinds_cost_together_is_what_was_measured() -> None:
+    rounds = rounds_of({"small": [0, 2, 1], "large": [1, 0, 0]})
+    found = costs(rounds)
+    assert sum(cost.milliseconds * cost.writes for cost in found.values()) == pytest.approx(1000 * sum(one.seconds for one in rounds))
+
+
+def test_without_collections_the_time_is_the_kinds_own() -> None:
+    assert costs(rounds_of({"small": [0, 0]}))["small"].milliseconds == pytest.approx(2.0)
+    assert collection_seconds(rounds_of({"small": [1, 1]})) == 0.0  # nothing tells them apart
+
+
+@given(st.integers(0, 2**32))
+def test_kinds_come_in_any_order_and_those_of_a_life_in_theirs(seed: int) -> None:
+    async def none(count: int) -> list[Call]:
+        del count
+        return []
+
+    kinds = [WriteKind(str(number), none, "0", of_a_life=number in (2, 3, 5)) for number in range(8)]
+    found = in_some_order(kinds, Dice(seed))
+    assert sorted(kind.name for kind in found) == [kind.name for kind in kinds]
+    assert [kind.name for kind in found if kind.of_a_life] == ["2", "3", "5"]
