@@ -10,7 +10,7 @@ from lattice.views.cluster import Config, Lease, LeaseSpec, Node, NodeSpec, Node
 from lattice.views.elastic_quota import ElasticQuota
 from lattice.views.koordinator import KoordinatorProfile, KoordinatorQuota
 from lattice.views.ledger import Ledger, LedgerStatus, NodeIndex, Plan, PlanSpec, TenantAccount
-from lattice.views.meta import Metadata, Owner, View
+from lattice.views.meta import Metadata, Owner, View, Written
 from lattice.views.reservation import Recurrence, Reservation, ReservationSpec, ReservationStatus
 
 __all__ = [
@@ -46,4 +46,5 @@ __all__ = [
     "TenantAccount",
     "VCluster",
     "View",
+    "Written",
 ]

@@ -36,3 +36,9 @@ class Metadata(View, frozen=True):
     def key(self) -> str:
         """`namespace/name`, or `name` for a cluster object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Written(View, frozen=True):
+    """What the API server answers to a write of which only the metadata was asked for."""
+
+    metadata: Metadata

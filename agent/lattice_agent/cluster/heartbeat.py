@@ -15,9 +15,9 @@ from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
 from lattice.ledger.reports import ANNOTATION
 from lattice.units import format_time
 from lattice.views.cluster import Lease
+from lattice.views.meta import Written
 from lattice_agent.attempts import Seen
 from lattice_agent.cluster import reports
-from lattice_agent.cluster.work_source import Written
 from lattice_agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from lattice.ledger.plans import PlanRow
 from lattice.rpc.v1 import gateway_pb2 as pb
 from lattice.rpc.v1 import gateway_pb2_grpc as rpc
 from lattice.views.allocation import AllocationStatus
-from lattice.views.meta import Metadata, View
+from lattice.views.meta import Metadata
 from lattice.views.work import Work as Allocation
 
 KEPT = 256
@@ -54,12 +54,6 @@ class FetchedWork:
         """Gives the same Allocation with the status that was written just now and the metadata that the write led to."""
         known = msgspec.convert(status, AllocationStatus)
         return FetchedWork(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
-
-
-class Written(View, frozen=True):
-    """Holds what the API server answers to a write: the metadata alone."""
-
-    metadata: Metadata
 
 
 class WorkSource(Protocol):

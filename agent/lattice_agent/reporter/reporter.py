@@ -14,8 +14,9 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.patches import merge
 from lattice.kube.resources import ALLOCATIONS
 from lattice.ledger.plans import PlanRow
+from lattice.views.meta import Written
 from lattice_agent.attempts import Key
-from lattice_agent.cluster.work_source import FetchedWork, WorkSource, Written
+from lattice_agent.cluster.work_source import FetchedWork, WorkSource
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.members import FINAL, Direction, Member, Order
 from lattice_agent.reporter import status

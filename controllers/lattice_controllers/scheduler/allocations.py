@@ -104,13 +104,22 @@ class Doubts(Protocol):
         ...
 
 
+class KnownSchema(Protocol):
+    """Knows the fields that the API server stores in a status."""
+
+    @property
+    def is_known(self) -> bool:
+        """Tells whether the view holds every one of them."""
+        ...
+
+
 class Allocations:
     """The reconciler of allocations, by uid."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, *, cache: AllocationCache,
         pending: PendingWork, ledger: LedgerAccess, nodes: Nodes, numbers: AllocationNumbers, vclusters: Mapping[str, VCluster],
-        config: LastKnown[Config], records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts,
+        config: LastKnown[Config], records: Records, quotas: QuotaPlaces, admission: Judging, doubts: Doubts, schema: KnownSchema,
     ) -> None:  # fmt: skip
         self.objects: Mapping[str, Allocation] = cache.objects
         self.synced = False
@@ -132,6 +141,7 @@ class Allocations:
         self._quotas = quotas
         self._admission = admission
         self._doubts = doubts
+        self._schema = schema
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
         self.expectations = Expectations(clock, self.objects, self.queue, pending.budget)
         """Expected starts; whoever forecasts gives them to it."""
@@ -287,7 +297,7 @@ class Allocations:
         self._metrics.writes.labels(what).inc()
         try:
             if subresource:
-                written = await write_status(self._cluster, allocation, patch["status"])
+                written = await write_status(self._cluster, allocation, patch["status"], whole=self._schema.is_known)
             else:
                 written = await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, type=Allocation)
         except NotFound:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from lattice.daemon import starts
 from lattice.daemon.clock import Clock
@@ -16,7 +18,8 @@ from lattice.kube.resources import PLANS
 from lattice.ledger.format import UNNAMED, Key, Row
 from lattice.ledger.plans import RUN, STOP, PlanRow, format_plan, plan_name
 from lattice.views.allocation import Allocation
-from lattice.views.ledger import Plan
+from lattice.views.ledger import Plan, PlanSpec
+from lattice.views.meta import Written
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.committer import LedgerAccess
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
@@ -147,7 +150,7 @@ class Plans:
             return None
         if standing is not None and standing.spec.text == text and (group not in self._called or standing.spec.call == self._epoch):
             return None
-        body = {
+        body: dict[str, Any] = {
             "apiVersion": "lattice.dev/v1alpha1",
             "kind": "NodeGroupPlan",
             "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
@@ -159,14 +162,15 @@ class Plans:
         self.sent[group] = self._stored.head.seq
         try:
             if standing is None:
-                written = await self._cluster.create(PLANS, body, type=Plan)
+                plan = await self._cluster.create(PLANS, body, type=Plan)
             else:
-                written = await self._cluster.replace(PLANS, group, body, type=Plan)
+                written = await self._cluster.replace(PLANS, group, body, type=Written, metadata_only=True)
+                plan = Plan(metadata=written.metadata, spec=msgspec.convert(body["spec"], PlanSpec))
         except (Stale, AlreadyExists, NotFound) as error:
             await self._reread(group, error)
             return 0.0
         self._metrics.writes.labels("plan").inc()
-        self.plans[group] = written
+        self.plans[group] = plan
         self._tell_written(group, fresh)
         return 0.0 if self.text(group) != text else None
 

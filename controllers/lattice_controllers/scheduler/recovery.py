@@ -382,7 +382,7 @@ class Recovery:
         """Ends, and the attempts that run; raises Stale where an object has changed since it was judged."""
         for allocation, patch in restored.patches:
             try:
-                await write_status(self._cluster, allocation, patch["status"])
+                await write_status(self._cluster, allocation, patch["status"], whole=False)
             except NotFound:
                 continue  # deleted meanwhile: its row says the rest
 

@@ -1,9 +1,9 @@
-"""Writes the status of an Allocation as a whole.
+"""Writes the status of an Allocation as a whole, where nothing can be lost by it, else what has changed.
 
 A replacement costs the API server less than a merge patch, which it applies to the object that it has to decode first, and an
 answer of metadata alone costs less than the object. The view holds every field of the status (a test compares it with the
-model), so that nothing is lost while schedulers are as new as the agents that write the status too. A field that a newer agent writes
-and this scheduler does not know is lost at this scheduler's next write: schedulers are upgraded before agents, and go back after them.
+model). Where a newer CRD has been installed, agents or another scheduler may have written fields that this one does not know
+(`StatusSchema`): then it patches. A patch keeps them, but for those inside the entries of a list that it changes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from lattice.kube.patches import merge
 from lattice.kube.resources import ALLOCATIONS
 from lattice.lifecycle.conditions import encode
 from lattice.views.allocation import Allocation, AllocationStatus, Exit
-from lattice.views.meta import Metadata, View
+from lattice.views.meta import Written
 
 
-class _Written(View, frozen=True):
-    """The API server's answer to a write: the metadata alone."""
+async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping[str, Any], *, whole: bool) -> Allocation:
+    """Writes the status with the change, at the version that was judged; returns the Allocation as it stands then.
 
-    metadata: Metadata
-
-
-async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping[str, Any]) -> Allocation:
-    """Replaces the status by what it is with the change, at the version that was judged; returns the Allocation as it stands then.
-
-    `change` is the status part of a merge patch. Raises Stale when somebody else has written since, NotFound.
+    `change` is the status part of a merge patch; `whole`: the view knows every field that the status can have, so that it is replaced.
+    Raises Stale when somebody else has written since, NotFound.
     """
-    meta, status = allocation.metadata, whole_status(allocation.status, change)
+    meta = allocation.metadata
+    if not whole:
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": change}
+        return await cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource="status", type=Allocation)
+    status = whole_status(allocation.status, change)
     kept = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     written = await cluster.replace(
-        ALLOCATIONS, meta.name, {"metadata": kept, "status": status}, meta.namespace, subresource="status", type=_Written,
+        ALLOCATIONS, meta.name, {"metadata": kept, "status": status}, meta.namespace, subresource="status", type=Written,
         metadata_only=True,
     )  # fmt: skip
     return msgspec.structs.replace(allocation, metadata=written.metadata, status=msgspec.convert(status, AllocationStatus))

@@ -70,6 +70,7 @@ from lattice_controllers.scheduler.reservations import Reservations
 from lattice_controllers.scheduler.revocations import Revocations
 from lattice_controllers.scheduler.silence_sweep import sweep_silence
 from lattice_controllers.scheduler.status_rows import StatusCache
+from lattice_controllers.scheduler.status_schema import StatusSchema
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Term:
             self.informers += foreign.result()
             self.recovery.recall(self._memory.written)
             async with asyncio.TaskGroup() as group:
-                for work in (self.committer.run, *(informer.run for informer in self.informers)):
+                for work in (self.committer.run, self.schema.informer.run, *(informer.run for informer in self.informers)):
                     group.create_task(process.endless(work()))
                 await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
                 await self.updater.recount()
@@ -168,6 +169,7 @@ class Term:
         self.nodes = Nodes(cluster, clock, book, self.cycle_due)
         self.state = ClusterState(self.nodes.node_cache, accounts=self.committer.stored.accounts)
         self.cache = AllocationCache()
+        self.schema = StatusSchema(cluster, clock)
         self.tenants: Informer[Tenant] = Informer(cluster, TENANTS, type=Tenant, clock=clock, on_change=self._on_tenant)
         self.vclusters: Informer[VCluster] = Informer(cluster, VCLUSTERS, type=VCluster, clock=clock, on_change=self._on_policy)
         self.configs: Informer[Config] = Informer(cluster, CONFIGS, type=Config, clock=clock, on_change=self._on_config)
@@ -193,7 +195,7 @@ class Term:
         self.allocations = Allocations(
             cluster, clock, self.state, measured, cache=self.cache, pending=self.pending, ledger=self.committer, nodes=self.nodes,
             numbers=self.numbers, vclusters=self.vclusters.objects, config=config, records=self.records, quotas=self.quotas,
-            admission=admission, doubts=self.recovery,
+            admission=admission, doubts=self.recovery, schema=self.schema,
         )  # fmt: skip
         scoring = Scoring(policies=self.state.policies, timed=partial(observe_seconds, clock, measured.cost_seconds))
         self.updater = CacheUpdater(

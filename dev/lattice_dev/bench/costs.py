@@ -259,7 +259,7 @@ class _DaemonWrites:
                 found, _row(found, node), self._names, number=1_000_000 + self._count + number, seq=self._ledger_seq,
                 now=self._driver.clock.now(), hollow=True, score=_SCORE,
             )  # fmt: skip
-            calls.append(partial(write_status, self._scheduler, found, patch["status"]))
+            calls.append(partial(write_status, self._scheduler, found, patch["status"], whole=True))
         self._placed[:] = self._created
         return calls
 

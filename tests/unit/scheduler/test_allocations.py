@@ -26,6 +26,7 @@ from lattice_controllers.scheduler.nodes import Nodes
 from lattice_controllers.scheduler.pending_work import PendingWork
 from lattice_controllers.scheduler.quotas import Quotas
 from lattice_controllers.scheduler.recovery import Recovery
+from lattice_controllers.scheduler.status_schema import StatusSchema
 from tests.unit.scheduler.doubles import FakeLedger, known
 
 BODY: dict[str, Any] = {
@@ -56,7 +57,7 @@ async def reconciler(cluster: FakeCluster, clock: ManualClock) -> tuple[Allocati
         cluster, clock, state, metrics, cache=AllocationCache(), pending=waiting, ledger=committer, nodes=nodes,
         numbers=AllocationNumbers(1, FakeLedger()), vclusters={}, config=config, records=Records(), quotas=quotas,
         admission=Admission(tenants={}, vclusters={}, config=config, quotas=quotas),
-        doubts=Recovery(cluster, clock, nodes, committer, metrics, sent={}, config=config),
+        doubts=Recovery(cluster, clock, nodes, committer, metrics, sent={}, config=config), schema=StatusSchema(cluster, clock),
     )  # fmt: skip
     made = await cluster.create(ALLOCATIONS, BODY, "physics", type=Allocation)
     found.on_allocation(Change("physics/job", None, made))
