@@ -1,7 +1,8 @@
 """Decides what a node may read of the work that the ledger gives it: by its plan row; the Allocation is read for it.
 
 The rows of a plan are the ledger's, written by the scheduler alone. A row that only answers what the node itself has reported
-(`Unnamed`) gives no right. An Allocation is read once for all nodes of an attempt; nothing is watched for it.
+(`Unnamed`) gives no right. An Allocation is read once for all nodes of an attempt, from the API server's watch cache where that is
+new enough; nothing is watched for it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from lattice_gateway.memory import Kept, Once
 
 KEPT_SECONDS: Final = 60.0
 KEPT_BYTES: Final = 32 << 20
+LONGEST_VERSION: Final = 20
+"""Digits of a resourceVersion at most: it has 64 bits."""
 METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
 """What an agent reads of an Allocation's metadata."""
 
@@ -116,7 +119,9 @@ class Works:
         kept = self._kept.get(row.uid)
         if kept is not None and not asked.stale and kept.generation >= asked.generation:
             return kept
-        read = await self._once.run(("work", row.uid), lambda: self._read(row.namespace, row.name))
+        read = await self._once.run(("cached", row.uid), lambda: self._read_cached(row.namespace, row.name))
+        if read is None or not _serves(read, row.uid, asked):
+            read = await self._once.run(("work", row.uid), lambda: self._read(row.namespace, row.name))
         found = _found(read, row.uid)
         if found.generation < asked.generation:
             raise Retry(f"generation {asked.generation} of {row.namespace}/{row.name} is not there yet", reason="GenerationBehind")
@@ -136,6 +141,13 @@ class Works:
             )
         return found
 
+    async def _read_cached(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """Reads the object from the API server's watch cache, which may be behind: nothing follows from its absence there."""
+        try:
+            return await self._cluster.get(ALLOCATIONS, name, namespace, cached=True)
+        except NotFound:
+            return None
+
     async def _read(self, namespace: str, name: str) -> dict[str, Any]:
         return await self._cluster.get(ALLOCATIONS, name, namespace)
 
@@ -146,6 +158,21 @@ def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
     if row is None or not row.name or row.cause == UNNAMED:
         return None
     return row if asked.node in row.nodes or asked.node == row.reporter else None
+
+
+def _serves(read: Mapping[str, Any], uid: str, asked: WorkQuestion) -> bool:
+    """Tells whether an object of any age is the one that is asked for, as new as is asked for, and newer than what will not do."""
+    metadata = read["metadata"]
+    return (
+        metadata["uid"] == uid
+        and metadata.get("generation", 0) >= asked.generation
+        and (not asked.stale or _is_newer(metadata["resourceVersion"], asked.stale))
+    )
+
+
+def _is_newer(version: str, stale: str) -> bool:
+    """Tells whether a resourceVersion is above another one, which a node has sent: not above what is none."""
+    return stale.isascii() and stale.isdecimal() and len(stale) <= LONGEST_VERSION and int(version) > int(stale)
 
 
 def _found(read: Mapping[str, Any], uid: str) -> FoundWork:

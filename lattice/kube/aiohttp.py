@@ -76,9 +76,18 @@ class AiohttpCluster:
                 return response
             response.close()
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        metadata_only: bool = False,
+        cached: bool = False,
+    ) -> T:
         """Reads one object."""
-        request = requests.get(resource, name, namespace, metadata_only=metadata_only)
+        request = requests.get(resource, name, namespace, metadata_only=metadata_only, cached=cached)
         return answers.decode(request, await self._send(request), type)
 
     async def list(

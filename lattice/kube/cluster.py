@@ -66,8 +66,21 @@ class Listing(Generic[T]):
 class Cluster(Protocol):
     """An API server, seen through asyncio; `namespace` is empty for cluster objects (and lists of all namespaces)."""
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
-        """Reads one object, consistently; `metadata_only`: no more than its metadata, for a `type` that has nothing else."""
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        metadata_only: bool = False,
+        cached: bool = False,
+    ) -> T:
+        """Reads one object, consistently; `metadata_only`: no more than its metadata, for a `type` that has nothing else.
+
+        `cached`: as the server's watch cache has it, of any age, which costs neither etcd a read nor the server a decoding. A cache that is
+        behind may also say NotFound of an object that is there.
+        """
         ...
 
     async def list(

@@ -164,8 +164,18 @@ class FakeCluster:
 
     # The verbs
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT, metadata_only: bool = False) -> T:
-        """Reads one object."""
+    async def get(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        type: type[T] = OBJECT,
+        metadata_only: bool = False,
+        cached: bool = False,
+    ) -> T:
+        """Reads one object; its cache is never behind."""
+        del cached
         fault = await self._begin("get", resource, namespace, name)
         found = self._find(resource, namespace, name)
         _finish(fault)

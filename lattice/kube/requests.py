@@ -34,10 +34,11 @@ class Request:
 METRICS: Final = Request("GET", "/metrics", "get the server's metrics", safe=True, accept="text/plain")
 
 
-def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = False) -> Request:
-    """Reads one object, or its metadata alone."""
+def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = False, cached: bool = False) -> Request:
+    """Reads one object, or its metadata alone; `cached`: from the watch cache, of any age."""
     accept = METADATA_ONLY if metadata_only else JSON
-    return Request("GET", _path(resource, namespace, name), _what("get", resource, namespace, name), safe=True, accept=accept)
+    target = _path(resource, namespace, name) + _query(resourceVersion="0" if cached else "")
+    return Request("GET", target, _what("get", resource, namespace, name), safe=True, accept=accept)
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:

@@ -24,9 +24,9 @@ NODES = {name: msgspec.convert({"metadata": {"name": name}, "status": {"index": 
 class Site:
     """Allocations and plans on a fake API server, and a gateway whose cache of plans the test fills."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: type[FakeCluster] = FakeCluster) -> None:
         self.clock = ManualClock()
-        self.cluster = FakeCluster(self.clock)
+        self.cluster = cluster(self.clock)
         self.cached: dict[str, Plan] = {}
         self.works = Works(self.cluster, self.clock, NODES, self.cached)
         self.rows: list[PlanRow] = []
@@ -163,3 +163,55 @@ async def test_an_object_of_the_same_name_is_another_one() -> None:
     await site.submit("job", attempt=1)
     with pytest.raises(NotFound):
         await site.find("n1", uid)
+
+
+class BehindCluster(FakeCluster):
+    """An API server whose watch cache stands still from the moment at which `stop` is called."""
+
+    behind: Mapping[str, Any] | None = None
+
+    def stop(self) -> None:
+        self.behind = self.snapshot(ALLOCATIONS)
+
+    async def get(self, resource: Any, name: str, namespace: str = "", *, cached: bool = False, **options: Any) -> Any:
+        if not cached or self.behind is None:
+            return await super().get(resource, name, namespace, **options)
+        await super().list(resource, namespace)  # is asked, and answers what it has
+        if f"{namespace}/{name}" not in self.behind:
+            raise NotFound(f"{namespace}/{name}", reason="NotFound")
+        return self.behind[f"{namespace}/{name}"]
+
+
+async def test_a_cache_that_does_not_know_the_object_yet_is_not_believed() -> None:
+    site = Site(BehindCluster)
+    assert isinstance(site.cluster, BehindCluster)
+    site.cluster.stop()
+    uid = await site.submit("job", attempt=1)
+    await site.plan(row(uid, "n1"))
+    assert (await site.find("n1", uid)).generation == 1
+
+
+async def test_a_cache_that_knows_the_object_before_this_one_is_not_believed() -> None:
+    site = Site(BehindCluster)
+    assert isinstance(site.cluster, BehindCluster)
+    await site.submit("job", attempt=1)
+    site.cluster.stop()
+    await site.cluster.delete(ALLOCATIONS, "job", "physics")
+    uid = await site.submit("job", attempt=1)
+    await site.plan(row(uid, "n1"))
+    assert msgspec.json.decode((await site.find("n1", uid)).body)["metadata"]["uid"] == uid
+
+
+@pytest.mark.parametrize("noise", ["", "x", "9" * 5000], ids=["its version", "no version", "a number without end"])
+async def test_a_cache_that_is_behind_is_not_believed_where_a_newer_object_is_asked_for(noise: str) -> None:
+    site = Site(BehindCluster)
+    assert isinstance(site.cluster, BehindCluster)
+    uid = await site.submit("job", attempt=1)
+    await site.plan(row(uid, "n1"))
+    site.cluster.stop()
+    first = msgspec.json.decode((await site.find("n1", uid)).body)["metadata"]["resourceVersion"]
+    await site.cluster.patch(ALLOCATIONS, "job", {"spec": {"hold": True}}, "physics")
+    newest = (await site.cluster.get(ALLOCATIONS, "job", "physics"))["metadata"]["resourceVersion"]
+    assert (await site.find("n1", uid, generation=2)).generation == 2
+    found = msgspec.json.decode((await site.find("n1", uid, stale=noise or first)).body)
+    assert found["metadata"]["resourceVersion"] == newest != first
