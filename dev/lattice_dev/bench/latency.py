@@ -27,6 +27,8 @@ STAGES = (
 FIRST_NODES = "nid[001-004]"
 HELD_NODE = "nid005"
 MARKS = "bench-marks"
+REST_SECONDS = 0.3
+"""Before each start: the node of the one before has been released, in Ledger, plan and statuses, and nothing else goes on."""
 
 
 async def measure(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> list[Figure]:
@@ -91,10 +93,11 @@ async def _writes(driver: Driver, offset: int) -> list[Moment]:
 
 
 async def _one(driver: Driver, seen: Watching, name: str, nodes: int) -> tuple[TracedStart, list[float]]:
-    """One start, and when each node's process ran, in seconds since the epoch."""
+    """One start after a rest, and when each node's process ran, in seconds since the epoch."""
     home = driver.instance.where.user_home(USER)
     script = f'echo $EPOCHREALTIME > "$HOME/{MARKS}.$LATTICE_JOB_ID.$LATTICE_NODE_RANK"'
     manifest = work.real(NAMESPACE, name, script, nodes=nodes, only=FIRST_NODES)
+    await driver.clock.sleep(REST_SECONDS)
     seen.expect(name)
     began = driver.clock.now()
     await driver.user.create(ALLOCATIONS, manifest, NAMESPACE)
