@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -52,6 +52,19 @@ async def test_of_an_object_the_metadata_alone_may_be_read(place: Place) -> None
     read = await place.cluster.get(WIDGETS, "a", place.namespace, metadata_only=True)
     assert read["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert "spec" not in read
+
+
+async def test_what_the_servers_cache_has_is_read_as_what_is_stored_once_it_has_come(place: Place) -> None:
+    made = await place.cluster.create(WIDGETS, widget("a", color="red"), place.namespace)
+
+    found: dict[str, Any] = {}
+    async with asyncio.timeout(60):
+        while found != made:  # the cache may be behind
+            with suppress(NotFound):
+                found = await place.cluster.get(WIDGETS, "a", place.namespace, cached=True)
+            await asyncio.sleep(0.02)
+    with pytest.raises(NotFound):
+        await place.cluster.get(WIDGETS, "none", place.namespace, cached=True)
 
 
 async def test_a_name_is_taken_once(place: Place) -> None:
