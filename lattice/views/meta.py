@@ -39,6 +39,6 @@ class Metadata(View, frozen=True):
 
 
 class Written(View, frozen=True):
-    """What the API server answers to a write of which only the metadata was asked for."""
+    """The API server's answer to a write of which only the metadata was asked for."""
 
     metadata: Metadata

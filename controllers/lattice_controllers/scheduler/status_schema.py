@@ -1,4 +1,4 @@
-"""Whether this scheduler knows every field that the API server stores in the status of an Allocation.
+"""Compares the fields that the API server stores in the status of an Allocation with those that this scheduler knows.
 
 Fields that the CRD does not name are pruned by the API server, whoever writes them. So a scheduler that is older than a writer of the
 status loses nothing as long as it knows every field of the CRD that is installed.
@@ -92,7 +92,7 @@ def _lacking(schema: Mapping[str, Any], view: type[msgspec.Struct], path: str) -
 
 
 def _structs(annotation: Any) -> Iterator[type[msgspec.Struct]]:
-    """Returns the struct among a type and its parameters: `tuple[Attempt, ...]`, `Exit | None`."""
+    """Yields the struct among a type and its parameters: `tuple[Attempt, ...]`, `Exit | None`."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         yield annotation
     for part in getattr(annotation, "__args__", ()):

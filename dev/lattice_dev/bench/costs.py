@@ -81,7 +81,7 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
     async with _writers(driver) as writers:
         kinds = await writers.kinds()
         await driver.clock.sleep(IDLE_SECONDS)
-        server = _Server(driver)
+        server = _ServerMeter(driver)
         await server.measure_background()
         dice = Dice(rounds)
         order = [kind for _ in range(rounds) for kind in in_some_order(kinds, dice)]
@@ -105,7 +105,7 @@ def _figure(kind: WriteKind, cost: Cost, lean: float) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the API server had taken at a moment: seconds of its processor, bytes allocated, collections; `at` is monotonic."""
+    """Counters of the API server at a moment: seconds of its processor, bytes allocated, collections; `at` is monotonic."""
 
     at: float
     seconds: float
@@ -113,7 +113,7 @@ class _Reading:
     collections: float
 
 
-class _Server:
+class _ServerMeter:
     """The API server's processor and memory, read before and after a round."""
 
     def __init__(self, driver: Driver) -> None:
@@ -137,7 +137,7 @@ class _Server:
         self._reading = Round("", 0, *taken, 0.0)
 
     async def round(self, kind: str, at_once: int, calls: Sequence[Call]) -> Round:
-        """Makes the calls; what they took."""
+        """Makes the calls, and returns what they took."""
         clock = self._driver.clock
         await clock.sleep(SETTLE_SECONDS)
         before = await self._read()

@@ -22,7 +22,7 @@ class ProcessorTime:
     pid: int
 
     def seconds(self) -> float:
-        """User and system time so far, of all its threads."""
+        """Returns user and system time so far, of all its threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
