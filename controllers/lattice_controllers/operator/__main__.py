@@ -64,7 +64,7 @@ class Settings(settings.CommonSettings):
     node_certificate_lifetime: str = field(default="30d", metadata={"help": "how long such a certificate lives, 30d at most"})
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
+        """Raises Rejected where the settings contradict each other or the lifetime of certificates is out of range."""
         if bool(self.agents_ca_certificate) != bool(self.agents_ca_key):
             raise Rejected("--agents-ca-certificate and --agents-ca-key belong together", reason="SettingWrong")
         if not 0 < parse_duration(self.node_certificate_lifetime) <= LIFETIME_SECONDS:
@@ -73,24 +73,27 @@ class Settings(settings.CommonSettings):
             )
 
     def signing(self) -> Signing:
-        """Returns the authority and the lifetime with which certificates of nodes are signed."""
+        """Returns the files of the agents' authority and the lifetime of the certificates that it signs, in seconds."""
         return Signing(self.agents_ca_certificate, self.agents_ca_key, parse_duration(self.node_certificate_lifetime))
 
 
 @dataclass(frozen=True)
 class Outside:
-    """The operator's means of reaching the world."""
+    """Everything outside the process that the operator uses: API server, clock, the watch of declared kinds, the agents' authority."""
 
     cluster: Cluster
     clock: Clock
     kinds: Kinds
     server_metrics: Callable[[], Awaitable[str]] | None = None
-    """The API server's own metrics, where they can be read."""
+    """Reads the API server's own metrics; None: they are not read, and requests that passed without the webhook go unnoticed."""
     signing: Signing = BY_ANOTHER
 
 
 class Operator:
-    """One term of leadership: every part, wired; `run` works until cancelled."""
+    """One term of leadership: builds every part of the operator and passes changes of allocations, reservations and accounts to them.
+
+    `unheard` is called with the number of Ready nodes that this process has not heard yet.
+    """
 
     def __init__(
         self, outside: Outside, measured: OperatorMetrics, identity: str, *, unheard: Callable[[int], None] = lambda _count: None
@@ -131,7 +134,7 @@ class Operator:
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
-        """Runs every part while this process leads; judges nothing of a tenant before all allocations are known."""
+        """Runs every part until cancelled; tenants and vclusters are reconciled only once all allocations and reservations are listed."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.allocations.run()))
             group.create_task(process.endless(self.settlement.informer.run()))
@@ -155,7 +158,7 @@ class Operator:
             group.create_task(self._kinds.run(self._declared.named))
 
     async def _bind_agents(self) -> None:
-        """Binds and unbinds users of agents, and renews their certificates, from when all nodes are known."""
+        """Keeps the bindings of agents' users, and answers their certificate requests, once all nodes are listed."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.agents.forgotten.run()))
             await self.nodes.informer.synced.wait()
@@ -174,7 +177,7 @@ class Operator:
         self.hours.on_allocation(change)
 
     async def _read_ledger(self) -> None:
-        """Mirrors the accounts while there are tenants."""
+        """Reads the ledger every 5 s while there are tenants, whose status shows their accounts."""
         while True:
             if self.tenants.known:
                 await self.ledger.refresh()
@@ -184,12 +187,12 @@ class Operator:
         self.tenants.on_reservation(change)
 
     def accounts_changed(self, names: set[str]) -> None:
-        """Has the tenants reconciled whose account has changed."""
+        """Enqueues the tenants, by name, whose account in the ledger has changed."""
         for name in names & self.tenants.known.keys():
             self.tenants.queue.add(name)
 
     def use_changed(self, kind: str, name: str) -> None:
-        """Has a tenant or a vcluster reconciled whose use begins or ends."""
+        """Enqueues a tenant or vcluster (`kind`) whose first allocation has appeared, or whose last one has ended."""
         if kind == "tenant" and name in self.tenants.known:
             self.tenants.queue.add(name)
         elif kind == "vcluster" and name in self.vclusters.known:

@@ -20,7 +20,7 @@ GATEWAY = (
     {"apiGroup": RBAC, "kind": "User", "name": "lattice:gateway"},
     {"kind": "ServiceAccount", "name": "lattice-gateway", "namespace": "lattice-system"},
 )
-"""Who reads the Secrets that work asks for."""
+"""The subjects that may read the Secrets that work names: the gateway."""
 
 Plain = dict[str, Any]
 Key = tuple[str, str]
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Access:
-    """The roles and bindings that should exist for one tenant, by (namespace, name)."""
+    """The roles and bindings that should exist for one tenant, by (namespace, name); `access_of` makes it, `Tenants` makes them exist."""
 
     namespaces: tuple[str, ...]
     bindings: Mapping[Key, Plain]
@@ -40,19 +40,19 @@ class Access:
         return (CLUSTER_ROLES, self.cluster_roles), (ROLE_BINDINGS, self.bindings), (CLUSTER_ROLE_BINDINGS, self.cluster_bindings)
 
     def without(self, namespaces: Collection[str]) -> Access:
-        """Returns the access with no right in these namespaces: they are not the tenant's."""
+        """Returns the access without bindings in these namespaces, which belong to somebody else."""
         return replace(self, bindings={key: body for key, body in self.bindings.items() if key[0] not in namespaces})
 
 
 def labels_of(tenant: str) -> dict[str, str]:
-    """Returns the labels of everything that the operator makes for a tenant, its namespaces apart."""
+    """Returns the labels of every object that the operator makes for a tenant, except for its namespaces."""
     return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
 
 
 def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Access:
-    """Returns the access of a tenant: users and groups use its namespaces, admins also manage; both read Tenant and reservations.
+    """Returns the access of a tenant: users and groups use its namespaces, admins also manage; both read its Tenant and reservations.
 
-    In these namespaces the gateway may get Secrets by name.
+    The gateway may read single Secrets in these namespaces. `reservations` are all that exist; those that concern the tenant are picked.
     """
     name, access = tenant.metadata.name, tenant.spec.access
     users = [*(_subject("User", user) for user in access.users), *(_subject("Group", group) for group in access.groups)]
@@ -82,7 +82,7 @@ def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Acces
 
 
 def concerns(reservation: Reservation, tenant: Tenant) -> bool:
-    """Tells whether people of the tenant may read a reservation: it is maintenance, they may use it, or it is open to whole vclusters."""
+    """Tells whether people of a tenant may read a reservation: it is maintenance, names them, or is open to everybody of its vclusters."""
     spec, access = reservation.spec, tenant.spec.access
     closed = spec.users or spec.tenants
     if spec.maintenance or spec.vclusters or not closed:
@@ -91,7 +91,7 @@ def concerns(reservation: Reservation, tenant: Tenant) -> bool:
 
 
 def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[str]:
-    """Returns the parts in which an object that stands there differs from the wanted one."""
+    """Returns which of roleRef, subjects and rules differ between an existing object and the wanted one."""
     return [part for part in ("roleRef", "subjects", "rules") if part in wanted and standing.get(part) != wanted[part]]
 
 

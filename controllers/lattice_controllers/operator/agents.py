@@ -1,8 +1,8 @@
-"""Keeps the bindings that admit agents: their users enter them, and leave them when their node is forgotten.
+"""Keeps the bindings that admit agents: an agent's user is a subject of one of 16 bindings, until its node is forgotten.
 
-A user enters when its LatticeNode exists, whoever made that, and leaves when the node's name is remembered as forgotten. A LatticeNode
-that is only gone takes no right away: its living agent makes it again. Policies see to it that an agent never makes the LatticeNode of
-a forgotten name, so one that exists again was made by an administrator.
+A user is added when its LatticeNode exists, whoever made that, and removed when the node's name is in the ConfigMap of forgotten nodes. A
+LatticeNode that was merely deleted takes no right away: its living agent makes it again. Policies keep an agent from making the LatticeNode
+of a forgotten name, so that one which exists again was made by an administrator.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from lattice_controllers.operator.access import OPERATOR_LABEL, RBAC
 log = logging.getLogger(__name__)
 
 SHARDS: Final = 16
-"""Bindings that the users are spread over: a change writes about a thousand of 16,384 users, far below the size of an object."""
+"""The number of bindings over which users are spread: a change writes about 1,000 of 16,384 users, far below the largest object."""
 PREFIX: Final = "lattice-agents-"
 ROLE: Final = "lattice-agent"
 FORGOTTEN, NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
 FORGET: Final = "lattice.dev/forget"
 BINDINGS: Final = ((CLUSTER_ROLE_BINDINGS, "", "ClusterRole"), (ROLE_BINDINGS, NODE_LEASE_NAMESPACE, "Role"))
-"""Resource, namespace and kind of role of the two bindings of a shard: Lattice's objects, and heartbeats."""
+"""Resource, namespace and kind of role of the two bindings of a shard: one for Lattice's objects, one for heartbeats."""
 SETTLE_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 60.0
-"""A binding that somebody has changed is put right within this."""
+"""Time within which a binding that somebody has changed is corrected."""
 
 
 class Agents:
-    """Keeps the bindings; `nodes` is a live view of the LatticeNodes by name."""
+    """Reconciles the bindings of agents' users, shard by shard; `nodes` is a live view of the LatticeNodes by name."""
 
     def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node]) -> None:
         self.queue = KeyedQueue(self.reconcile, clock, workers=4, name="agents")
@@ -51,18 +51,18 @@ class Agents:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Keeps them right until cancelled; the LatticeNodes are known."""
+        """Reconciles all shards, and then each that changes or is due, until cancelled; the LatticeNodes must have been listed."""
         await self.forgotten.synced.wait()
         for shard in range(SHARDS):
             self.queue.add(str(shard))
         await self.queue.run()
 
     def came_or_went(self, node: str) -> None:
-        """Has the binding of a LatticeNode that was made or deleted put right."""
+        """Enqueues the shard of a node whose LatticeNode was made or deleted."""
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
     def is_forgotten(self, node: str) -> bool:
-        """Tells whether the name is remembered as forgotten."""
+        """Tells whether a node's name is in the ConfigMap of forgotten nodes."""
         return any(node in _names(found) for found in self.forgotten.objects.values())
 
     def _on_forgotten(self, change: Change[dict[str, Any]]) -> None:
@@ -71,7 +71,7 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Puts the users of one shard right, in both bindings."""
+        """Writes the subjects of one shard into both of its bindings where they differ; returns the seconds until the next check."""
         remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
         ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
         back = {name for name in sorted(ours & remembered) if await self._is_back(name)}
@@ -83,7 +83,7 @@ class Agents:
         return LOOK_SECONDS
 
     async def _is_back(self, name: str) -> bool:
-        """Tells whether a forgotten node's object was made again; the cache may still show the one that is being forgotten."""
+        """Tells whether an administrator has made a forgotten node's object again; asked of the server, since the cache may be late."""
         try:
             node = await self._cluster.get(NODES, name, type=Node)
         except NotFound:
@@ -113,12 +113,12 @@ class Agents:
 
 
 def shard_of(node: str) -> int:
-    """Returns the number of the binding that a node's user stands in."""
+    """Returns the number of the shard whose bindings hold a node's user."""
     return zlib.crc32(node.encode()) % SHARDS
 
 
 def _bound(standing: Mapping[str, Any] | None) -> list[str]:
-    """Returns the nodes whose users stand in a binding."""
+    """Returns the names of the nodes whose users are subjects of a binding; None for a binding: none."""
     subjects = (standing or {}).get("subjects") or ()
     return [one["name"].removeprefix(AGENT) for one in subjects if one["kind"] == "User" and one["name"].startswith(AGENT)]
 

@@ -1,4 +1,4 @@
-"""LatticeConfig: read at each change; options that contradict each other are refused, and the last good ones stay."""
+"""Reconciles the LatticeConfig: refuses options that contradict each other, and keeps the last good ones in force."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GONE = "somebody has deleted it: what it said last stays in force until it is ma
 
 
 def refusals(spec: ConfigSpec) -> list[str]:
-    """Returns a sentence for each pair of options that contradict each other."""
+    """Returns a sentence for each option that is out of range or contradicts another; empty: the options are good."""
     try:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
         cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)
@@ -48,38 +48,40 @@ def refusals(spec: ConfigSpec) -> list[str]:
 
 
 class Timed(Protocol):
-    """Judges nodes by options that may change."""
+    """Judges nodes by timeouts that the LatticeConfig may change; `NodeStates` is the implementation."""
 
     def retime(self, timing: Timing) -> None:
-        """Puts other options in force."""
+        """Judges nodes by these timeouts from now on."""
         ...
 
 
 class ConditionSource(Protocol):
-    """Knows a condition of the cluster that the status of the LatticeConfig shows."""
+    """Knows a condition of the cluster that the status of the LatticeConfig shows; `FailOpen` is the implementation."""
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """Returns the conditions with the one that it knows, if it knows it yet; `now` is RFC 3339."""
+        """Returns the conditions with its own one added or replaced; unchanged while it knows nothing yet. `now` is RFC 3339."""
         ...
 
 
 class Configs:
-    """Reconciles the one LatticeConfig; gives the options of nodes that are in force to `nodes`, and shows the conditions of `sources`."""
+    """Reconciles the one LatticeConfig: passes the node timeouts in force to `nodes`, and shows the conditions of `sources`."""
 
     def __init__(self, cluster: Cluster, clock: Clock, nodes: Timed, announcer: Announcer) -> None:
         self.sources: list[ConditionSource] = []
         self.in_force = ConfigSpec()
-        """The last good options."""
+        """The options in force: the last good ones, the defaults before any were read."""
         self.queue = KeyedQueue(self.reconcile, clock, workers=1, name="configs")
         self.known: set[str] = set()
-        """Names of those that stand; the server lets none but `NAME` stand."""
+        """Names of the LatticeConfigs that exist; the API server admits only `NAME`."""
         self._cluster = cluster
         self._clock = clock
         self._announcer = announcer
         self._nodes = nodes
 
     async def reconcile(self, name: str) -> float | None:
-        """Puts the options in force, and says so."""
+        """Puts the options in force, or refuses them, and writes the conditions; returns the seconds until the next check, None for no
+        object.
+        """
         if name != NAME:
             return None
         try:

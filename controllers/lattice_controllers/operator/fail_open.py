@@ -1,6 +1,6 @@
-"""Finds requests that the API server let pass without the webhook's answer: reads the server's own count now and then.
+"""Finds requests that the API server let pass because the webhook did not answer, from the server's own metrics.
 
-Seen is the API server that the operator is connected to; of several each has a count of its own (docs/howto/limit-a-tenant.md).
+Only the API server that the operator is connected to is read; of several, each has its own count (docs/howto/limit-a-tenant.md).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 CONDITION: Final = "WebhookAnswering"
 LOOK_SECONDS: Final = 15.0
 QUIET_SECONDS: Final = 600.0
-"""After so long without another one the condition is True again."""
+"""Time without another such request until the condition is True again."""
 _COUNT = re.compile(r'^apiserver_admission_webhook_fail_open_count\{[^}]*name="[a-z]+\.lattice\.dev"[^}]*\} ([0-9.e+]+)$', re.MULTILINE)
 
 
 def passed(text: str) -> int:
-    """Returns how many requests have passed without an answer of Lattice's webhooks, from the API server's metrics."""
+    """Returns, from the text of the API server's metrics, how many requests have passed without an answer of Lattice's webhooks."""
     return sum(int(float(count)) for count in _COUNT.findall(text))
 
 
@@ -37,12 +37,15 @@ class ConfigQueue(Protocol):
     """The work queue of the LatticeConfig."""
 
     def add(self, key: str) -> None:
-        """Has the LatticeConfig of this name reconciled."""
+        """Enqueues the LatticeConfig of this name to be reconciled."""
         ...
 
 
 class FailOpen:
-    """Compares the count with the last one; `read` gives the API server's metrics, `configs` shows the condition."""
+    """Counts the requests that passed without the webhook, and states the condition WebhookAnswering in the LatticeConfig.
+
+    `read` returns the API server's metrics; `configs` is the queue of the LatticeConfig, which then asks `stated`.
+    """
 
     def __init__(self, read: Callable[[], Awaitable[str]], clock: Clock, measured: OperatorMetrics, configs: ConfigQueue) -> None:
         self._read = read
@@ -55,7 +58,7 @@ class FailOpen:
         self._unread = ""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Reads the metrics every 15 s until cancelled."""
         while True:
             try:
                 self.see(await self._read())
@@ -67,7 +70,7 @@ class FailOpen:
             await self._clock.sleep(LOOK_SECONDS)
 
     def see(self, text: str) -> None:
-        """Reads the metrics as they are now; a lower count is of an API server that has started again, or of another one."""
+        """Counts what the metrics show since the last reading; a lower count comes from a server that restarted, or from another server."""
         now, count = self._clock.now(), passed(text)
         more = 0 if self._before is None else count - self._before if count >= self._before else count
         self._before = count
@@ -82,7 +85,7 @@ class FailOpen:
             self._configs.add(CONFIG)
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """Returns the conditions with the one that says it; none before the first look."""
+        """Returns the conditions with WebhookAnswering as it is now; unchanged before the first reading."""
         if self._before is None:
             return conditions
         if not self._count:

@@ -10,7 +10,7 @@ CLIENTS: Final = ("kubernetes", "kubernetes_asyncio", "pykube")
 
 
 def _load() -> None:
-    """Imports kopf as if no other client were installed; whoever needs one later finds it."""
+    """Imports kopf as if no Kubernetes client were installed; the clients can still be imported afterwards."""
     hidden = [name for name in CLIENTS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the import fails, which kopf expects
     try:

@@ -1,4 +1,4 @@
-"""Hours of tenants: counted from records and objects, mirrored into their status, and told to their admins when a budget nears its end."""
+"""Counts the hours of tenants from usage records and objects, mirrors them into their status, and warns admins of exhausted budgets."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from lattice_controllers.operator.metrics import OperatorMetrics
 log = logging.getLogger(__name__)
 
 MIRROR_SECONDS = 30.0
-"""How often hours are mirrored, where they have changed (book, "Consistency window")."""
+"""Least time between two writes of a tenant's hours, unless a budget has crossed a mark (book, "Consistency window")."""
 TRIM_SECONDS = 300.0
-"""How often the meter lets go of what lies before the present periods."""
+"""Time between two removals of usage from before the present budget periods."""
 LOOK_SECONDS = 2.0
-"""How often the budgets of a tenant are looked at: crossing a mark is told then."""
+"""Time between two checks of all budgets; a mark that was crossed is announced then."""
 
 
 class Hours:
-    """Keeps `Tenant.status.usage`; `known` are the tenants as the operator last read them."""
+    """Keeps `Tenant.status.usage` current; `known` are the Tenants as the operator last read them, by name."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, records: Records, known: Mapping[str, Tenant], announcer: Announcer,
@@ -50,7 +50,7 @@ class Hours:
         self._records = records
         self._restarts = records.restarts
         self._agreed_meanwhile = False
-        """Whether other budgets were agreed while hours were counted: then they are counted once more."""
+        """True where budgets changed while hours were being counted: they are counted once more."""
         self._known = known
         self._announcer = announcer
         self._measured = measured
@@ -59,14 +59,14 @@ class Hours:
         self._written: dict[str, float] = {}
 
     async def start(self, allocations: Mapping[str, Allocation]) -> None:
-        """Counts everything that was read, letting others run meanwhile; from then on each change counts."""
+        """Counts all usage records and allocations, yielding to the loop between slices; from then on changes are counted as they come."""
         await self._count_again()
         self._started = True
         for allocation in allocations.values():
             self._tally.see(allocation)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts what a changed allocation has used."""
+        """Counts the usage of a changed allocation that no record holds yet."""
         if not self._started:
             return
         if change.new is not None:
@@ -75,18 +75,18 @@ class Hours:
             self._tally.forget(change.old.metadata.uid, self._clock.now())
 
     def settled(self, fresh: Fresh) -> None:
-        """Counts attempts that records hold now as settled."""
+        """Moves the charges that usage records hold now from unsettled to recorded."""
         if self._started:
             self._tally.settle(fresh.rows())
 
     async def run(self) -> None:
-        """Mirrors until cancelled."""
+        """Mirrors hours until cancelled, checking every 2 s."""
         while True:
             await self.look()
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Mirrors what is due, and tells what was crossed."""
+        """Writes the status of each tenant whose hours are due, and announces marks that its budgets have crossed."""
         if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
             await self._count_again()
         if self._clock.monotonic() - self._trimmed > TRIM_SECONDS:
@@ -132,7 +132,10 @@ class Hours:
         self._written[name] = self._clock.monotonic()
 
     async def _tell(self, tenant: Tenant, notice: Notice) -> None:
-        """Writes an Event into the tenant's first namespace, where its admins see it; one of that name means that it was told before."""
+        """Writes an Event into the tenant's first namespace, where its admins see it.
+
+        The Event's name is made from the budget and the crossing, so that each crossing is announced once, across restarts too.
+        """
         metadata = tenant.metadata
         digest = hashlib.sha256(f"{metadata.uid}/{notice.key}".encode()).hexdigest()[:10]
         reason = "BudgetExhausted" if notice.mark >= 100 else "BudgetNearlyExhausted"
@@ -147,7 +150,10 @@ class Hours:
         return {name: budgets_of(tenant) for name, tenant in self._known.items()}
 
     async def _count_again(self) -> None:
-        """Counts what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        """Counts hours from the beginning, from all records and objects, with the budgets in force now.
+
+        It yields to the loop between slices; the hours counted before are shown meanwhile.
+        """
         while True:
             restarts, meter = self._records.restarts, Meter(every_tenant=True)
             meter.agree(self._budgets())

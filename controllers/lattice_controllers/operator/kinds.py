@@ -1,7 +1,7 @@
-"""kopf watches the kinds that people declare, and of which there are few; its handlers name the objects whose level is to be read.
+"""Watches the few kinds that people declare, by kopf; its handlers only name the objects, whose reconcilers then read them.
 
-It runs as tasks of the process's own loop, over the process's own connections, while this process leads. It writes nothing: handlers of
-events alone need no finalizer, no annotation and no progress in the object. Retries and finalizers are those of the reconcilers
+kopf runs as tasks of the process's own loop, over the process's own connections, while this process leads. It writes nothing: handlers of
+events alone need no finalizer, annotation or progress in the object. Retries and finalizers are the reconcilers'
 (docs/decisions/0003-kopf.md).
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 DECLARED: Final = (TENANTS, VCLUSTERS, CONFIGS)
 """The kinds that people declare and that this operator reconciles."""
 BACK_OFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
-"""Between the requests of a watch that finds no API server; then it begins anew."""
+"""Pauses between the requests of a watch that finds no API server; then the watch is started anew."""
 RESYNC_SECONDS: Final = 60.0
 
 Named = Callable[[Resource, str], None]
@@ -38,14 +38,17 @@ _KOPF: Final = Path(kopf.__file__).parent
 
 
 class Kinds(Protocol):
-    """Names each object of the declared kinds once at the start, and at each change."""
+    """Calls back with each object of the declared kinds: all at the start, then those that change; `KopfKinds` is the implementation."""
 
     async def run(self, named: Named) -> None:
-        """Watches until cancelled."""
+        """Watches until cancelled; calls `named` with resource and name of each object."""
 
 
 class Declared:
-    """The work queues of the declared kinds; what a watch has missed comes into them by the names that stand."""
+    """The work queues of Tenant, VCluster and LatticeConfig; the watch fills them, and a list each minute enqueues what the watch missed.
+
+    `known` holds, by kind, the names of the objects that the reconciler of that kind has last seen to exist.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, queues: Mapping[Resource, KeyedQueue], known: Mapping[Resource, Collection[str]]
@@ -56,13 +59,14 @@ class Declared:
         self._known = known
 
     def named(self, resource: Resource, name: str) -> None:
-        """Has an object reconciled that exists, or has changed."""
+        """Enqueues an object, by name, that appeared or changed."""
         self.queues[resource].add(name)
 
     async def resync(self) -> None:
-        """Has the objects reconciled, now and then, that came or went without an event: kopf tells of no deletion while it was cut off.
+        """Enqueues each minute the objects that appeared or vanished without an event, until cancelled.
 
-        Nor does it list again after etcd was put back: the server is silent about a version that is to come.
+        kopf reports no deletion that happened while it was cut off, and does not list again after etcd was restored, when the server is
+        silent about a version yet to come.
         """
         while True:
             await self._clock.sleep(RESYNC_SECONDS)
@@ -80,13 +84,13 @@ class Declared:
 
 
 class KopfKinds:
-    """`Kinds` by kopf."""
+    """Watches the declared kinds by kopf."""
 
     def __init__(self, cluster: AiohttpCluster) -> None:
         self._cluster = cluster
 
     async def run(self, named: Named) -> None:
-        """Runs kopf until cancelled; leaves no task of it behind. Raises Retry when it ends by itself."""
+        """Runs kopf until cancelled, and ends all of its tasks; raises Retry when kopf ends by itself."""
 
         info = connection_of(self._cluster)  # the same at each login: one that the server refuses ends kopf
 
@@ -103,7 +107,7 @@ class KopfKinds:
 
 
 class SharedSession:
-    """Gives kopf a session of aiohttp over the connections and with the credentials of the process."""
+    """An aiohttp session as kopf wants it, which sends its requests over the connections and with the credentials of the process."""
 
     closed = False
 
@@ -112,16 +116,16 @@ class SharedSession:
         self.request = cluster.forward
 
     async def close(self) -> None:
-        """Closes nothing: the connections are the process's."""
+        """Does nothing: the connections belong to the process."""
 
 
 def connection_of(cluster: AiohttpCluster) -> kopf.AiohttpSession:
-    """Returns our server, identity and connections in kopf's terms."""
+    """Returns the API server and the process's connections as the login that kopf asks for."""
     return kopf.AiohttpSession(server=cluster.config.server, aiohttp_session=cast("Any", SharedSession(cluster)))
 
 
 def settings_of() -> kopf.OperatorSettings:
-    """Returns kopf's settings: few workers, short-lived, no events of its own, no scanning for kinds that are served anyway."""
+    """Returns kopf's settings: few, short-lived workers, no Events of its own, no discovery of kinds."""
     settings = kopf.OperatorSettings()
     settings.queueing.worker_limit = 32
     settings.queueing.idle_timeout = 0.05
@@ -136,7 +140,7 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
-    """Returns one handler a kind, on a registry of its own, and the login."""
+    """Returns a registry of its own with the login and one event handler a kind, which calls `named`."""
     registry = kopf.OperatorRegistry()
 
     async def connection(**_: Any) -> kopf.AiohttpSession:
@@ -157,7 +161,7 @@ def _handler(resource: Resource, named: Named) -> Any:
 
 
 async def _stop() -> None:
-    """Ends every task of kopf: `kopf.operator` would end all tasks of the loop that are younger than itself, ours too."""
+    """Cancels every task of kopf: `kopf.operator` would cancel all younger tasks of the loop, those of this process too."""
     while tasks := [task for task in asyncio.all_tasks() if _is_of_kopf(task)]:
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The Ledger as the operator sees it: read now and then, never watched, never written."""
+"""The Ledger as the operator sees it: read with a GET now and then, never watched, never written."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ NAME = "lattice"
 
 
 class AccountObserver(Protocol):
-    """Hears of changes of the ledger's accounts."""
+    """Is told of changes of the ledger's accounts; `Operator` is the implementation."""
 
     def accounts_changed(self, names: set[str]) -> None:
-        """Hears of the tenants whose account has changed."""
+        """Receives the names of the tenants whose account has changed."""
         ...
 
 
 class LedgerMirror:
-    """The newest ledger that was read; accounts at hand, rows decoded when somebody asks for them.
+    """The Ledger as last read: the accounts of tenants, and counts of rows, which are decoded only when asked for.
 
-    Its `observers` hear of the tenants whose account changed.
+    Its `observers` are told which tenants' accounts changed with each reading.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self.observers: list[AccountObserver] = []
         self.accounts: dict[str, TenantAccount] = {}
         self.begun = float("-inf")
-        """Monotonic time at which the newest read began; what it does not show was not committed then."""
+        """When the newest reading began (monotonic); a row that it does not show was not committed by then."""
         self._cluster = cluster
         self._clock = clock
         self._status: LedgerStatus | None = None
@@ -47,7 +47,7 @@ class LedgerMirror:
         self._by_tenant: Counter[str] = Counter()
 
     async def read(self) -> None:
-        """Reads the Ledger, consistently."""
+        """Reads the Ledger from etcd; where there is none, nobody holds a node."""
         begun = self._clock.monotonic()
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
@@ -64,7 +64,7 @@ class LedgerMirror:
                 observer.accounts_changed(changed)
 
     async def refresh(self) -> None:
-        """Reads the Ledger; when that fails, what was read before stays, and it is said."""
+        """Reads the Ledger; on an error it logs that and keeps the last reading. Raises Corrupt."""
         try:
             await self.read()
         except Corrupt:
@@ -73,22 +73,22 @@ class LedgerMirror:
             event(log, "LedgerNotRead", logging.WARNING, reason=error.reason, message=error.message)
 
     async def holders_of_node(self, index: int) -> int:
-        """Returns how many rows, releasing ones too, name the node with this index."""
+        """Returns how many rows, releasing ones included, hold the node with this index."""
         await self._count()
         return self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Returns how many rows, releasing ones too, are the tenant's."""
+        """Returns how many rows, releasing ones included, belong to a tenant."""
         await self._count()
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Returns how many rows, releasing ones too, are of the vcluster."""
+        """Returns how many rows, releasing ones included, belong to a vcluster."""
         await self._count()
         return self._by_vcluster[name]
 
     async def _count(self) -> None:
-        """Counts the rows of the status at hand, shard by shard so that the loop goes on; a newer read meanwhile counts anew."""
+        """Counts the rows of the last reading, unless that is done, yielding after each shard; a reading meanwhile is counted again."""
         while self._status is not None and self._counted != self._status.seq:
             status = self._status
             by_node, by_vcluster, by_tenant = Counter[int](), Counter[str](), Counter[str]()

@@ -8,7 +8,7 @@ from lattice.models.conditions import NODE_STATES
 
 
 class OperatorMetrics:
-    """Nodes, tenants, clean-up."""
+    """All metrics of the operator, on one registry: nodes, tenants, usage, retention, certificates."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Nodes: their states from Leases, health and wishes; one status patch for each change, and nothing between."""
+"""Judges the state of each LatticeNode from its Lease, its health, and operators' drain and disable; writes each change once."""
 
 from __future__ import annotations
 
@@ -35,31 +35,34 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
 STALL_SECONDS = 5.0
-"""A sweep that comes so late means that this process itself stood still: silence starts from zero."""
+"""A sweep that comes later than this after the last one means that this process stood still: silence then counts from zero."""
 DRAIN_SETTLE_SECONDS = 1.0
-"""So long after Draining was seen written, no scheduler places there any more from an older cache."""
+"""Time after Draining was seen written until no scheduler places there any more from an older cache."""
 DRAINED_CHECK_SECONDS = 60.0
 _QUIET = frozenset({machine.READY, machine.DRAINING})
-"""States in which a heartbeat changes nothing."""
+"""States in which a heartbeat need not be judged."""
 _WARNINGS = frozenset({machine.DEGRADED, machine.DOWN, machine.FAILED})
 
 
 class NodeObserver(Protocol):
-    """Hears of changes of nodes."""
+    """Is told that nodes changed; `VClusters` is the implementation."""
 
     def nodes_changed(self) -> None:
-        """Hears that nodes have come, gone, moved or changed state."""
+        """Is called when nodes have appeared, vanished, or changed group or state."""
 
 
 class NameObserver(Protocol):
-    """Hears of the names of nodes."""
+    """Is told which LatticeNodes appear and vanish; `Agents` is the implementation."""
 
     def came_or_went(self, node: str) -> None:
-        """Hears that a LatticeNode was made or deleted."""
+        """Receives the name of a LatticeNode that was made or deleted."""
 
 
 class NodeStates:
-    """Two informers, the table of heartbeats, and a queue of nodes to judge."""
+    """Reconciles the state of LatticeNodes: follows them and their Leases, keeps the time of each heartbeat, and judges nodes one by one.
+
+    `unheard` is called each second with the number of nodes expected to report that this process has not heard yet.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class NodeStates:
             observer.nodes_changed()
 
     def retime(self, timing: Timing) -> None:
-        """Puts other options in force; every node is judged by them."""
+        """Puts other timeouts in force, and enqueues every node to be judged by them."""
         if timing != self.timing:
             self.timing = timing
             for name in self.informer.objects:
@@ -115,13 +118,15 @@ class NodeStates:
                 await self._clock.sleep(SWEEP_SECONDS)
 
     def since(self, now: float) -> float:
-        """Returns from when on silence counts: not from before a gap in the watch, nor from before this process stood still."""
+        """Returns from when on silence counts, monotonic: not from before a gap in the watch of
+        Leases, nor a standstill of this process.
+        """
         if self.leases.lost or now - self._swept > STALL_SECONDS:
             return now
         return max(self.leases.continuous_since, self._resumed)
 
     async def sweep(self) -> None:
-        """Finds what only time has changed: silence, boot timeouts, the end of drains."""
+        """Enqueues nodes whose state changes with time alone: silence, boot timeouts, ends of drains."""
         now = self._clock.monotonic()
         if now - self._swept > STALL_SECONDS:
             self._resumed = now
@@ -139,7 +144,7 @@ class NodeStates:
         await self._look_at(draining, now)
 
     async def _look_at(self, names: list[str], now: float) -> None:
-        """Judges nodes whose state ends by time or by the ledger."""
+        """Enqueues those of these draining, drained or booting nodes whose state may end now; reads the ledger once for all drains."""
         asking = False
         for name in names:
             state, begun = self._begun[name]
@@ -156,7 +161,7 @@ class NodeStates:
                 self.queue.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Judges one node and writes its state, if that is another one."""
+        """Judges one node, and writes its state where that differs from what is written."""
         node = self.informer.objects.get(name)
         if node is None:
             return None
@@ -169,7 +174,7 @@ class NodeStates:
         return None
 
     async def _holders(self, node: Node) -> int | None:
-        """Returns how many rows name a draining or drained node, by a read young enough to show the last placement there."""
+        """Returns how many ledger rows hold a draining or drained node; None: its state is another one, or the last reading is too old."""
         state, begun = self._begun.get(node.metadata.name, ("", 0.0))
         if state not in (machine.DRAINING, machine.DRAINED) or state != node.status.state:
             return None
@@ -194,7 +199,10 @@ class NodeStates:
         )
 
     def _is_news(self, node: Node, facts: Facts, verdict: Verdict) -> bool:
-        """Tells whether the verdict differs from what stands written."""
+        """Tells whether the verdict is to be written: its state, reason or generation differs from the written one.
+
+        A process that has just started and not heard the node yet does not overwrite a reason.
+        """
         written = condition(node.status.conditions, READY)
         if verdict.path or written is None or _is_new(node) or node.status.observed_generation != node.metadata.generation:
             return True
@@ -202,7 +210,7 @@ class NodeStates:
         return written.reason != verdict.reason and not unheard  # a fresh start knows less than what stands written
 
     async def _publish(self, node: Node, facts: Facts, verdict: Verdict) -> None:
-        """Writes one patch, one line of log and one event."""
+        """Writes the verdict: one status patch, one log line, and an Event where the state changed."""
         metadata, now = node.metadata, format_time(self._clock.now())
         status = TRUE if verdict.ready else FALSE
         conditions = with_condition(
@@ -268,7 +276,7 @@ class NodeStates:
         self._measured.nodes.labels(state).set(self._states[state])
 
     def _on_lease(self, change: Change[Lease]) -> None:
-        """Notes a heartbeat; a Lease that goes is only silence."""
+        """Notes a heartbeat, and the attempts that its report names as running; a deleted Lease is only silence."""
         lease = change.new
         if lease is None:
             return
@@ -282,12 +290,12 @@ class NodeStates:
 
 
 def _is_new(node: Node) -> bool:
-    """Tells whether it has said what it has, and nothing is kept of it yet."""
+    """Tells whether a node has reported its hardware for the first time: nothing is accepted in its status yet."""
     return node.status.accepted is None and bool(node.status.fingerprint)
 
 
 def _report(lease: Lease) -> NodeReport | None:
-    """Returns the report of a heartbeat; None for one without, or with one of an unknown format."""
+    """Returns the report in a Lease; None where there is none, or it cannot be read."""
     text = lease.metadata.annotations.get(ANNOTATION)
     if not text:
         return None
@@ -299,13 +307,13 @@ def _report(lease: Lease) -> NodeReport | None:
 
 
 def _flaw(status: NodeStatus) -> str:
-    """Returns what the agent of an unhealthy node says is wrong; empty: nothing, or it does not say."""
+    """Returns the agent's sentence on what is wrong with an unhealthy node; empty where it is healthy, or the agent gives none."""
     said = condition(status.conditions, HEALTHY)
     return said.message if status.health == "Unhealthy" and said is not None and said.status == FALSE else ""
 
 
 def _wish(wish: Wish | Disable | None) -> str | None:
-    """Returns a drain or disable as a sentence; None when it is not wished."""
+    """Returns an operator's drain or disable as a clause (reason and name); None where there is none."""
     if wish is None:
         return None
     return wish.reason + (f" (by {wish.by})" if wish.by else "")

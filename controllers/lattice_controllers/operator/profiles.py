@@ -1,7 +1,7 @@
-"""Koordinator's ElasticQuotaProfiles: for each the ElasticQuota that is the root of its tree, with what its nodes have.
+"""Makes, for each of Koordinator's ElasticQuotaProfiles, the ElasticQuota that is the root of its tree, with the sum of its nodes.
 
-Koordinator's own controller makes the same object: one that stands there and is not ours is left to it. What is wrong
-with a profile stands in an annotation of it, since its kind has no conditions.
+Koordinator's own controller makes the same object: one that exists and does not carry our label is left alone. A fault of a profile is
+written into an annotation of it, since its kind has no conditions.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 
 MANAGER: Final = "lattice-operator"
 SECONDS: Final = 10.0
-"""How often the nodes of each profile are summed up, as Koordinator does it."""
+"""Time between two sums of each profile's nodes, the same as Koordinator's."""
 ABSENT_SECONDS: Final = 60.0
-"""How often it is looked whether the kinds are served."""
+"""Time between two checks whether the cluster has Koordinator's kinds."""
 MANAGED: Final = {"app.kubernetes.io/managed-by": "lattice"}
 FAULT: Final = "lattice.dev/fault"
-"""Annotation of a profile: why its tree is not as it was asked for."""
+"""The annotation of a profile that says why its tree is not as it was asked for."""
 COUNTED: Final = frozenset({READY, DEGRADED, DRAINING})
 
 
 class Profiles:
-    """Brings the root of each profile up to date, from the level, again and again."""
+    """Brings the root quota of each profile up to date, by reading everything again every 10 s; `nodes` is a live view by name."""
 
     def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node]) -> None:
         self._cluster = cluster
@@ -53,7 +53,7 @@ class Profiles:
             await self._clock.sleep(await self.publish())
 
     async def publish(self) -> float:
-        """Looks at all profiles once; returns the seconds until the next look."""
+        """Brings the roots of all profiles up to date once; returns the seconds until the next time."""
         try:
             profiles = (await self._cluster.list(KOORDINATOR_PROFILES, type=KoordinatorProfile)).items
             quotas = (await self._cluster.list(KOORDINATOR_QUOTAS, type=KoordinatorQuota)).items
@@ -91,7 +91,7 @@ class Profiles:
         event(log, "TreeRootWritten", profile=metadata.key, quota=profile.spec.quota_name, nodes=len(chosen))
 
     async def _say(self, profile: KoordinatorProfile, fault: str) -> None:
-        """Keeps the annotation as it should be."""
+        """Writes the fault into the profile's annotation where it differs; empty: removes it."""
         metadata = profile.metadata
         if metadata.annotations.get(FAULT, "") == fault:
             return
@@ -100,7 +100,9 @@ class Profiles:
 
 
 def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Node]) -> dict[str, Any]:
-    """Returns the root of a profile's tree as Koordinator's controller would make it: min is what its nodes have, max without a bound."""
+    """Returns the root quota of a profile's tree as Koordinator's controller makes it: min is the
+    share of its nodes' sum, max unbounded.
+    """
     total: dict[str, int] = {}
     away: dict[str, int] = {}
     for node in nodes:
@@ -125,7 +127,7 @@ def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Nod
 
 
 def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
-    """Tells whether an object says all that the root should."""
+    """Tells whether an existing quota has every label, annotation and amount that the root should have."""
     metadata = root["metadata"]
     labels: Mapping[str, str] = metadata["labels"]
     notes: Mapping[str, str] = metadata["annotations"]

@@ -1,7 +1,7 @@
-"""Renewals of node certificates: each request is judged, approved or denied, and signed where this operator has the agents' authority.
+"""Answers the certificate requests of nodes: approves or denies each, and signs it where this operator has the agents' authority.
 
-Approved is only what a node asks for itself: its own user as subject, and no other name than its own as a server. Requests that were
-answered are deleted after a minute, so that a node has one for each use at a time, and a stolen key two objects at most.
+Only a renewal is approved: the node's own user as subject, and no server name but its own. Answered requests are deleted after a minute, so
+that a node has at most one a use, and a stolen key at most two objects.
 """
 
 from __future__ import annotations
@@ -47,17 +47,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 60.0
-"""How long an answered request stays at most, for its agent to read the answer; the agent asks for the next one under the same name."""
+"""Longest time that an answered request is kept for its agent to read; the agent reuses the name for its next request."""
 KEPT_PART: Final = 1 / 6
-"""The same as a part of a certificate's life, where that is short."""
+"""The same, as a part of a certificate's life, where that is shorter."""
 BACKDATED_SECONDS: Final = 300.0
-"""Clocks of other machines may be so far behind."""
+"""How far before now a certificate begins to be valid, for machines whose clocks are behind."""
 CURVES: Final = ("secp256r1", "secp384r1")
 
 
 @dataclass(frozen=True)
 class Signing:
-    """The agents' authority, read at each signature, and how long a node's certificate lives; without files somebody else signs."""
+    """PEM files of the agents' authority and its key, read at each signature, and the life of a node's certificate in seconds.
+
+    Without files, approved requests are signed by somebody else.
+    """
 
     certificate: str = ""
     key: str = ""
@@ -68,7 +71,10 @@ BY_ANOTHER: Final = Signing()
 
 
 class Requests:
-    """Answers requests; `nodes` is a live view of the LatticeNodes by name, `is_forgotten` tells of a name."""
+    """Reconciles the certificate requests of nodes.
+
+    `nodes` is a live view of the LatticeNodes by name; `is_forgotten` tells whether a node's name was forgotten.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node], is_forgotten: Callable[[str], bool], signing: Signing,
@@ -90,7 +96,7 @@ class Requests:
             self.queue.add(change.key)
 
     async def reconcile(self, name: str) -> float | None:
-        """Answers one request, or deletes it when it was answered long enough ago."""
+        """Answers one request, or deletes it when its answer is old enough; returns the seconds until it may be deleted, None: not due."""
         found = self.informer.objects.get(name)
         if found is None:
             return None
@@ -113,7 +119,7 @@ class Requests:
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
     async def _put_away(self, found: Mapping[str, Any]) -> float | None:
-        """Deletes an answered request once its agent has had time to read the answer, whichever operator gave it."""
+        """Deletes an answered request once its agent has had the time to read it; until then returns the seconds that are left."""
         metadata = found["metadata"]
         told = [one["lastTransitionTime"] for one in found["status"].get("conditions") or () if one.get("lastTransitionTime")]
         left = parse_time(max(told, default=metadata["creationTimestamp"])) + self._kept - self._clock.now()
@@ -124,7 +130,7 @@ class Requests:
         return None
 
     async def _decide(self, found: dict[str, Any], refusal: str) -> dict[str, Any]:
-        """Writes the verdict; returns the object after it."""
+        """Approves a request, or denies it with the refusal; returns the object as written."""
         word, reason = ("Denied", "NotTheNodesOwn") if refusal else ("Approved", "NodeRenewal")
         message = refusal or "the node renews its own certificate"
         at = format_time(self._clock.now())
@@ -147,7 +153,9 @@ class Requests:
 
 
 def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) -> str:
-    """Returns why a request is not approved; empty: it is a node's own renewal. `node` is the LatticeNode of the one who asks."""
+    """Returns why a request is denied; empty: it is a node's renewal of its own certificate. `node`
+    is the requester's LatticeNode, if any.
+    """
     spec = found["spec"]
     user, use = str(spec.get("username", "")), next((use for use, signer in SIGNERS.items() if signer == spec["signerName"]), "")
     name = user.removeprefix(AGENT)
@@ -166,7 +174,7 @@ def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) 
 
 
 def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -> str:
-    """Returns what in the signed request itself is not the node's own."""
+    """Returns what the PEM request asks for that is not the node's own (key, subject, names); empty: nothing."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -194,7 +202,9 @@ def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -
 
 
 def _address(node: str, host: str) -> set[str]:
-    """Returns the node's address, or a longer form of its name, as its LatticeNode has it."""
+    """Returns the address that a node's LatticeNode shows as a certificate name: its IP, or a DNS
+    name that begins with its own; else none.
+    """
     try:
         return {f"IP:{ipaddress.ip_address(host)}"}
     except ValueError:
@@ -209,7 +219,7 @@ def _text(name: x509.GeneralName) -> str:
 
 
 def sign(pem: bytes, signing: Signing, now: float, life: float) -> bytes:
-    """Returns a certificate for the request by the agents' authority, PEM; Retry while the authority cannot be read."""
+    """Signs a request by the agents' authority for `life` seconds; returns PEM. Raises Retry while the authority's files cannot be read."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,6 +1,6 @@
-"""Retention: final allocations are deleted once their usage is settled and their tenant's `finishedRetention` has passed.
+"""Deletes final allocations once their usage is settled and their tenant's `finishedRetention` has passed.
 
-Of more than `submission.maxFinishedPerTenant` the oldest go before that: whoever submits and cancels in a loop fills no etcd.
+Beyond `submission.maxFinishedPerTenant` the oldest are deleted earlier, so that submitting and cancelling in a loop does not fill etcd.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DEFAULT_RETENTION = "7d"
 SWEEP_SECONDS = 30.0
 MOST_A_SWEEP = 200
 PAUSE_SECONDS = 2.0
-"""Between two sweeps while more is due than one takes."""
+"""Pause between two sweeps while more is due than one sweep deletes."""
 
 
 class Retention:
-    """Deletes with uid and resourceVersion: what changed since it was looked at stays."""
+    """Sweeps final allocations every 30 s; a deletion names uid and resourceVersion, so that an object that changed meanwhile stays."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Retention:
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> int:
-        """Deletes what is due, at most 200 a sweep; returns how many were deleted."""
+        """Deletes allocations that are due, at most 200; returns how many it deleted."""
         deleted = 0
         for allocation in self._due()[:MOST_A_SWEEP]:
             deleted += await self._delete(allocation)
         return deleted
 
     def _due(self) -> list[Allocation]:
-        """Returns what may go now, the longest ended first."""
+        """Returns the allocations that may be deleted now, the one that ended first at the front."""
         now = self._clock.now()
         finished: dict[str, list[tuple[float, Allocation]]] = {}
         for key, ended in self._usage.ended.items():

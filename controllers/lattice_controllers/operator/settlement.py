@@ -1,10 +1,10 @@
-"""Settlement: attempts that have ended are written into UsageRecords, in batches, before their allocation may go.
+"""Writes ended attempts into UsageRecords, in batches, before their allocations may be deleted.
 
-At most one write a tenant and round. A round takes what waits long enough, or at once what belongs to an allocation that is being
-deleted. Nothing is remembered between rounds but what was read: after a kill at any point the next leader goes on from the records.
+Each round writes at most one record a tenant at a time: what has waited long enough, or at once what belongs to an allocation being
+deleted. Nothing else is remembered between rounds, so that after a kill at any point the next leader goes on from the records.
 
-What this process wrote runs ahead of what it hears. So an older version that is heard changes nothing by itself; one that stands in a
-complete list is read once more, and then counts: etcd was restored, and what those rows held is to be written again.
+The records in memory run ahead of what the informer shows, by this process's own writes. So an older version in an event is ignored; one in
+a complete list is read again, and then counts: etcd was restored, and the rows that it lost are written again.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
-"""How long an ended attempt waits for others to share a write; none where its allocation is being deleted."""
+"""How long an ended attempt waits so that others share its write; not at all where its allocation is being deleted."""
 KEYS_AT_ONCE = 1000
-"""Allocations that are looked at without letting others run."""
+"""Allocations that are examined before the loop runs other tasks."""
 
 
 class RecordObserver(Protocol):
-    """Hears of what records hold."""
+    """Is told which attempts usage records have come to hold; `Hours` is the implementation."""
 
     def settled(self, fresh: Fresh) -> None:
-        """Hears of the attempts that records hold now."""
+        """Receives the rows by which the records have grown."""
         ...
 
 
 class Settlement:
-    """Writes the records; `records` is what it has read of them, its `observers` hear which attempts came.
+    """The writer of UsageRecords: settles ended attempts; `records` holds the records as read or written, `observers` hear of new rows.
 
-    `running` knows when a node last said that it runs an attempt.
+    `running` says when a node last reported an attempt as running, which bounds an end that came late.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Settlement:
         self._waiting: dict[str, dict[str, float]] = {}
         """By tenant: keys of allocations with something to settle, and when (monotonic) that is due at the latest."""
         self._removed: dict[str, Allocation] = {}
-        """By key and uid: what was last seen of objects that were taken away before they were settled."""
+        """The last version of objects that were deleted before they were settled, by "namespace/name uid"."""
         self._compared = 0
-        """The last complete list of the records that was compared with what is known of them."""
+        """The number of the last complete list of records that was compared with `records`."""
         self._restarts = 0
-        """Of the records, when every allocation was last looked at."""
+        """The count of restarts of `records` (rows were lost) when all allocations were last examined."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Has what ended of a changed allocation settled."""
+        """Handles a changed allocation: notes it where it has ended attempts that no record holds, also when it is gone."""
         allocation = change.new
         if change.old is not None and (allocation is None or allocation.metadata.uid != change.old.metadata.uid):
             self._keep(change.old)
@@ -85,7 +85,7 @@ class Settlement:
             self._want(change.key, allocation)
 
     def _keep(self, allocation: Allocation) -> None:
-        """Has all that no record holds of a gone object written at once: nothing else may know it after this process."""
+        """Keeps the last version of a deleted allocation with unsettled attempts, due at once: only this process still knows them."""
         gone = removed(allocation, self._clock.now())
         if not charges_of(allocation) or (self.informer.synced.is_set() and not unsettled(gone, self.records)):
             return
@@ -98,23 +98,23 @@ class Settlement:
         return self._allocations.get(key) or self._removed.get(key)
 
     def is_settled(self, allocation: Allocation) -> bool:
-        """Tells whether every attempt of a final allocation stands in the records; not while nothing is heard of them."""
+        """Tells whether records hold every attempt of a final allocation; False while the watch of records is lost."""
         return self.informer.synced.is_set() and not self.informer.lost and is_settled(allocation, self.records)
 
     @property
     def backlog(self) -> int:
-        """Returns the number of allocations with charges that are not settled."""
+        """Returns how many allocations have charges that no record holds."""
         return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
-        """Settles until cancelled."""
+        """Settles each second, until cancelled."""
         await self.informer.synced.wait()
         while True:
             await self.round()
             await self._clock.sleep(ROUND_SECONDS)
 
     async def round(self, *, all_of_it: bool = False) -> None:
-        """Settles what is due of every tenant; `all_of_it`: what waits for company too."""
+        """Settles the tenants of which something is due; `all_of_it`: also what still waits to share a write."""
         await self._compare()
         self._look_again()
         now = self._clock.monotonic()
@@ -124,7 +124,7 @@ class Settlement:
         self._measured.unsettled.set(self.backlog)
 
     async def _compare(self) -> None:
-        """Reads again, after each complete list, records that it shows older than they are known, or not at all."""
+        """Reads records again that a new complete list shows older than they are known here, or does not show."""
         lists = self.informer.lists
         if self._compared == lists:
             return
@@ -139,7 +139,7 @@ class Settlement:
         return shown is None or page_of(shown).is_older(page)
 
     def _look_again(self) -> None:
-        """Has the attempts of rows that went away settled again."""
+        """Notes all allocations whose attempts are unsettled once rows of the records were lost."""
         if self._restarts == self.records.restarts:
             return
         self._restarts = self.records.restarts
@@ -149,7 +149,7 @@ class Settlement:
                 self._want(key, allocation)
 
     async def _tried(self, tenant: str, work: Callable[[str], Awaitable[None]]) -> bool:
-        """Tells whether this could be done for a tenant; the next round tries again."""
+        """Runs the work for one tenant; False where it failed, which is logged: the next round tries again. Raises Corrupt."""
         try:
             await work(tenant)
         except Corrupt:
@@ -160,7 +160,9 @@ class Settlement:
         return True
 
     async def _settle(self, tenant: str) -> None:
-        """Writes until nothing of the tenant is unsettled; what changed meanwhile is read again, and comes with the next round."""
+        """Writes records until none of a tenant's noted allocations is unsettled; after a conflict
+        it reads them again and leaves the rest.
+        """
         waiting = self._waiting[tenant]
         while keys := list(islice(waiting, KEYS_AT_ONCE)):
             charges = self._charges(tenant, keys)
@@ -196,7 +198,7 @@ class Settlement:
                 return await self._cluster.create(USAGE_RECORDS, body, type=UsageRecord)
 
     def _charges(self, tenant: str, keys: Iterable[str]) -> list[Charge]:
-        """Returns what is unsettled now of these allocations of the tenant."""
+        """Returns the unsettled charges of these allocations, by key, of a tenant; ends are bounded by the last report that they ran."""
         found: list[Charge] = []
         for key in keys:
             allocation = self._known(key)
@@ -206,7 +208,7 @@ class Settlement:
         return [bounded(charge, heard=self._running.last(charge.uid, charge.attempt), now=now) for charge in found]
 
     async def _read_again(self, tenant: str) -> None:
-        """Takes the records of a tenant as the server holds them, also where they are older than what was known before."""
+        """Replaces the known records of a tenant by those that the server holds, even by older ones, except what was written meanwhile."""
         asked = {page.name: page for page in self.records.pages.values() if page.tenant == tenant}
         listing = await self._cluster.list(USAGE_RECORDS, type=UsageRecord, labels=f"lattice.dev/tenant={tenant}")
         held = {record.metadata.name: record for record in listing.items}

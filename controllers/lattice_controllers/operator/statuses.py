@@ -1,4 +1,4 @@
-"""Writing a status: one merge patch of what changed, with resourceVersion; nothing when nothing changed."""
+"""Writes statuses of declared kinds: one merge patch of the fields that changed, with resourceVersion; none when nothing changed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from lattice.views import Condition, Metadata
 IN_USE = "InUse"
 IN_USE_FINALIZER = "lattice.dev/in-use"
 RESYNC_SECONDS = 300.0
-"""After so long without a change an object of a declared kind is read again."""
+"""Time without a change after which an object of a declared kind is reconciled again."""
 DELETION_AGAIN_SECONDS = 2.0
-"""So often it is looked whether a deleted object is still in use."""
+"""Time between two checks whether a deleted object is still in use."""
 
 
 def ready(conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions of an object whose spec is carried out."""
+    """Returns the conditions with Ready true: the spec is carried out."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, TRUE, "InForce", "the spec is carried out", generation=generation, now=now)
 
 
 def stalled(conditions: tuple[Condition, ...], reason: str, message: str, generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions of an object that cannot become ready until somebody changes something."""
+    """Returns the conditions with Ready false and Stalled true: the object cannot become ready until somebody changes something."""
     unready = with_condition(conditions, READY, FALSE, reason, message, generation=generation, now=now)
     return with_condition(unready, STALLED, TRUE, reason, message, generation=generation, now=now)
 
 
 def waiting(conditions: tuple[Condition, ...], reason: str, message: str, generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions of an object that is not ready yet."""
+    """Returns the conditions with Ready false, not Stalled: the object becomes ready, or goes, by itself."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, FALSE, reason, message, generation=generation, now=now)
 
@@ -46,7 +46,7 @@ def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: 
 def changes(
     before: tuple[Condition, ...], after: tuple[Condition, ...], former: Mapping[str, Any], latter: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the part of a status that changed: conditions (a change of times alone is none) and other fields."""
+    """Returns the fields of a status that changed, conditions included unless their times alone changed; empty: nothing changed."""
     changed = {name: value for name, value in latter.items() if former.get(name) != value}
     if not same_but_for_times(before, after):
         changed["conditions"] = encode(after)
@@ -54,7 +54,9 @@ def changes(
 
 
 async def write(cluster: Cluster, resource: Resource, metadata: Metadata, changed: Mapping[str, Any]) -> bool:
-    """Writes what changed; returns False when that is nothing. Raises Stale when the object has changed since it was read."""
+    """Patches the status with these fields; returns False, and writes nothing, where there are
+    none. Raises Stale when the object changed.
+    """
     if not changed:
         return False
     patch = {"metadata": {"resourceVersion": metadata.resource_version}, "status": dict(changed)}
@@ -63,6 +65,6 @@ async def write(cluster: Cluster, resource: Resource, metadata: Metadata, change
 
 
 async def set_finalizers(cluster: Cluster, resource: Resource, metadata: Metadata, finalizers: tuple[str, ...]) -> None:
-    """Replaces the finalizers; raises Stale when the object has changed since it was read."""
+    """Replaces the finalizers of an object; raises Stale when it has changed since it was read."""
     patch = {"metadata": {"resourceVersion": metadata.resource_version, "finalizers": list(finalizers)}}
     await cluster.patch(resource, metadata.name, patch, metadata.namespace)

@@ -1,4 +1,4 @@
-"""Tenants: namespaces, roles and bindings as asked; use and limits as the Ledger has them; held while in use."""
+"""Reconciles Tenants: makes namespaces, roles and bindings, shows use and limits from the Ledger, and delays deletion while in use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem:
 
 
 class Tenants:
-    """Reconciles one tenant by its name; `known` are those that stand."""
+    """Reconciles one Tenant at a time, by name; `known` holds those that exist, as last read."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics,
@@ -53,18 +53,18 @@ class Tenants:
         self._reservations = reservations
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """Has the tenants reconciled whose people may read a changed Reservation."""
+        """Enqueues all tenants when a Reservation changed, since their people may read those that concern them."""
         if change.old is None or change.new is None or change.old.spec != change.new.spec:
             for name in self.known:
                 self.queue.add(name)
 
     def retention_of(self, name: str) -> str:
-        """Returns the tenant's `finishedRetention`; empty when the tenant is not known."""
+        """Returns the tenant's `finishedRetention`; empty when the tenant is unknown or sets none."""
         tenant = self.known.get(name)
         return tenant.spec.finished_retention if tenant is not None else ""
 
     async def reconcile(self, name: str) -> float | None:
-        """Brings everything of one tenant to where its spec says."""
+        """Brings namespaces, roles, bindings and status of one tenant to what its spec says; returns the seconds until the next check."""
         try:
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
         except NotFound:
@@ -86,7 +86,10 @@ class Tenants:
         return statuses.RESYNC_SECONDS
 
     async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> dict[str, Problem]:
-        """Makes and labels its namespaces, takes the label off those that are its no longer; returns those that it cannot have, and why."""
+        """Makes the tenant's namespaces, and removes its label from those that its spec no longer names.
+
+        Returns, by namespace, why the tenant cannot have it: it belongs to somebody else.
+        """
         name = tenant.metadata.name
         claims = {namespace: await self._claim(namespace, tenant) for namespace in wanted.namespaces}
         labelled = await self._cluster.list(NAMESPACES, labels=f"{access.TENANT_LABEL}={name}")
@@ -100,7 +103,10 @@ class Tenants:
         return {namespace: problem for namespace, problem in claims.items() if problem is not None}
 
     async def _claim(self, namespace: str, tenant: Tenant) -> Problem | None:
-        """Returns the namespace, made if it is not there; one that stands there must carry the tenant's label already."""
+        """Makes a namespace for a tenant where there is none; returns None when the tenant has it, else the problem.
+
+        A namespace that exists already must carry the tenant's label.
+        """
         name = tenant.metadata.name
         try:
             standing = await self._cluster.get(NAMESPACES, namespace)
@@ -128,7 +134,7 @@ class Tenants:
         return problems
 
     async def _align(self, resource: Resource, tenant: str, wanted: Mapping[access.Key, access.Plain]) -> list[Problem]:
-        """Makes, changes and deletes the operator's objects of one resource until they are the wanted ones."""
+        """Makes, changes and deletes the tenant's objects of one resource until they are the wanted ones; returns names that are taken."""
         selector = ",".join(f"{key}={value}" for key, value in access.labels_of(tenant).items())
         listing = await self._cluster.list(resource, labels=selector)
         standing: dict[access.Key, dict[str, Any]] = {
@@ -147,7 +153,7 @@ class Tenants:
         return problems
 
     async def _ensure(self, resource: Resource, name: str, namespace: str, body: access.Plain, standing: Mapping[str, Any] | None) -> bool:
-        """Returns the object as wanted; False when one of that name is not ours, or its namespace is not there."""
+        """Makes or changes one object; returns False where another object, not the operator's, has its name."""
         if standing is not None:
             parts = list(access.differs(standing, body))
             if not parts:
@@ -199,7 +205,10 @@ class Tenants:
         return self._usage.open_of_tenant(name) > 0 or (account is not None and account.used_allocations > 0)
 
     async def _leave(self, tenant: Tenant) -> float | None:
-        """Lets a deleted tenant go once nothing of it runs; its bindings go first, its namespaces stay."""
+        """Removes the finalizer of a deleted tenant once none of its work is left; its roles and bindings go first, its namespaces stay.
+
+        Returns the seconds until the next check; None: done.
+        """
         metadata, name = tenant.metadata, tenant.metadata.name
         if statuses.IN_USE_FINALIZER not in metadata.finalizers:
             return None
@@ -220,7 +229,7 @@ class Tenants:
 
 
 def _use(account: TenantUse | TenantAccount | None) -> dict[str, int | None] | None:
-    """Limits and use as a merge patch has them: an absent limit is None, so that a former one is taken away."""
+    """Returns limits and use for a merge patch; an absent limit is None, so that the patch removes a former one."""
     if account is None:
         return None
     return {

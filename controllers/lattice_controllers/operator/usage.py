@@ -1,4 +1,4 @@
-"""Counts the allocations of each tenant and vcluster that are not final, and finds the final ones that are due for deletion."""
+"""Counts the allocations of each tenant and vcluster that are not final, and knows which final ones retention may delete."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ TRACKED_BY = (
     "kustomize.toolkit.fluxcd.io/name",
     "helm.toolkit.fluxcd.io/name",
 )
-"""Labels and annotations by which GitOps tools know their objects; the tool would create, and so run, them again."""
+"""Labels and annotations by which GitOps tools mark their objects; such a tool would make a deleted object, and so run it, again."""
 
 
 def is_tracked(metadata: Metadata) -> bool:
-    """Tells whether a GitOps tool tracks the object: then it goes only when the tool prunes it."""
+    """Tells whether a GitOps tool tracks the object; retention leaves such objects alone."""
     return any(key in marks for marks in (metadata.labels, metadata.annotations) for key in TRACKED_BY)
 
 
 def ended_at(allocation: Allocation) -> float | None:
-    """Returns when a final allocation ended, in seconds since the epoch; None when it says nothing readable."""
+    """Returns when a final allocation ended, seconds since the epoch; None where its status names no readable time."""
     finished = condition(allocation.status.conditions, FINISHED)
     for text in (allocation.status.end_time, finished.last_transition_time if finished else None):
         if text:
@@ -42,24 +42,24 @@ def ended_at(allocation: Allocation) -> float | None:
 
 
 class UseObserver(Protocol):
-    """Hears that use begins or ends."""
+    """Is told when a tenant or vcluster comes into use or goes out of it; `Operator` is the implementation."""
 
     def use_changed(self, kind: str, name: str) -> None:
-        """Hears that the first allocation of a tenant or vcluster (`kind`) is there, or that its last one has ended."""
+        """Receives a tenant or vcluster (`kind`) whose first allocation has appeared, or whose last one has ended."""
         ...
 
 
 class Usage:
-    """Counts of allocations that are not final, by tenant and vcluster; its `observers` hear when use begins or ends."""
+    """Counts allocations that are not final, by tenant and vcluster; tells its `observers` when a count leaves or reaches 0."""
 
     def __init__(self) -> None:
         self.observers: list[UseObserver] = []
         self.ended: dict[str, float] = {}
-        """Final, untracked allocations that are not being deleted: key to time of the end."""
+        """When each final allocation ended, by key, seconds since the epoch; without tracked ones and those being deleted."""
         self._open: Counter[tuple[str, str]] = Counter()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts one change."""
+        """Counts a changed allocation."""
         before, after = _users(change.old), _users(change.new)
         for user in before - after:
             self._open[user] -= 1
@@ -81,11 +81,11 @@ class Usage:
             observer.use_changed(kind, name)
 
     def open_of_tenant(self, name: str) -> int:
-        """Returns the number of allocations of the tenant that are not final."""
+        """Returns how many allocations of the tenant are not final."""
         return self._open[("tenant", name)]
 
     def open_of_vcluster(self, name: str) -> int:
-        """Returns the number of allocations of the vcluster that are not final."""
+        """Returns how many allocations of the vcluster are not final."""
         return self._open[("vcluster", name)]
 
     def validate(self, allocations: Mapping[str, Allocation]) -> None:

@@ -1,4 +1,4 @@
-"""VClusters: the policy and state in force, how many nodes are at home there and how many of them are Ready; held while in use."""
+"""Reconciles VClusters: shows policy and state in force, and how many nodes are its own and Ready; delays deletion while in use."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ log = logging.getLogger(__name__)
 DEBOUNCE_SECONDS = 0.5
 HOME_CONFLICT = "HomeConflict"
 WEIGHTS_CHANGED = "WeightsChanged"
-"""The weights in force are not those that are written."""
+"""The condition that the weights in force are not those written in the spec."""
 
 
 def group_of(node: Node) -> str:
-    """Returns the topology group of a node; one without is a group of its own."""
+    """Returns the topology group of a node; the node's own name where it has none."""
     return node.spec.group or node.metadata.name
 
 
 def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
-    """Returns the nodes that the vcluster's selector takes."""
+    """Returns the nodes whose group the vcluster's selector names; none without a selector."""
     selector = vcluster.spec.nodes.selector
     return [node for node in nodes if selector is not None and group_of(node) in selector.group]
 
 
 def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
-    """Returns the nodes that its work uses without borrowing: those at home there; without home groups, those at home in no vcluster."""
+    """Returns the nodes that a vcluster's work uses without borrowing: those at home in it.
+
+    A vcluster without home groups uses the nodes that are at home in no vcluster.
+    """
     homes = home_groups({other.metadata.name: other for other in (*others, vcluster)}.values())
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""
@@ -51,7 +54,7 @@ def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[No
 
 
 def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Returns, by the name of another vcluster, the nodes that both select. Without a selector nothing is a home, and nothing is shared."""
+    """Returns, by the name of another vcluster, the nodes that the selectors of both name; empty where this one has no selector."""
     if vcluster.spec.nodes.selector is None:
         return {}
     own = at_home(vcluster, nodes)
@@ -64,7 +67,7 @@ def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable
 
 
 def weights_notice(vcluster: VCluster) -> tuple[str, str] | None:
-    """Returns why other weights are in force than are written, and which; None when they are the written ones."""
+    """Returns reason and sentence where the weights in force differ from the written ones; None where they are the same."""
     spec = vcluster.spec
     if spec.weights is None:
         return None
@@ -78,7 +81,7 @@ def weights_notice(vcluster: VCluster) -> tuple[str, str] | None:
 
 
 class VClusters:
-    """Reconciles one vcluster by its name; `known` are those that stand."""
+    """Reconciles one VCluster at a time, by name; `known` holds those that exist, as last read; `nodes` is a live view by name."""
 
     def __init__(self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, nodes: Mapping[str, Node]) -> None:
         self.known: dict[str, VCluster] = {}
@@ -90,12 +93,12 @@ class VClusters:
         self._nodes = nodes
 
     def nodes_changed(self) -> None:
-        """Counts anew, soon: nodes have come, gone, moved or changed state."""
+        """Enqueues all vclusters, half a second later, to count their nodes again."""
         for name in self.known:
             self.queue.add(name, DEBOUNCE_SECONDS)
 
     async def reconcile(self, name: str) -> float | None:
-        """Brings one vcluster's status to what its nodes are."""
+        """Writes the status of one vcluster from its spec and nodes; returns the seconds until the next check, None: it is gone."""
         before = self.known.get(name)
         try:
             vcluster = await self._cluster.get(VCLUSTERS, name, type=VCluster)
@@ -157,7 +160,9 @@ class VClusters:
         await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))
 
     async def _leave(self, vcluster: VCluster) -> float | None:
-        """Lets a deleted vcluster go once nothing of it runs."""
+        """Removes the finalizer of a deleted vcluster once none of its work is left; returns the
+        seconds until the next check, None: done.
+        """
         metadata, name = vcluster.metadata, vcluster.metadata.name
         if statuses.IN_USE_FINALIZER not in metadata.finalizers:
             return None

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PROGRAM = "lattice-scheduler"
 CAMPAIGN_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 8.0
-"""Until the next campaign for leadership: the longer, the more often a term has ended for the same reason."""
+"""Pause before the next campaign for leadership; it doubles up to the longest while terms keep ending for the same reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,10 @@ _DEFAULTS: Final = SubmissionOptions()
 
 
 class _Judged(NamedTuple):
-    """A verdict, and all that it was made from."""
+    """A verdict on one allocation, and the generation and specs that it was made from: while these are the same, it is not judged again.
+
+    `verdict` is the reason and the sentence of a refusal; None: it is admitted.
+    """
 
     generation: int
     tenant: TenantSpec | None
@@ -40,7 +43,7 @@ class _Judged(NamedTuple):
 
 
 class TreeLayout(Protocol):
-    """Knows the quota trees that are declared."""
+    """Knows the quota trees that the ElasticQuota objects declare; `Quotas` is the implementation."""
 
     @property
     def layout(self) -> Layout:
@@ -49,14 +52,14 @@ class TreeLayout(Protocol):
 
 
 class Admission:
-    """Judges pending work by the limits in force."""
+    """Judges pending work by the limits in force, for the reconciler of allocations: checks of submission again, and the pending limits."""
 
     def __init__(
         self, *, tenants: Mapping[str, Tenant], vclusters: Mapping[str, VCluster], config: LastKnown[Config], quotas: TreeLayout,
     ) -> None:  # fmt: skip
         self.backlog = Backlog(self._limit)
         self.judgements = 0
-        """How often an allocation was judged; every other answer was remembered."""
+        """How many times an allocation was judged anew; answers that were remembered are not counted."""
         self._tenants = tenants
         self._vclusters = vclusters
         self._config = config
@@ -65,18 +68,22 @@ class Admission:
         self._quotas = Layout(), QuotaFacts()
 
     def enter(self, allocation: Allocation) -> Iterable[str]:
-        """Counts an allocation that waits for nodes; returns the uids of those whose answer may have changed."""
+        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
         spec, meta = allocation.spec, allocation.metadata
         scopes = scopes_of(spec.tenant, spec.user, spec.vcluster)
         return self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes)
 
     def leave(self, uid: str) -> Iterable[str]:
-        """Counts an allocation no more; returns the uids of those whose answer may have changed."""
+        """Counts an allocation as waiting no more; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
         self._judged.pop(uid, None)
         return self.backlog.leave(uid)
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """Returns a reason and a sentence that keep it from nodes; None where it may start."""
+        """Returns the reason and the sentence that keep a pending allocation from nodes; None: it may start.
+
+        The reason is `NeverFits` or `NotAdmitted` where submission would refuse it today, and `WaitingForQuotaHeadroom` where its user,
+        tenant or vcluster has as many candidates as it may have pending.
+        """
         verdict = self._verdict(allocation)
         if verdict is not None:
             return verdict
@@ -84,9 +91,10 @@ class Admission:
         return None if beyond is None else ("WaitingForQuotaHeadroom", sentence(*beyond))
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """Returns the walltime of work on nodes by its newest generation, in seconds; None: what stands stays.
+        """Returns the walltime, in seconds, that work on nodes gets by its newest generation; None: the walltime in the ledger, `stands`,
+        stays.
 
-        A shorter one is its owner's; a longer one, for which the API server asks a right, stays within the vcluster's maximum.
+        A shorter one is always taken. A longer one, for which the API server has checked a right, is taken up to the vcluster's maximum.
         """
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         try:
@@ -122,7 +130,7 @@ class Admission:
         return "NeverFits" if refused.reason in MALFORMED else "NotAdmitted", refused.message
 
     def _tenant_of(self, namespace: str, named: str) -> str | None:
-        """Returns the tenant that has the namespace; None where no tenant lists it: its label, which the API server judges, decides."""
+        """Returns the tenant that lists the namespace, `named` first; None: no tenant lists it, and the namespace's label decides."""
         mine = self._tenants.get(named)
         if mine is not None and namespace in homes(mine):
             return named
@@ -135,7 +143,7 @@ class Admission:
         return self._quotas[1]
 
     def _limit(self, scope: Scope) -> int | None:
-        """Returns how many of a scope may be candidates: the limits at submission."""
+        """Returns how many allocations of a scope (user, tenant or vcluster) may be candidates at once; None: no such limit."""
         if scope.vcluster:
             vcluster = self._vclusters.get(scope.vcluster)
             if vcluster is None:

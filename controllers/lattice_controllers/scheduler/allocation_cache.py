@@ -1,4 +1,4 @@
-"""The newest version of every allocation that this process knows of."""
+"""The newest version of every Allocation that this process has seen, from the informer and from its own writes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class AllocationCache:
         self.objects.pop(uid, None)
 
     def shown_number(self, uid: str) -> int | None:
-        """Returns the number that an allocation's status shows; None where it shows none yet. May be asked from any thread."""
+        """Returns the number that an allocation's status shows; None where it shows none yet, or the uid is unknown. Thread-safe."""
         allocation = self.objects.get(uid)
         return (allocation.status.number or None) if allocation is not None else None

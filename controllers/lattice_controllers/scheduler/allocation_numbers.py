@@ -1,4 +1,4 @@
-"""Numbers of allocations: unique and growing, from blocks that the ledger has reserved."""
+"""Gives allocations their numbers: unique and growing, from blocks of 1,000 that the ledger has reserved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ BLOCK = 1000
 
 
 class AllocationNumbers:
-    """Gives numbers below what the ledger has reserved; a crash wastes the rest of a block, never gives one twice."""
+    """Gives each allocation a number below the limit that the ledger has reserved.
+
+    A crash wastes the rest of a block; no number is given twice.
+    """
 
     def __init__(self, first: int, ledger: LedgerAccess) -> None:
         self._next = first
@@ -23,7 +26,7 @@ class AllocationNumbers:
         self._refill = asyncio.Lock()
 
     async def ensure_reserved(self) -> None:
-        """Waits until at least half a block is reserved."""
+        """Reserves another block in the ledger where less than half a block is left, and waits for it; raises Stale when it is refused."""
         if self._limit - self._next > BLOCK // 2:
             return
         async with self._refill:
@@ -35,7 +38,7 @@ class AllocationNumbers:
             self._limit = wanted
 
     def assign(self, uid: str) -> int:
-        """Returns the number of this allocation: the same each time until it is forgotten."""
+        """Returns the number of this allocation; the first call draws the next one, later calls repeat it until `release`."""
         number = self._given.get(uid)
         if number is None:
             number = self._given[uid] = self._next
@@ -43,9 +46,9 @@ class AllocationNumbers:
         return number
 
     def number_of(self, allocation: Allocation) -> int:
-        """Returns the number that an allocation has or gets."""
+        """Returns the number that the allocation's status shows; where it shows none, the one that `assign` gives."""
         return allocation.status.number or self.assign(allocation.metadata.uid)
 
     def release(self, uid: str) -> None:
-        """Releases what is kept of an allocation that is gone, or carries its number."""
+        """Drops the memory of an allocation's number: its object is gone, or its status carries the number."""
         self._given.pop(uid, None)

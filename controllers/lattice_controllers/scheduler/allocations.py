@@ -1,4 +1,4 @@
-"""Each allocation's level, reconciled: facts gathered, one step decided, carried out, looked at again."""
+"""The reconciler of allocations: gathers the facts of one allocation, decides its next step, carries the step out, and looks again."""
 
 from __future__ import annotations
 
@@ -65,30 +65,32 @@ WORKERS, LATE_WORKERS = 48, 4
 
 
 class Judging(Protocol):
-    """Judges work by the limits in force now."""
+    """Judges allocations by the limits and quotas in force; `Admission` is the implementation, the reconciler of allocations asks."""
 
     def enter(self, allocation: Allocation) -> Iterable[str]:
-        """Counts an allocation that waits for nodes; returns the uids of those whose answer may have changed."""
+        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
         ...
 
     def leave(self, uid: str) -> Iterable[str]:
-        """Counts an allocation no more; returns the uids of those whose answer may have changed."""
+        """Counts an allocation as waiting no more; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
         ...
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """Returns a reason and a sentence that keep it from nodes."""
+        """Returns the reason and the sentence that keep a pending allocation from nodes; None: admission lets it start."""
         ...
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """Returns the walltime of work on nodes by its newest generation; None: what stands stays."""
+        """Returns the walltime in seconds that work on nodes gets by its newest generation; None: the walltime in the ledger, `stands`,
+        stays.
+        """
         ...
 
 
 class QuotaPlaces(Protocol):
-    """Knows where work stands in the quota trees."""
+    """Knows to which leaf of the quota trees an allocation belongs, and which nodes that tree divides."""
 
     def leaf(self, allocation: Allocation) -> str:
-        """Returns the leaf of an allocation; empty where no group is declared."""
+        """Returns the name of the leaf that an allocation belongs to; empty where no elastic quota is declared."""
         ...
 
     def within(self, leaf: str) -> int | None:
@@ -97,7 +99,7 @@ class QuotaPlaces(Protocol):
 
 
 class Doubts(Protocol):
-    """Knows what may have run unseen before etcd was restored."""
+    """Knows which pending allocations may have run unseen before etcd was restored; `Recovery` is the implementation."""
 
     def held(self, allocation: Allocation) -> str:
         """Returns why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
@@ -147,7 +149,7 @@ class Allocations:
         """Expected starts; whoever forecasts gives them to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Takes in a change that the informer has seen."""
+        """Handles a change of the informer of Allocations: keeps the new version and enqueues it, or drops an allocation that is gone."""
         if change.new is not None:
             self._cache.keep(change.new)
             if change.old is None and self.synced:
@@ -169,28 +171,32 @@ class Allocations:
         self.touch(self._admission.leave(uid))
 
     def touch(self, uids: Iterable[str]) -> None:
-        """Has allocations, by uid, looked at."""
+        """Enqueues these allocations, by uid, to be reconciled."""
         for uid in uids:
             self.queue.add(uid)
 
     def requeue_pending(self) -> None:
-        """Has all that waits looked at again."""
+        """Enqueues every pending allocation to be reconciled."""
         self.touch(list(self._pending.candidates))
 
     def renew_candidates(self) -> None:
-        """Gives the next cycle all that waits as its objects, limits and quota trees are now."""
+        """Makes the candidate of every pending allocation anew from its object, the limits and the quota trees, for the next cycle."""
         for uid in list(self._pending.candidates):
             allocation = self.objects.get(uid)
             if allocation is not None:
                 self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
 
     def all_rows(self) -> None:
-        """Has every holder looked at, once the consistent list has come."""
+        """Begins to reconcile, once the informers have listed everything, and enqueues every allocation that has a row in the ledger."""
         self.synced = True
         self.touch({row.uid for row in self._stored.rows.values()})
 
     async def reconcile(self, uid: str) -> float | None:
-        """Carries out steps until there is none left to do now."""
+        """Carries out steps for one allocation until none is left to do now.
+
+        Returns the seconds until it is to be looked at again; None: only a change wakes it, as while not synced, paused for a recovery, or
+        while a claim waits for the ledger's answer.
+        """
         if not self.synced or self._ledger.paused:
             return None  # looked at again once synced, or recovered
         for _ in range(STEPS_AT_ONCE):
@@ -214,14 +220,14 @@ class Allocations:
         )
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
-        """Returns the walltime that a newer generation of work on nodes is admitted for; None: what stands stays."""
+        """Returns the walltime in seconds that the object's newest generation gives to work on nodes; None: the row's walltime stays."""
         held = next((row for row in rows if row.held), None)
         if allocation is None or held is None or held.generation >= allocation.metadata.generation:
             return None
         return self._admission.renewed(allocation, held.walltime)
 
     def _ending_seconds(self, uid: str, rows: Sequence[Row]) -> float:
-        """Returns for how long its newest row has been releasing, as seen here; 0 while it holds."""
+        """Returns for how many seconds this process has seen the newest row releasing; 0 without a row, or while that row is held."""
         newest = max(rows, key=lambda row: row.attempt, default=None)
         if newest is None or newest.held:
             self._ending.pop(uid, None)
@@ -306,7 +312,10 @@ class Allocations:
         return _ON
 
     async def _wait(self, allocation: Allocation) -> float | None:
-        """Enqueues an allocation that waits for nodes, and shows the reason that the last cycle found."""
+        """Enqueues a pending allocation for the next cycle, and writes the reason that the last cycle found into its status.
+
+        Returns the seconds until its deadline, when it is to be looked at again; None: it has no deadline, or no reason was found yet.
+        """
         uid = allocation.metadata.uid
         self.touch(self._admission.enter(allocation))
         self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
@@ -324,12 +333,14 @@ class Allocations:
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 
     def _score(self, uid: str) -> dict[str, Any] | None:
-        """Returns the score as `status.score` has it; None without terms."""
+        """Returns the candidate's last score in the form of `status.score`; None: it has not been scored, or its score has no terms."""
         score = self._pending.scores.get(uid)
         return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """Returns the allocation as the cycle reads it."""
+        """Makes the candidate of an allocation, as cycles read it: with its gates (fenced attempt, limits, recovery), back-off and quota
+        leaf.
+        """
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         rows = tuple(self._stored.rows_of(allocation.metadata.uid))
         blocked: tuple[str, str] | None = None
@@ -350,7 +361,10 @@ class Allocations:
         )  # fmt: skip
 
     def _back_off(self, allocation: Allocation) -> float:
-        """Returns when the next attempt may start: attempts that never started double the delay, at most 5 minutes."""
+        """Returns when the next attempt may start, seconds since the epoch; 0: at once.
+
+        Attempts in a row that never started double the delay, up to 5 minutes.
+        """
         failed = 0
         for entry in reversed(allocation.status.attempts):
             if entry.start_time is not None or entry.reason == QUOTA_RECLAIMED:

@@ -1,7 +1,7 @@
-"""The scheduler's HTTPS server: answers and recorded cycles, for the gateway alone, which has found out who asks.
+"""The scheduler's HTTPS server for the gateway: answers `why`, `queue`, `plan`, `status`, `quota`, and serves recorded cycles.
 
-Only the leader answers; a standby says who leads. Every answer is computed from the live state of the loop and
-changes nothing.
+The gateway has authenticated the reader and names him in the query. Only the leader answers; a standby says who leads. Every answer is
+computed from the loop's live state and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,23 +32,26 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GATEWAY: Final = "lattice:gateway"
-"""Whom the server answers: the common name of the client's certificate."""
+"""The one client that the server answers: the common name of its certificate."""
 ANNOTATION: Final = "lattice.dev/answers"
-"""On the leader's Lease: the URL at which it answers."""
+"""The annotation on the leader's Lease with the URL at which it answers."""
 LARGEST_BODY: Final = 8 * 1024 * 1024
 QUEUE_LIMIT: Final = 200
-"""Entries of one vcluster's queue, where the question does not say."""
+"""Entries of one vcluster's queue that are answered, where the question names no limit."""
 
 
 class Queries(Protocol):
-    """Answers questions during one term of leadership."""
+    """The questions that a leader answers during one term; `QueryService` is the implementation."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
-        """Returns why it waits; NotFound when it is not pending."""
+        """Returns why a pending allocation waits; raises NotFound when it is not pending."""
         ...
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
-        """Returns what would become of these, in this order."""
+        """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
+
+        `optimal` asks for the solver's bound on their value, too.
+        """
         ...
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
@@ -60,33 +63,33 @@ class Queries(Protocol):
         ...
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """Returns what these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        """Returns the charges that no usage record holds yet, of these tenants and of this user; where neither is given, of everybody."""
         ...
 
     async def quota(self, reader: Reader) -> Quotas:
-        """Returns the quota trees, as the reader may see them."""
+        """Returns the quota trees, with the groups that the reader may see."""
         ...
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Returns every gate before an allocation; NotFound when it neither waits nor holds nodes."""
+        """Returns the result of every gate for an allocation; raises NotFound when it neither waits nor holds nodes."""
         ...
 
 
 class CycleRecords(Protocol):
-    """Recorded cycles, during one term of leadership."""
+    """The cycle log of one term; `Recorder` is the implementation."""
 
     async def cycles(self) -> Cycles:
-        """Returns what is recorded."""
+        """Returns which cycles are recorded."""
         ...
 
     async def cycle(self, number: int) -> CycleLog:
-        """Returns the log of one cycle, or of the last (0); NotFound says what there is instead."""
+        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are."""
         ...
 
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """Certificate and key that are shown, and the CA of the gateway's certificate: PEM files."""
+    """Paths of PEM files: the server's certificate and key, and the CA that the gateway's certificate is checked against."""
 
     certificate: str
     key: str
@@ -102,7 +105,11 @@ Answer = Callable[[web.Request], Awaitable[msgspec.Struct]]
 
 
 class AnswerServer:
-    """Serves while the process lives; `queries` and `records` are there while it leads, `leader` names who leads, as last seen."""
+    """The HTTPS server of one scheduler process, leader or standby; it runs as long as the process.
+
+    `queries` and `records` return the running term's query service and recorder, or None while this process does not lead: then every
+    question is refused with Retry, and the sentence names `leader`, the holder of the Lease as last seen.
+    """
 
     def __init__(
         self, files: ServerFiles, clock: Clock, *, queries: Callable[[], Queries | None], leader: Callable[[], str],
@@ -116,7 +123,7 @@ class AnswerServer:
         self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
 
     async def run(self, address: str, on_listen: Callable[[str, int], None]) -> None:
-        """Serves on HOST:PORT until cancelled; `on_listen` hears the real one."""
+        """Serves on HOST:PORT until cancelled; calls `on_listen` with the host and port that it listens on (port 0 asks for any)."""
 
         def listens(host: str, port: int) -> None:
             event(log, "Listening", address=f"{host}:{port}")
@@ -128,7 +135,7 @@ class AnswerServer:
             group.create_task(https.serve(self.application(), address, self._certificate.context, on_listen=listens, cancel_abandoned=True))
 
     def application(self) -> web.Application:
-        """Returns the routes."""
+        """Returns the web application with its routes."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_get("/v1/why/{uid}", self._answered(self._why))
         app.router.add_get("/v1/status", self._answered(self._status))
@@ -209,7 +216,7 @@ class AnswerServer:
             raise Rejected(f"{self._files.client_ca} cannot be read: {error}", reason="CertificateUnreadable") from error
 
     async def _follow_authority(self) -> None:
-        """Takes the CA as its file is now, every few seconds."""
+        """Reads the CA's file again every few seconds and trusts what it holds; an unreadable file leaves the last CA in force."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -229,7 +236,7 @@ def _check_peer(request: web.Request) -> None:
 
 
 def selection_of(query: Mapping[str, str]) -> Selection:
-    """Returns what a question for rows selects; Rejected where it cannot be read."""
+    """Returns the selection of rows that the query parameters ask for; raises Rejected where `after` is no number."""
     try:
         after = float(query["after"]) if query.get("after") else None
     except ValueError as error:
@@ -240,7 +247,7 @@ def selection_of(query: Mapping[str, str]) -> Selection:
 
 
 def version_of(query: Mapping[str, str]) -> str:
-    """Returns the version that an answer is to be no older than; Rejected where it is none."""
+    """Returns the resourceVersion that the answer must not be older than; empty: any age. Raises Rejected where it is no number."""
     version = query.get("version", "")
     if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
         raise Rejected(f"the parameter version is {version!r}: a resourceVersion", reason="ParameterInvalid", fields=("version",))
@@ -248,7 +255,7 @@ def version_of(query: Mapping[str, str]) -> str:
 
 
 def reader_of(query: Mapping[str, str]) -> Reader:
-    """Returns who asks, as the gateway says it; Rejected without a user."""
+    """Returns the reader that the gateway names in the query parameters; raises Rejected without a user."""
     if not query.get("user"):
         raise Rejected("the parameter user says who asks, and is missing", reason="ParameterInvalid", fields=("user",))
     namespaces = frozenset(name for name in query.get("namespaces", "").split(",") if name)

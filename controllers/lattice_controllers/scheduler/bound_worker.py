@@ -19,13 +19,13 @@ from lattice.scheduling.optimum.solver import Bucket, Effort, Job, upper_bound
 
 EFFORT: Final = Effort(seconds=2.0)
 CPU_SECONDS: Final = 15
-"""After so much CPU time the kernel ends it, whatever the solver is at."""
+"""The kernel ends the process after this much CPU time."""
 NO_ANSWER: Final = 3
-"""The exit code when the effort was too small."""
+"""The exit code when the solver found no bound within its effort."""
 
 
 class Question(msgspec.Struct, array_like=True):
-    """A formulation on its way: the sets of buckets once, jobs as (value, nodes, number of the set, alike)."""
+    """A formulation as JSON on stdin: the distinct sets of eligible buckets once, jobs as (value, nodes, number of the set, alike)."""
 
     sets: list[list[int]]
     jobs: list[tuple[float, int, int, bool]]
@@ -33,7 +33,7 @@ class Question(msgspec.Struct, array_like=True):
 
 
 def packed(asked: Formulation) -> bytes:
-    """Returns the question as the program reads it."""
+    """Encodes a formulation as the program reads it on stdin."""
     sets: dict[frozenset[int], int] = {}
     jobs = [(job.value, job.nodes, sets.setdefault(job.eligible, len(sets)), job.alike) for job in asked.jobs]
     buckets = [(bucket.fingerprint, bucket.group, bucket.free) for bucket in asked.buckets]
@@ -41,7 +41,7 @@ def packed(asked: Formulation) -> bytes:
 
 
 def unpacked(data: bytes) -> Formulation:
-    """Returns what `packed` was given."""
+    """Decodes the formulation that `packed` encoded."""
     question = msgspec.json.decode(data, type=Question)
     sets = [frozenset(each) for each in question.sets]
     jobs = tuple(Job(value, nodes, sets[number], alike=alike) for value, nodes, number, alike in question.jobs)
@@ -49,7 +49,7 @@ def unpacked(data: bytes) -> Formulation:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
+    """Reads a question from stdin and prints its upper bound; returns the exit code, `NO_ANSWER` where the effort was too small."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     question = unpacked(sys.stdin.buffer.read())

@@ -1,5 +1,4 @@
-"""Keeps the cluster state of the cycle true by its methods: holders from the ledger, policies, shares, windows and power from
-their objects."""
+"""The cache updater: changes the cluster state as ledger rows, allocations, vclusters, tenants, windows, budgets and options change."""
 
 from __future__ import annotations
 
@@ -31,11 +30,14 @@ from lattice_controllers.scheduler.quotas import Quotas
 from lattice_controllers.scheduler.reservations import Reservations
 
 BUDGET_SECONDS = 1.0
-"""How often budgets at whose end work waits are looked at."""
+"""How often budgets are checked for having been used up."""
 
 
 class CacheUpdater:
-    """The one that changes the cluster state, except for what a cycle claims in it; sets `cycle_due` when a cycle may find more."""
+    """Keeps the cluster state in step with ledger and objects; nobody else changes it, except for what a cycle claims in it.
+
+    Sets `cycle_due` when a cycle may place more than the last one did.
+    """
 
     def __init__(
         self, state: ClusterState, clock: Clock, cycle_due: asyncio.Event, *, ledger: LedgerAccess, nodes: Nodes,
@@ -60,18 +62,18 @@ class CacheUpdater:
         self._since: dict[Key, float] = {}
         self._releasing: dict[Key, float] = {}
         self.tally = Tally(records, lambda charge, sign: self.scoring.shares.charge(charge, sign))
-        """Usage: what records hold, and what no record holds yet."""
+        """What tenants have used: charges that usage records hold, and charges that no record holds yet."""
         self._records = records
         self._restarts = records.restarts
         self._recount = asyncio.Event()
-        """Other hours are to be kept than those that are, or records went away."""
+        """Set when usage must be counted from the beginning: records were lost, or another half-life or other contracts apply."""
         self._budgets_at = self._budgets_until = float("-inf")
         self._holders_changed = True
 
     # -- what others tell ---------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Takes in everything once it was read; what records hold is counted before (`recount`)."""
+        """Fills the cluster state once the informers have listed everything; `recount` must have counted the usage records before."""
         self.contracts_changed()
         self.policies_changed()
         for row in self._stored.rows.values():
@@ -80,7 +82,7 @@ class CacheUpdater:
             self.tally.see(allocation)
 
     def rows_changed(self, changes: Iterable[tuple[Row | None, Row | None]]) -> None:
-        """Brings the holders up to date with a commit that stands."""
+        """Updates the node holders by the rows, before and after, that a stored commit changed."""
         for old, new in changes:
             if new is not None:
                 self._put(new)  # first, so that its nodes never look free in between
@@ -88,16 +90,16 @@ class CacheUpdater:
                 self._drop(old, ended=new is None)
 
     def refresh_holders(self, uid: str) -> None:
-        """Brings the holders of an allocation up to date whose object, or node, has changed."""
+        """Rebuilds the node holders of an allocation, by uid, after its object or one of its nodes has changed."""
         for row in list(self._stored.rows_of(uid)):
             self._put(row)
 
     def claim_confirmed(self, uid: str) -> None:
-        """Brings the holders of an allocation up to date: the ledger holds what a cycle claimed."""
+        """Rebuilds the node holders of an allocation after the ledger has accepted its claim."""
         self.refresh_holders(uid)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Takes in a changed allocation: its end may be known better, and it may have used more."""
+        """Handles a changed Allocation: counts its usage, and rebuilds its holders, whose end may be known better."""
         one = change.new or change.old
         if one is None:
             return
@@ -108,20 +110,20 @@ class CacheUpdater:
         self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:
-        """Puts the contracts of changed tenants in force."""
+        """Puts the contracts (shares, budgets) of changed tenants in force from the next cycle on."""
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
         self._budgets_until = float("-inf")
         self._cycle_due.set()
 
     def usage_recorded(self, rows: Iterable[Charge]) -> None:
-        """Counts rows by which records have grown; counts everything anew where they have lost some."""
+        """Moves charges from unsettled to recorded as usage records grow; starts a recount where records have lost some."""
         if self._restarts != self._records.restarts:
             self._recount.set()
         self.tally.settle(rows)
 
     def policies_changed(self) -> None:
-        """Puts changed vclusters and options in force from the next cycle on."""
+        """Puts the policies of changed vclusters and changed scheduling options in force from the next cycle on."""
         config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
@@ -136,7 +138,10 @@ class CacheUpdater:
     # -- before a cycle -----------------------------------------------------------------------------
 
     def refresh_for_cycle(self, now: float) -> float | None:
-        """Brings up to date what time alone changes, and the quota trees; returns when time changes them next, seconds since the epoch."""
+        """Updates everything that changes with time alone (reservation windows, budgets, energy price) and the quota trees.
+
+        Returns when time changes them next, seconds since the epoch; None: never, as things stand.
+        """
         windows = self._reservations.windows(now)
         if windows != self.state.windows:
             self.state.set_windows(windows)
@@ -157,11 +162,11 @@ class CacheUpdater:
     # -- questions ----------------------------------------------------------------------------------
 
     def bursts(self, tenant: str) -> bool:
-        """Returns whether a tenant uses more than its share now."""
+        """Tells whether a tenant uses more than its target share now."""
         return self.scoring.shares.burst(tenant, self._clock.now()) > 0
 
     def unsettled(self) -> Unsettled:
-        """Returns what is charged that no usage record holds."""
+        """Returns the charges that no usage record holds yet, with the version of the records that this is true for."""
         return Unsettled(self._records.version, list(self.tally.unsettled()))
 
     # -- holders ------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ class CacheUpdater:
         self._holders_changed = True
 
     def _leaves_changed(self) -> None:
-        """Moves holders and candidates to the groups of the quota tree, and the nodes, that they belong to now."""
+        """Moves holders and candidates to the leaf, and the nodes, that the quota trees give them since they changed."""
         for row in self._stored.rows.values():
             holder = self.state.holders.get(holder_key(row))
             if holder is not None and holder.quota != self._quota(row):
@@ -188,7 +193,9 @@ class CacheUpdater:
         self._reconciler.renew_candidates()
 
     def _quota(self, row: Row) -> str:
-        """Returns the leaf of a row; an object that is gone leaves it where it was."""
+        """Returns the leaf of the quota tree that a row belongs to; a row whose object is gone
+        keeps its holder's leaf (empty: none known).
+        """
         allocation, known = self._allocations.get(row.uid), self.state.holders.get(holder_key(row))
         return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
@@ -206,7 +213,7 @@ class CacheUpdater:
     # -- shares -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Counts everything anew whenever that is due, until cancelled."""
+        """Counts usage from the beginning each time that is due, until cancelled."""
         while True:
             await self._recount.wait()
             await self.recount()
@@ -214,7 +221,10 @@ class CacheUpdater:
             self._cycle_due.set()
 
     async def recount(self) -> None:
-        """Counts what records and objects tell anew, as it is agreed now; others run meanwhile, by what was counted before."""
+        """Counts usage from the beginning, from all records and objects, with the half-life and contracts in force now.
+
+        It yields to the loop between slices; cycles meanwhile go by the shares counted before.
+        """
         while True:
             self._recount.clear()
             restarts, half_life = self._records.restarts, self._half_life_now()
@@ -241,5 +251,8 @@ class CacheUpdater:
 
 
 def holder_key(row: Row) -> str:
-    """Returns the key of a row's holder: the uid while it may run; a releasing attempt may stand beside the next one."""
+    """Returns the key of a row's holder: the uid while the row is held, `uid/attempt` while it is releasing.
+
+    A releasing attempt can so stand beside the next attempt of the same allocation.
+    """
     return row.uid if row.held else f"{row.uid}/{row.attempt}"

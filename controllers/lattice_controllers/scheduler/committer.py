@@ -41,32 +41,32 @@ Changes = list[tuple[Row | None, Row | None]]
 
 
 class Deposed(Stale):
-    """Another leader has taken the ledger: stop at once."""
+    """Raised when the stored ledger is not this leader's any more (taken by another, gone back, or gone): the term ends at once."""
 
 
 class LedgerAccess(Protocol):
-    """The ledger as those see it who read its last commit and propose changes; `Committer` is the one in the running scheduler."""
+    """The ledger for those who read its last commit and propose changes; `Committer` is the implementation."""
 
     @property
     def stored(self) -> Stored:
-        """Returns the last commit that stands."""
+        """Returns the ledger as of the last commit that the API server has stored."""
         ...
 
     @property
     def paused(self) -> str:
-        """Returns the sentence why nothing may be written while the ledger waits for its recovery; empty: it may."""
+        """Returns the reason why nothing may be written while the ledger waits for a recovery; empty: the ledger is written as usual."""
         ...
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
-        """Queues a proposal; the future gives its verdict once the commit stands (or does not)."""
+        """Queues a proposal; the future gives its verdict once its commit is stored or refused, and Unknown where the term ends before."""
         ...
 
 
 class CommitObserver(Protocol):
-    """Hears of commits."""
+    """Is told of each stored commit; `Term` is the implementation."""
 
     def rows_changed(self, changes: Changes) -> None:
-        """Hears of the rows, before and after, of a commit that stands."""
+        """Receives the rows (before, after) that a stored commit changed; None before: a new row, None after: a row that is gone."""
         ...
 
 
@@ -78,9 +78,9 @@ class _QueuedProposal:
 
 
 class Committer:
-    """Owner of the book while this process leads; its `observers` hear of the rows of every commit that stands.
+    """The one writer of the Ledger while this process leads; tells its `observers` which rows each stored commit changed.
 
-    `book` runs ahead by the commit that is under way: decide from it, but project from `stored`.
+    `book` is ahead of `stored` by the commit that is under way: decide from `book`, project from `stored`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Committer:
         self._metrics = metrics
         self.observers: list[CommitObserver] = []
         self._first: list[_QueuedProposal] = []
-        """What is committed before everything that waits, and apart from it."""
+        """Proposals that are committed before all others and apart from them: a recovery's."""
         self._waiting: list[_QueuedProposal] = []
         self._arrived = asyncio.Event()
         metrics.active.set_function(lambda: sum(row.held for row in self.stored.rows.values()))
@@ -114,14 +114,14 @@ class Committer:
         self.paused = ""
 
     def propose(self, proposal: Proposal) -> asyncio.Future[Verdict]:
-        """Queues a proposal; the future gives its verdict once the commit stands (or does not)."""
+        """Queues a proposal; the future gives its verdict once its commit is stored or refused, and Unknown where the term ends before."""
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting.append(_QueuedProposal(proposal, answer, self._clock.monotonic()))
         self._arrived.set()
         return answer
 
     async def run(self) -> None:
-        """Commits what arrives until deposed (raises Deposed); open proposals are then answered Unknown."""
+        """Commits proposals as they arrive until Deposed is raised or it is cancelled; those still open are then answered Unknown."""
         try:
             while True:
                 await self._arrived.wait()
@@ -138,16 +138,17 @@ class Committer:
                 _answer(entry, Unknown())
 
     def commit_paused(self, proposals: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
-        """Stores these proposals in a commit of their own; everything else goes on waiting."""
+        """Queues these proposals for a commit of their own, which happens even while paused; all others go on waiting."""
         waited, self._waiting = self._waiting, []
         answers = [self.propose(proposal) for proposal in proposals]
         self._first, self._waiting = self._waiting, waited
         return answers
 
     async def check_stored(self) -> None:
-        """Reads what the API server holds; raises Deposed where that is not what this leader wrote last.
+        """Reads the Ledger and raises Deposed where it is not the version that this leader wrote last.
 
-        A GET goes to etcd itself, however old the server's watch cache is. A commit under way asks for itself.
+        The GET goes to etcd, however old the server's watch cache is. Nothing is read while a commit is under way: that finds out by
+        itself.
         """
         head, version = self.book.head, self._version
         if self._storing:
@@ -191,7 +192,7 @@ class Committer:
         self._settle(batch, verdicts, changes)
 
     def _trace(self, step: str, batch: Sequence[_QueuedProposal]) -> None:
-        """Logs a step of the starts that the claims of a batch are."""
+        """Logs, where starts are traced, that the claims of a batch have reached a step."""
         for entry in batch if starts.traced() else ():
             if isinstance(entry.proposal, Claim):
                 starts.reached(self._clock, step, entry.proposal.uid)
@@ -218,7 +219,10 @@ class Committer:
                 observer.rows_changed(changes)
 
     async def _store(self, undo: Undo) -> None:
-        """PUTs until the outcome is known; takes the batch back and raises Rejected, or raises Deposed."""
+        """PUTs the ledger until the outcome is known.
+
+        Undoes the batch and raises Rejected where the server refuses it; raises Deposed where the ledger is another's.
+        """
         before = self.book.head
         self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())
         self.book.written = int(self._clock.now())
@@ -250,9 +254,9 @@ class Committer:
                 return
 
     async def _stands(self, before: Head) -> bool:
-        """Tells whether this commit stands; the one before it must, if not. Raises Deposed when neither does.
+        """Tells, after a PUT without an answer, whether this commit is stored; False: the one before it still is, or nobody can tell yet.
 
-        A ledger that is not what this leader wrote last was taken by another one, or went back under it.
+        Raises Deposed when neither is stored: another leader has taken the ledger, or it went back.
         """
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
@@ -265,7 +269,7 @@ class Committer:
         return status.commit == head.commit
 
     async def _pace(self) -> None:
-        """Keeps to the byte budget: etcd stores every version of the whole object."""
+        """Sleeps while the byte budget is overdrawn: etcd stores every version of the whole ledger."""
         now = self._clock.monotonic()
         self._budget = min(BYTES_PER_SECOND * BURST_SECONDS, self._budget + (now - self._budget_at) * BYTES_PER_SECOND)
         self._budget_at = now
@@ -274,7 +278,10 @@ class Committer:
 
 
 def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) -> LedgerStatus:
-    """Returns the status, where it is of one of these commits; raises Deposed where it is another leader's, or older than the last one."""
+    """Returns the status that was read, if it is of this leader's term and of one of these commits.
+
+    Raises Deposed: `LedgerWentBack` where it is older than the last one, else another leader has taken the ledger.
+    """
     if status is not None and status.term == last.term and status.commit in commits:
         return status
     if status is not None and (status.epoch < last.epoch or status.term == last.term):
@@ -288,11 +295,11 @@ def _answer(entry: _QueuedProposal, verdict: Verdict) -> None:
 
 
 async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], Awaitable[str]]) -> tuple[Book, str]:
-    """Fences older leaders: raises the epoch with a new term; gives the book and its resourceVersion.
+    """Fences older leaders by raising the epoch with a new term; returns the book and the resourceVersion of the Ledger.
 
-    A leader that was robbed commits until it notices: its commits are read again, however many come between. `evidence` names work
-    that a plan or a report knows of, or is empty: beside such work none is created, unless its recovery was asked for.
-    Raises Stale when another one took it meanwhile.
+    A leader that was robbed goes on committing until it notices: the ledger is read again after each of its commits. Where there is no
+    ledger, `evidence` is asked for a sentence on work that a plan or a report knows of (empty: none); beside such work no empty ledger is
+    created, unless operators have asked for its recovery. Raises Stale when another leader took it meanwhile.
     """
     taken_from, term = None, ""
     while True:
@@ -319,7 +326,7 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
 
 
 async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str]]) -> Ledger:
-    """Returns the ledger as it stands; an empty one is made where nothing knows of work."""
+    """Returns the Ledger as it stands; creates an empty one where there is none and no evidence of work. Raises Stale where there is."""
     try:
         ledger = await cluster.get(LEDGERS, NAME, type=Ledger)
     except NotFound:
@@ -337,7 +344,7 @@ async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str
 
 
 def _body(book: Book, version: str) -> dict[str, Any]:
-    """Returns the object to write over the version that was read."""
+    """Returns the Ledger object to PUT over the version that was read last."""
     return {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "Ledger",

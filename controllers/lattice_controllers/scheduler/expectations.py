@@ -1,6 +1,6 @@
-"""Expected starts on their way to the objects: shown with other writes, or by one of their own where they moved much.
+"""Shows expected starts in the status of pending work: with other writes, or by a write of their own where they moved much.
 
-The forecast comes every few seconds for all pending work; a write for each would be most of what the API server does.
+A forecast comes every few seconds for all pending work; one write for each would be most of what the API server does.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from lattice_controllers.scheduler.pending_work import ReconcileQueue
 from lattice_controllers.scheduler.write_budget import WriteBudget
 
 AGAIN_SECONDS: Final = 30.0
-"""Between two writes of one allocation's expected start, where nothing else is written."""
+"""Least time between two writes of one allocation's expected start alone."""
 
 
 class Expectations:
-    """The last forecast, and when each allocation was last written because of it; what is due is added to `queue`."""
+    """Holds the last forecast, and when each allocation's status was last written because of it.
+
+    Allocations whose status should be written are added to `queue`; the reconciler writes them.
+    """
 
     def __init__(
         self,
@@ -31,7 +34,7 @@ class Expectations:
         budget: WriteBudget,
     ) -> None:
         self.found: Mapping[str, Expected] = {}
-        """By uid."""
+        """The last forecast, by uid."""
         self._clock = clock
         self._allocations = allocations
         self._queue = queue
@@ -39,10 +42,10 @@ class Expectations:
         self._written: dict[str, float] = {}
 
     def accept_forecast(self, found: Mapping[str, Expected]) -> int:
-        """Takes a new forecast; returns how many allocations are written because of it.
+        """Replaces the forecast; returns how many allocations it enqueues for a write of the expected start.
 
-        Of those that are due, the budget decides how many: first those that were never written, then the longest unwritten, of
-        these the soonest to start. The next forecast goes on with the rest.
+        Of those that are due, the budget decides how many: never written first, then the longest unwritten, then the soonest to start. The
+        rest wait for the next forecast.
         """
         self.found = found
         self._written = {uid: when for uid, when in self._written.items() if uid in found}
@@ -60,12 +63,16 @@ class Expectations:
         return self._written.get(uid, -inf), inf if p50 is None else p50
 
     def status_patch(self, uid: str) -> dict[str, Any] | None:
-        """Returns what the status shows of it with the next write; None without a forecast."""
+        """Returns the `expectedStart` part of a status patch, sent with the next write of the
+        status; None without a forecast for the uid.
+        """
         found = self.found.get(uid)
         return expectation(found.p50, found.p90, found.reason) if found is not None else None
 
     def due(self, uid: str) -> bool:
-        """Tells whether it moved so much since the status shows it, and so long ago, that it is written alone."""
+        """Tells whether an expected start deserves a write of its own: it moved much since the
+        status showed it, and the last is 30 s ago.
+        """
         found, allocation = self.found.get(uid), self._allocations.get(uid)
         if found is None or allocation is None:
             return False
@@ -74,6 +81,6 @@ class Expectations:
         return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
 
     def wrote(self, uid: str) -> None:
-        """Notes that the status was written, with the expected start where there is one."""
+        """Notes that the status was written just now, with the expected start in it where there is a forecast."""
         if uid in self.found:
             self._written[uid] = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Forecasts of the start of all pending work: made beside the cycles, learnt from what ends, scored when work starts."""
+"""Forecasts the start of all pending work beside the cycles; learns run times from work that ends, and scores itself as work starts."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ RAN = frozenset({"Completed", "TaskFailed", "WalltimeExceeded"})
 
 
 class ForecastReceiver(Protocol):
-    """Shows forecasts to people."""
+    """Keeps the last forecast and shows it to people; `Expectations` is the implementation."""
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """Returns the last forecast, by uid."""
+        """Returns the last forecast, by uid of the pending allocation."""
         ...
 
     def accept_forecast(self, found: Mapping[str, Expected]) -> int:
-        """Takes a new forecast by uid; returns how many allocations are written because of it."""
+        """Replaces the forecast, by uid; returns how many allocations get a write because of it."""
         ...
 
 
 class Forecasts:
-    """The forecaster of one term; gives each new forecast to `expectations`."""
+    """Runs the forecaster during one term, and gives each new forecast to `expectations`."""
 
     def __init__(
         self, clock: Clock, state: ClusterState, pending: PendingWork, metrics: SchedulerMetrics, *, ledger: LedgerAccess,
@@ -62,7 +62,7 @@ class Forecasts:
         self._guard = Guard(clock, "forecast")
 
     async def run(self) -> None:
-        """Foresees until cancelled; the long part runs in a thread, so that no cycle waits for it."""
+        """Makes forecasts until cancelled; the long part runs in a thread, so that no cycle waits for it."""
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
@@ -75,11 +75,13 @@ class Forecasts:
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """Returns the expected starts of all pending work, by uid."""
+        """Returns the last forecast of all pending work, by uid."""
         return self._expectations.found
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
-        """Returns when work that is not submitted would start, given what the planner said of it; nothing of it is remembered."""
+        """Returns, by uid, when work that is not submitted would start; `outcomes` are what a planned cycle said of it. Nothing is
+        remembered.
+        """
         async with self._turn:
             pending, now = self._pending, self._clock.now()
             names = {*pending.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
@@ -100,7 +102,7 @@ class Forecasts:
     # -- what came true -----------------------------------------------------------------------------
 
     def claim_confirmed(self, uid: str) -> None:
-        """Scores the predictions of an allocation that the ledger has given nodes."""
+        """Scores the first and the last forecast of an allocation, by uid, that the ledger has just given nodes."""
         kept = self.forecaster.started(uid, self._clock.now())
         if kept is None:
             return
@@ -111,7 +113,7 @@ class Forecasts:
             self._metrics.eta_coverage.set(coverage)
 
     def learn(self, allocation: Allocation) -> None:
-        """Learns from an ended allocation how long such work runs; the same one counts once."""
+        """Learns the run time of an ended allocation, once each; one that did not end by itself teaches nothing."""
         status, uid = allocation.status, allocation.metadata.uid
         finished = condition(status.conditions, FINISHED)
         if finished is None or finished.reason not in RAN or not status.start_time or not status.end_time or uid in self._learnt:
@@ -123,18 +125,18 @@ class Forecasts:
             self.forecaster.learn(work_of(candidate, status.node_count, candidate.walltime), ran)
 
     def drop_allocation(self, uid: str) -> None:
-        """Drops an allocation whose object is gone."""
+        """Drops what is kept of an allocation whose object is gone."""
         self._learnt.discard(uid)
         self.forecaster.forget(uid)
 
     def learn_from(self, allocations: Iterable[Allocation]) -> None:
-        """Learns from the allocations that ended before this term, in the order in which they did."""
+        """Learns from all allocations that ended before this term, in the order of their ends."""
         for allocation in sorted(allocations, key=lambda one: (one.status.end_time or "", one.metadata.uid)):
             self.learn(allocation)
 
 
 def in_line(state: ClusterState, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
-    """Returns the queue of a vcluster in the order in which a cycle plans it, and `more` work among it by its score."""
+    """Returns the candidates of a vcluster in the order in which a cycle considers them, `more` work inserted by its score."""
     scores = {**pending.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
     queue = [*pending.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
     if strategy_of(state.policy(vcluster)).first_come:

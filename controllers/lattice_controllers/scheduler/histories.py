@@ -1,4 +1,4 @@
-"""Asks nodes for their journals in a recovery: by `LatticeNode.status.recovery`; nodes answer in NodeHistory objects."""
+"""Asks nodes for their journals in a recovery: the question is in `LatticeNode.status.recovery`, the answers are NodeHistory objects."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from lattice.views.history import NodeHistory
 log = logging.getLogger(__name__)
 
 AT_ONCE = 32
-"""Nodes that are asked, or relieved of the question, at a time."""
+"""Nodes whose status is patched at a time, to ask them or to take the question back."""
 
 
 @dataclass(frozen=True)
 class NodeHistoryAnswer:
-    """All pages of one node, and when its state directory was made."""
+    """The complete answer of one node: the rows of its journal, and when its state directory was made, seconds since the epoch."""
 
     rows: Sequence[HistoryRow]
     made: float
 
 
 class Histories:
-    """Asks nodes, and reads what they answer."""
+    """Asks nodes for their journals, reads the answers and removes them; `Recovery` uses it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def ask(self, nodes: Iterable[Node], recovery: str, since: int) -> None:
-        """Asks those that have not been asked in this recovery; what was settled up to `since` they need not tell."""
+        """Asks those nodes that have not been asked in this recovery; they omit what was settled up to `since`, a seq of the ledger."""
         owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
     async def answers(self, recovery: str) -> dict[str, NodeHistoryAnswer]:
-        """Returns the answers that are complete and can be read, by node."""
+        """Returns, by node, the answers to this recovery of which all pages are there and can be read."""
         pages: dict[str, dict[int, NodeHistory]] = {}
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
             if page.spec.recovery == recovery:
@@ -51,7 +51,7 @@ class Histories:
         return {node: answer for node, answer in joined.items() if answer is not None}
 
     async def close(self, nodes: Collection[Node]) -> None:
-        """Takes the question back from these nodes, and removes what they answered."""
+        """Takes the question back from these nodes, and deletes their NodeHistory objects."""
         names = {node.metadata.name for node in nodes}
         await self._each([node.metadata.name for node in nodes if node.status.recovery is not None], None)
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
@@ -74,7 +74,7 @@ def _is_whole(pages: dict[int, NodeHistory]) -> bool:
 
 
 def _joined(node: str, pages: dict[int, NodeHistory]) -> NodeHistoryAnswer | None:
-    """Returns all that a node tells; None where it cannot be read: then that node has not answered, and the others have."""
+    """Joins the pages of one node; None where a page cannot be read: that node then counts as not having answered."""
     ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
     try:
         return NodeHistoryAnswer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)

@@ -1,4 +1,4 @@
-"""Gives every node an index and every gone node's index back, and keeps the size of the pool in the ledger right."""
+"""The index sync: gives every node an index, frees those of nodes that are gone, and tells the ledger how many nodes there are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGAIN_SECONDS = 1.0
 
 
 class IndexSync:
-    """Keeps the NodeIndex equal to the nodes that exist, and the ledger in a format that every node's agent reads."""
+    """Keeps the NodeIndex equal to the nodes that exist, and writes the ledger in the newest format that every node's agent reads."""
 
     def __init__(self, clock: Clock, committer: Committer, nodes: Nodes) -> None:
         self._clock = clock
@@ -27,11 +27,11 @@ class IndexSync:
         self._dirty = asyncio.Event()
 
     def nodes_changed(self) -> None:
-        """Notes that nodes came, went or changed."""
+        """Notes that nodes came, went or changed; `run` then settles the indices."""
         self._dirty.set()
 
     async def run(self) -> None:
-        """Settles the indices after each change, until cancelled; what fails is tried again. Raises Deposed."""
+        """Settles the indices after each change, until cancelled; tries again after an error. Raises Deposed."""
         while True:
             await self._dirty.wait()
             await self._clock.sleep(SETTLE_SECONDS)

@@ -1,4 +1,4 @@
-"""Looks again and again at what etcd holds: whether the ledger is still this leader's, and whether it is free of faults."""
+"""The ledger audit: checks every few seconds that the stored ledger is still this leader's, and that it is free of faults."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 VERIFY_SECONDS = 30.0
 CHECK_SECONDS = 3.0
-"""Between two checks that the ledger is still the one that this leader wrote last."""
+"""Time between two checks that the stored ledger is the one that this leader wrote last."""
 AGAIN_SECONDS = 1.0
 
 
 class LedgerAudit:
-    """Ends the term where the ledger is not this leader's any more, and counts the faults of the one that is."""
+    """Ends the term where the stored ledger is not this leader's any more, and shows its faults in a metric and in the log."""
 
     def __init__(self, cluster: Cluster, clock: Clock, committer: Committer, metrics: SchedulerMetrics) -> None:
         self._cluster = cluster
@@ -32,7 +32,7 @@ class LedgerAudit:
         self._metrics = metrics
 
     async def watch_ledger(self) -> None:
-        """Raises Deposed within seconds after the ledger went back, was taken or is gone, also while nothing is committed."""
+        """Raises Deposed within seconds after the ledger went back, was taken or is gone, even while nothing is committed."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -43,7 +43,9 @@ class LedgerAudit:
                 pass  # the API server does not answer: the informers say so
 
     async def verify(self) -> None:
-        """Has the independent verifier read what etcd holds, until cancelled. Raises Deposed where that is gone."""
+        """Runs the independent verifier over the stored ledger every 30 s, until cancelled; raises Deposed where ledger or NodeIndex is
+        gone.
+        """
         while True:
             await self._clock.sleep(VERIFY_SECONDS)
             try:
@@ -55,7 +57,7 @@ class LedgerAudit:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     async def _verify_once(self) -> None:
-        """Raises Deposed where one of the two objects is gone: the next term makes it again, or says why it does not."""
+        """Verifies once; raises Deposed where Ledger or NodeIndex is gone: the next term makes it again, or says why it does not."""
         try:
             index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
             ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)

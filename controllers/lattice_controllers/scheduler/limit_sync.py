@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class LimitSync:
-    """Keeps the limits in the ledger equal to the declared ones; sets `cycle_due` after each change."""
+    """Keeps the limits in the ledger equal to those that Tenants and the LatticeConfig declare; sets `cycle_due` after each change."""
 
     def __init__(self, committer: Committer, *, tenants: Mapping[str, Tenant], config: LastKnown[Config], cycle_due: asyncio.Event) -> None:
         self._committer = committer
@@ -26,7 +26,7 @@ class LimitSync:
         self._dirty = asyncio.Event()
 
     def limits_changed(self) -> None:
-        """Notes that tenants or options changed."""
+        """Notes that tenants or options changed; `run` then copies the limits."""
         self._dirty.set()
 
     async def run(self) -> None:
@@ -50,7 +50,7 @@ class LimitSync:
 
 
 def limits_of(tenant: Tenant) -> Limits:
-    """Returns the hard limits that a tenant asks for, as the ledger keeps them."""
+    """Returns the hard limits that a Tenant declares, as a proposal to the ledger."""
     quota = tenant.spec.quota
     own = quota.per_user
     return Limits(tenant.metadata.name, quota.max_nodes, quota.max_concurrent_allocations, own.max_nodes, own.max_running)

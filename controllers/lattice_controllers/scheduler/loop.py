@@ -1,4 +1,4 @@
-"""The cycle: wakes at a change, asks `lattice.scheduling` for each vcluster, proposes what it placed, keeps what it explained."""
+"""The scheduling loop: at a change it runs one cycle for each vcluster, claims what was placed, and keeps the reasons of the rest."""
 
 from __future__ import annotations
 
@@ -29,44 +29,46 @@ from lattice_controllers.scheduler.pending_work import PendingWork, ReconcileQue
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS, LONGEST_REST_SECONDS = 0.001, 0.02
-"""How long changes gather before a cycle at the least, and how long a cycle waits at most after the one before."""
+"""Least time that changes gather before a cycle, and most time that a cycle waits after the end of the one before."""
 PLAN_SECONDS = 0.2
-"""How long the status of what was placed waits for the plan, which is written first: it starts the work."""
+"""How long the status of a placed allocation waits for the plan, which is written first because it starts the work."""
 EXPLAIN_SECONDS = 0.2
-"""How long a reason must stand before it is shown: what starts at once is written once."""
+"""How long a reason must stand before the status shows it: work that starts at once is then written once."""
 Remember = Callable[[Sequence[Outcome]], None]
 
 
 class SceneRefresher(Protocol):
-    """Brings the cluster state up to date before a cycle."""
+    """Brings the cluster state up to date before a cycle; `CacheUpdater` is the implementation."""
 
     def refresh_for_cycle(self, now: float) -> float | None:
-        """Brings the cluster state up to date; returns when time alone changes it next, seconds since the epoch."""
+        """Updates the cluster state to `now`; returns when time alone changes it next, seconds since the epoch; None: never."""
         ...
 
 
 class CycleObserver(Protocol):
-    """Sees the cycles of single vclusters."""
+    """Is shown what each cycle reads and decides: the recorder and the optimality monitor."""
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
-        """Sees what a cycle of a vcluster is about to read; the answer is called with what it decided, before that is acted on."""
+        """Receives what a vcluster's cycle is about to read; returns a function that is called with
+        its outcomes before they are acted on.
+        """
         ...
 
 
 class ClaimObserver(Protocol):
-    """Hears of claims that stand."""
+    """Is told of accepted claims: the cache updater and the forecasts."""
 
     def claim_confirmed(self, uid: str) -> None:
-        """Hears that the ledger holds what a cycle claimed."""
+        """Receives the uid of an allocation whose claim the ledger has accepted."""
         ...
 
 
 class Loop:
-    """Runs cycles over the pending work.
+    """Runs scheduling cycles over the pending work of all vclusters, as long as a term lasts.
 
-    A cycle that raises concerns its vcluster alone: what it claimed is given back, its work is shown as not evaluated, and it is
-    tried again later and later; the other vclusters go on. Allocations whose reason is to be shown, or whose claim was answered, are
-    added to `queue`.
+    An error in a vcluster's cycle concerns that vcluster alone: its claims of this cycle are given back, its work gets the reason
+    NotYetEvaluated, and it is tried again after growing pauses. Allocations whose reason changed, or whose claim was answered, are added to
+    `queue`, so that the reconciler writes their status.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Loop:
         self._took, self._ended = 0.0, float("-inf")
 
     async def run(self) -> None:
-        """Cycles until cancelled: at a change at once, else each interval."""
+        """Runs cycles until cancelled: soon after `cycle_due` is set, and at the latest after the shortest interval of the vclusters."""
         async with asyncio.TaskGroup() as answers:
             while True:
                 try:
@@ -108,17 +110,19 @@ class Loop:
                     self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the cluster state while nothing waits
 
     async def _gather(self) -> None:
-        """Lets changes gather: a moment after quiet; after a cycle as long as that took, so that cycles take half of the time at most."""
+        """Waits a moment so that changes gather; after a cycle as long as that took (20 ms at most), so that cycles take at most half the
+        time.
+        """
         rest = self._ended + min(self._took, LONGEST_REST_SECONDS) - self._clock.monotonic()
         await self._clock.sleep(max(GATHER_SECONDS, rest))
 
     def _pause(self) -> float:
-        """Returns seconds to the next cycle when nothing happens."""
+        """Returns the longest wait for the next cycle, in seconds, if nothing changes: the shortest interval, or until a known wake-up."""
         longest = min((self.state.policy(vcluster).interval for vcluster in self.pending.known_vclusters()), default=1.0)
         return longest if self._again_at is None else max(0.01, min(longest, self._again_at - self._clock.now()))
 
     def _order(self) -> list[str]:
-        """Sorts the vclusters: those that lend before those that borrow, and these by their priority."""
+        """Returns the vclusters in the order of their turns: those that lend before those that borrow, the latter by their priority."""
         borrowing = {vcluster: self.state.policy(vcluster).borrowing for vcluster in self.pending.known_vclusters()}
         return sorted(borrowing, key=lambda name: (borrowing[name].borrow, -borrowing[name].priority, name))
 
@@ -147,7 +151,7 @@ class Loop:
         self._took = self._ended - began
 
     def _extend(self, placed: Sequence[Placed], now: float) -> None:
-        """Gives ranges more of what is free now that every vcluster has had its turn; recorded as a decision of its own."""
+        """Gives placed ranges more of the nodes still free after every vcluster's turn; recorded as a turn of its own, `RANGES`."""
         ranges = [one.candidate for one in placed if asks_for_more(one)]
         if not ranges:
             return
@@ -163,13 +167,16 @@ class Loop:
                 self.state.claim(one.candidate, one.nodes, now)
 
     def _waits_for_nodes(self, vcluster: str) -> bool:
-        """Tells whether work is left in a vcluster that would start if it had nodes."""
+        """Tells whether a vcluster has pending work left that waits for nodes, or that no cycle has judged yet."""
         holders, reasons = self.state.holders, self.pending.reasons
         said = (reasons.get(one.uid) for one in self.pending.queue(vcluster) if one.uid not in holders)
         return any(one is None or one.reason in ABOUT_NODES for one in said)
 
     def _turn(self, vcluster: str, now: float, placed: list[Placed], wakes: list[float | None]) -> Failure | None:
-        """Runs the cycle of one vcluster, decided as a whole before anything of it is acted on; returns its failure, if it fails."""
+        """Runs the cycle of one vcluster, decided as a whole before any of it is acted on; returns its failure, None when it succeeded.
+
+        What was placed is appended to `placed`, the times at which waiting work should be judged again to `wakes`.
+        """
         began = self._clock.monotonic()
         queue = list(self.pending.queue(vcluster))
         promises = dict(self.state.promises.get(vcluster, {}))
@@ -196,7 +203,7 @@ class Loop:
         return None
 
     def _unjudged(self, vcluster: str, failure: Failure) -> None:
-        """Gives all that waits in a vcluster whose cycle has failed the reason NotYetEvaluated."""
+        """Gives all pending work of a vcluster whose cycle has failed the reason NotYetEvaluated."""
         times = "once" if failure.count == 1 else f"{failure.count} times in a row"
         message = (
             f'the scheduling cycle of vCluster "{vcluster}" has failed {times} ({failure.reason}) and is tried again; '
@@ -251,7 +258,7 @@ class Loop:
         self._queue.add(candidate.uid, PLAN_SECONDS if accepted else 0.0)
 
     def _follow_moves(self, vcluster: str) -> None:
-        """Keeps, counts and logs what the cycle moved of reservations."""
+        """Keeps, counts and logs the backfill reservations that this vcluster's cycle moved later or dropped."""
         for move in self.state.moves.get(vcluster, ()):
             self.pending.moves[move.uid] = move
             self._metrics.reservation_moves.labels(vcluster, move.cause).inc()
@@ -265,7 +272,7 @@ class Loop:
             self._queue.add(waiting.candidate.uid, EXPLAIN_SECONDS, late=True)
 
     def _begin_turn(self, vcluster: str, queue: Sequence[Candidate], now: float) -> Remember:
-        """Shows the observers what is about to be read; the answer shows them what was decided."""
+        """Shows the observers what a turn is about to read; returns a function that shows all of them its outcomes."""
         remembering = [observer.begin_turn(vcluster, queue, now, self.pending.cycles) for observer in self._cycle_observers]
         return partial(_remember_all, remembering)
 

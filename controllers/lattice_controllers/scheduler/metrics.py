@@ -13,7 +13,7 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 
 class SchedulerMetrics:
-    """Cycles, forecasts, records, quotas, and the ledger, on a registry of their own."""
+    """All metrics of the scheduler, on one registry: cycles, forecasts, the recording of cycles, quotas and the ledger."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -24,7 +24,7 @@ class SchedulerMetrics:
         self._add_ledger(self.registry)
 
     def _add_cycles(self, registry: CollectorRegistry) -> None:
-        """Adds what cycles decide, how long they take, and what waits."""
+        """Adds metrics of cycles: what they decide, how long they take, and how much waits."""
         self.cycle_seconds = Histogram(
             "lattice_scheduling_cycle_duration_seconds", "Time of one scheduling cycle", ["vcluster"], registry=registry, buckets=_FAST
         )
@@ -71,7 +71,7 @@ class SchedulerMetrics:
         self.proposals = Counter("lattice_scheduling_proposals", "Claims put to the ledger", ["vcluster", "result"], registry=registry)
 
     def _add_forecasts(self, registry: CollectorRegistry) -> None:
-        """Adds the forecasts of starts, and how well they come true."""
+        """Adds metrics of the forecasts of starts, and of how far they were from the starts that came."""
         self.forecast_seconds = Histogram(
             "lattice_scheduling_forecast_duration_seconds", "Time of one forecast of all pending work", registry=registry, buckets=_FAST
         )
@@ -87,7 +87,7 @@ class SchedulerMetrics:
         )
 
     def _add_records(self, registry: CollectorRegistry) -> None:
-        """Adds the recording of cycles."""
+        """Adds metrics of the recording of cycles."""
         self.recording = Gauge("lattice_scheduler_recording", "1 while cycles are recorded", registry=registry)
         self.recorded = Counter(
             "lattice_scheduler_recorded_cycles",
@@ -98,7 +98,7 @@ class SchedulerMetrics:
         self.recording_bytes = Gauge("lattice_scheduler_recording_bytes", "Bytes of all records of cycles", registry=registry)
 
     def _add_quotas(self, registry: CollectorRegistry) -> None:
-        """Adds the groups of the quota tree, by quota, tree and resource."""
+        """Adds metrics of the groups of the quota tree, labelled by quota, tree and resource."""
         self.quota = {
             what: Gauge(f"lattice_quota_{what}", sentence, ["quota", "tree", "resource"], registry=registry)
             for what, sentence in (
@@ -115,7 +115,7 @@ class SchedulerMetrics:
         )
 
     def _add_ledger(self, registry: CollectorRegistry) -> None:
-        """Adds leadership, the ledger's commits and faults, and writes to the API server."""
+        """Adds metrics of leadership, of the ledger's commits and faults, and of writes to the API server."""
         self.leader = Gauge("lattice_raft_leader", "1 while this scheduler leads", ["member_id"], registry=registry)
         self.commit_seconds = Histogram(
             "lattice_raft_commit_latency_seconds", "From proposal to commit", ["member_id"], registry=registry, buckets=_FAST

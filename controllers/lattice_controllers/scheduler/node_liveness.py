@@ -1,8 +1,8 @@
-"""Finds which nodes are alive at the beginning of a term: from the operator that has listened, else from the nodes themselves.
+"""Finds out which nodes are alive at the beginning of a term: from the operator, which has listened, else from the nodes themselves.
 
-A new leader has heard nobody. To wait for every node's next heartbeat would take as long as an interval, and to ask all of them at once
-would keep the API server busy with their answers. The operator's own Lease tells how many nodes that it calls Ready it has not heard
-itself: when that Lease is seen to change, and says none, Ready means alive.
+A new leader has heard no node. Waiting for every node's next heartbeat would take a whole interval, and asking all at once would flood the
+API server with answers. The annotation on the operator's own Lease says how many Ready nodes the operator has not heard itself: when that
+Lease is seen to change, and says none, a Ready node is alive.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ from lattice.views.cluster import NodeOptions
 from lattice_controllers.scheduler.nodes import Nodes
 
 FEW_NODES: Final = 64
-"""So many are asked at once; of more, the operator is asked first."""
+"""Up to so many unheard nodes are asked themselves at once; where there are more, the operator's Lease is read first."""
 CALL_SECONDS: Final = 0.1
-"""Between two plans of a roll call: 640 heartbeats a second."""
+"""Pause between two plans of a roll call: 64 nodes each, so 640 heartbeats a second."""
 OPERATOR_LEASE: Final = "lattice-operator"
 OPERATOR_RENEWS_SECONDS: Final = 6.0
-"""An operator that lives has renewed its Lease within this time."""
+"""A live operator renews its Lease within this time."""
 POLL_SECONDS: Final = 0.25
 FRESH_INTERVALS, FRESH_SECONDS = 1.2, 1.0
 HEARD_AFTER: Final = 1.5
-"""For how many of their intervals a new leader listens before it says who is silent."""
+"""For how many heartbeat intervals a new leader listens before it calls a node silent."""
 
 
 async def await_live_nodes(
     cluster: Cluster, clock: Clock, nodes: Nodes, *, call: Callable[[str], None], options: NodeOptions, namespace: str
 ) -> None:  # fmt: skip
-    """Returns once every Ready node is known to be alive, or was silent for longer than it may be; `call` asks a plan's nodes."""
+    """Waits until every Ready node is known to be alive, or 1.5 heartbeat intervals have passed.
+
+    `call` has the nodes of a plan, by its name, renew their Leases at once.
+    """
     until = clock.monotonic() + HEARD_AFTER * parse_duration(options.heartbeat_interval)
     if sum(nodes.unheard().values()) > FEW_NODES and await operator_heard_all(cluster, clock, namespace):
         nodes.trust()
@@ -52,9 +55,10 @@ async def await_live_nodes(
 
 
 def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interval: float) -> set[str]:
-    """Returns the plan groups of which no Ready node has spoken since this term began; `leases` by namespace and name.
+    """Returns the plans, by name, of which no Ready node has been heard since this term began; `leases` by namespace/name.
 
-    Where etcd was restored every Lease is old. All nodes of a group see its plans: one that speaks tells whether the ledger went back.
+    A Lease counts as heard when it changed in this term or was renewed within the last interval; after a restore of etcd all are older. One
+    node of a group suffices to tell whether the ledger went back, since all its nodes see the same plan.
     """
     groups: dict[str, bool] = {}
     for name, node in nodes.nodes.items():
@@ -72,7 +76,7 @@ def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
 
 
 async def operator_heard_all(cluster: Cluster, clock: Clock, namespace: str) -> bool:
-    """Tells whether the operator's Lease is seen to change within `OPERATOR_RENEWS_SECONDS`, and says that no Ready node is unheard."""
+    """Tells whether the operator lives and has heard every Ready node: its Lease changes within 6 s, and names 0 unheard nodes."""
     before, until = "", clock.monotonic() + OPERATOR_RENEWS_SECONDS
     while clock.monotonic() < until:
         with contextlib.suppress(LatticeError):

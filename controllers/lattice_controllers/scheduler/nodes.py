@@ -1,8 +1,8 @@
-"""Nodes as the scheduler knows them: indices, heartbeats, reports, and what the cycle may use.
+"""Nodes as the scheduler knows them: their indices, heartbeats and reports, and which of them a cycle may use.
 
-Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the
-operator, which has seen it, nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`NodeCache`) and
-puts nodes into it and out of it; the cluster state alone says which of them are taken.
+Nothing is claimed on a node before this process has seen the node's Lease change since its own start, or trusts the operator, which has
+seen it; nor on a node that still runs work which no plan names. `Nodes` makes the node cache (`NodeCache`), and adds and removes nodes
+there; which of them are taken, the cluster state alone says.
 """
 
 from __future__ import annotations
@@ -43,35 +43,36 @@ log = logging.getLogger(__name__)
 FORGET = "lattice.dev/forget"
 REALLY_DELETE = "lattice.dev/really-delete"
 FORGOTTEN, SYSTEM_NAMESPACE = "lattice-forgotten-nodes", "lattice-system"
-"""The ConfigMap of the names that do not come back by themselves (charts/lattice/files/policies-agents.yaml)."""
+"""The ConfigMap, and its namespace, of the names of forgotten nodes, which may not register again by themselves."""
 REMEMBERED_SECONDS = 2.0
-"""So long after a name was remembered every API server refuses its agent, and its LatticeNode can be deleted."""
+"""Time until every API server refuses the agent of a name written there; only then is its LatticeNode deleted."""
 INDEX_NAME = "lattice"
 NOBODY: frozenset[str] = frozenset()
 TOLD_AT_ONCE = 32
-"""Nodes that are told their index at a time."""
+"""Nodes whose status is given its index at a time."""
 
 
 class NodeObserver(Protocol):
-    """Hears of what changes on nodes."""
+    """Is told of changes on nodes; `Term` is the implementation."""
 
     def holders_touched(self, uids: Iterable[str]) -> None:
-        """Hears of the allocations, by uid, under which a node has changed."""
+        """Receives the uids of allocations that hold a node which has changed."""
         ...
 
     def plans_touched(self, groups: Iterable[str]) -> None:
-        """Hears of the plans, by name, that may have to say something else now."""
+        """Receives the names of plans whose text may have to change."""
         ...
 
     def report_heard(self, node: str, report: NodeReport) -> None:
-        """Hears of a node's newest report."""
+        """Receives a node's newest report, as read from its Lease."""
         ...
 
 
 class Nodes:
-    """Indices, node states and the node cache; its `observers` hear of changes, `cycle_due` is set when nodes may be free.
+    """All nodes of the cluster: their objects, indices and reports, and the node cache made from them.
 
-    `book` says which allocation holds a node.
+    Its `observers` are told of changes; `cycle_due` is set when nodes may have become free. `book` says which allocation holds a node.
+    `seen` names the nodes whose Lease has changed under this process.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, book: Book, cycle_due: asyncio.Event) -> None:
@@ -83,11 +84,11 @@ class Nodes:
         self.reports: dict[str, NodeReport] = {}
         self.seen: set[str] = set()
         self.trusted = False
-        """Whether Ready means alive: the operator lives, and has heard every node that it calls so (`trust`)."""
+        """True once the operator is known to live and to have heard every node that it calls Ready: Ready then means alive (`trust`)."""
         self.unanswered: frozenset[str] = frozenset()
-        """Nodes that were away in a recovery and have not told yet what they know: nothing new is placed there, nothing is ended."""
+        """Nodes that were away in a recovery and still owe their journal: nothing is placed or ended there."""
         self.silence = Silence()
-        """Who is silent among the nodes that the operator does not judge."""
+        """Which nodes are silent among those that the operator does not judge."""
         self._cluster = cluster
         self._clock = clock
         self._book = book
@@ -103,11 +104,11 @@ class Nodes:
     # -- what informers tell ------------------------------------------------------------------------
 
     def leases_synced(self) -> None:
-        """Takes new Leases for signs of life, not for remnants, from now on."""
+        """Notes that the first list of Leases has been read: a Lease that appears from now on is a sign of life."""
         self._leases_synced = True
 
     def on_node(self, change: Change[Node]) -> None:
-        """Takes in a changed LatticeNode."""
+        """Handles a changed LatticeNode: updates the node cache, and tells observers of plans and holders that it concerns."""
         if change.new is None:
             self.nodes.pop(change.key, None)
         else:
@@ -123,7 +124,7 @@ class Nodes:
             self._touch(change.key)
 
     def on_lease(self, change: Change[Lease]) -> None:
-        """Takes in a node's Lease: a heartbeat, perhaps with a report."""
+        """Handles a changed Lease of a node: a heartbeat, with a report where the annotation holds one."""
         name = change.key.partition("/")[2]
         if change.new is None:
             return
@@ -157,19 +158,25 @@ class Nodes:
                 self._replan([plan_name(self.indices[name])])
 
     def sweep(self, since: float, timing: Timing) -> None:
-        """Judges the silence of nodes that hold work and that the operator does not judge; it counts from `since` at the earliest."""
+        """Finds the silent nodes among those that hold work and that the operator does not judge.
+
+        Silence is counted from `since` (monotonic) at the earliest: before, the watch of Leases was not continuous.
+        """
         known = [name for index, name in self.names.items() if self._unjudged(name) and index in self._book.holders]
         for name in self.silence.sweep(known, self._clock.monotonic(), since, timing, len(self.indices)):
             event(log, "A node without an object is silent", node=name, down=name in self.silence.lost)
             self._touch(name)
 
     def _unjudged(self, name: str) -> bool:
-        """Tells whether the operator says nothing about the node: it has no object, or one that was made anew and has not been heard."""
+        """Tells whether the operator judges a node not at all: it has no LatticeNode, or a new one whose agent has not been heard yet."""
         node = self.nodes.get(name)
         return node is None or node.status.state in ("", UNKNOWN)
 
     def _note_since(self, name: str, since: dict[str, dict[Key, float]], keys: set[Key], now: float | None = None) -> None:
-        """Keeps since when (monotonic, or by the clock of `now`) the node has said this of these attempts, and of no others."""
+        """Keeps in `since` when the node first said something of each of these attempts, and drops all other attempts.
+
+        Times are monotonic unless `now` is given.
+        """
         now, before = self._clock.monotonic() if now is None else now, since.pop(name, {})
         if keys:
             since[name] = {key: before.get(key, now) for key in keys}
@@ -189,7 +196,7 @@ class Nodes:
             observer.plans_touched(groups)
 
     def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
-        """Moves nodes to the home groups that changed vclusters give them."""
+        """Gives nodes the home vclusters that changed VClusters declare for their groups."""
         homes = home_groups(vclusters)
         if homes == self._homes:
             return
@@ -200,7 +207,7 @@ class Nodes:
     # -- what others ask ----------------------------------------------------------------------------
 
     def standing(self, row: Row, index: int) -> AttemptNodeState:
-        """Returns one node of a row, for `lattice.ledger.steps`."""
+        """Returns the state of one node of a row, from its object, heartbeat and report, for the decision of `lattice.ledger.steps`."""
         name = self.names.get(index, f"index-{index}")
         node, report = self.nodes.get(name), self.reports.get(name)
         entry = next((entry for entry in report.rows if (entry.uid, entry.attempt) == row.key), None) if report else None
@@ -227,33 +234,33 @@ class Nodes:
         )
 
     def address(self, name: str) -> str:
-        """Returns HOST:PORT of the node's agent."""
+        """Returns HOST:PORT of the node's agent; empty: unknown."""
         node = self.nodes.get(name)
         return node.status.address if node else ""
 
     def hollow(self, indices: Iterable[int]) -> bool:
-        """Tells whether these are hollow nodes."""
+        """Tells whether any of these nodes, by index, is a hollow node."""
         return any(facts.hollow for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def gpus(self, indices: Iterable[int]) -> int:
-        """Returns the GPUs of these nodes together."""
+        """Returns the sum of the GPUs of these nodes, by index."""
         return sum(facts.gpus for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:
-        """Returns the highest format that every node of a plan's group reads; a node that says nothing reads the first."""
+        """Returns the newest format of plans that every node of a plan reads; a node that announces none reads the first."""
         first = int(group.rpartition("-")[2]) * NODES_PER_PLAN
         members = [self.names[index] for index in range(first, first + NODES_PER_PLAN) if index in self.names]
         return self._format_of(members)
 
     def lowest_format(self) -> int:
-        """Returns the highest format of plans that every node reads: the ledger is written in the same."""
+        """Returns the newest format that every node of the cluster reads; the ledger is written in it, too."""
         return self._format_of(self.indices)
 
     def _format_of(self, names: Iterable[str]) -> int:
         return min((_plan_format(self.nodes.get(name)) for name in names), default=plans.FIRST_FORMAT)
 
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
-        """Returns (node, attempt) of all that nodes of a plan's group run although no plan names it."""
+        """Returns (node, attempt) for everything that nodes of a plan's group report to run although no plan names it."""
         return [
             (name, (row.uid, row.attempt))
             for name, report in self.reports.items()
@@ -263,7 +270,9 @@ class Nodes:
         ]
 
     def unheard(self) -> dict[str, int]:
-        """Returns plan groups with nodes that are Ready and that this process has not seen alive yet, and how many those are."""
+        """Returns, by name of a plan, how many of its Ready nodes this process has not seen alive
+        yet; empty once the operator is trusted.
+        """
         groups: dict[str, int] = {}
         for name, node in self.nodes.items():
             if not self.trusted and name in self.indices and name not in self.seen and node.status.state == "Ready":
@@ -272,7 +281,7 @@ class Nodes:
         return groups
 
     def trust(self) -> None:
-        """Trusts the operator: every node that it calls Ready is alive."""
+        """Trusts the operator from now on: every node that it calls Ready counts as alive."""
         self.trusted = True
         for name in self.nodes:
             self._refresh(name)
@@ -280,7 +289,7 @@ class Nodes:
     # -- indices ------------------------------------------------------------------------------------
 
     async def load(self, rows: Iterable[Row] = ()) -> None:
-        """Reads the NodeIndex, or makes it: from what the nodes say of themselves, and plans of these rows, where it is gone."""
+        """Reads the NodeIndex; where it is gone, makes it again from the nodes' statuses and the plans of these ledger rows."""
         try:
             found = await self._cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
         except NotFound:
@@ -301,7 +310,7 @@ class Nodes:
         self._known = {int(index) for index in found.spec.names}
 
     async def settle_indices(self, ledger: LedgerAccess) -> None:
-        """Gives an index to every node without one, all in one write; then tells the ledger and the nodes."""
+        """Forgets nodes that are to be forgotten, gives an index to every node without one, and tells the ledger and the nodes."""
         await self._forget_leaving(ledger)
         await self.give_indices()
         verdict: Verdict = await ledger.propose(Pool(len(self.names)))
@@ -315,14 +324,14 @@ class Nodes:
         self._cycle_due.set()
 
     def leave_alone(self, names: frozenset[str]) -> None:
-        """Places nothing on these nodes, and ends nothing there as unnamed: they owe an answer to a recovery."""
+        """Sets the nodes that still owe an answer to a recovery: nothing is placed there, and unnamed work is not stopped there."""
         changed, self.unanswered = self.unanswered ^ names, names
         for name in changed:
             self._refresh(name)
         self._replan({plan_name(self.indices[name]) for name in changed if name in self.indices})
 
     async def give_indices(self) -> None:
-        """Gives an index to every node without one, all in one write."""
+        """Gives an index to every node without one, all in one write of the NodeIndex."""
         missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
         if missing:
             free = (index for index in range(16384) if index not in self.names and index not in self._book.holders)
@@ -358,7 +367,7 @@ class Nodes:
             event(log, "Forgot a node", node=name)
 
     async def _released(self, name: str, ledger: LedgerAccess) -> bool:
-        """Frees the index of a node that is to be forgotten; returns False while the ledger names the node."""
+        """Frees the index of a node that is to be forgotten; False while a row of the ledger holds the node."""
         index = self.indices.get(name)
         if index is None:
             return True
@@ -371,7 +380,9 @@ class Nodes:
         return True
 
     async def _remember(self, names: Sequence[str]) -> None:
-        """Writes the names where policies and the operator find them, and lets that reach every API server."""
+        """Writes the names of forgotten nodes into a ConfigMap, and waits until every API server refuses their agents; Retry where it is
+        gone.
+        """
         at = format_time(self._clock.now())
         try:
             await self._cluster.patch(CONFIG_MAPS, FORGOTTEN, {"data": dict.fromkeys(names, at)}, SYSTEM_NAMESPACE)
@@ -407,7 +418,7 @@ class Nodes:
 
 
 def _plan_format(node: Node | None) -> int:
-    """Returns the format of plans that a node is to be written in."""
+    """Returns the format in which plans for this node are written: the newest that both sides know, the first where it names none."""
     said = node.status.formats.get("plan", plans.FIRST_FORMAT) if node is not None else plans.FIRST_FORMAT
     return max(plans.FIRST_FORMAT, min(plans.FORMAT, said))
 

@@ -1,7 +1,7 @@
-"""Events about allocations, off every hot path: noted when the informer tells, written by one task within a budget.
+"""Writes Kubernetes Events about allocations, off every hot path: noted as the informer reports changes, written by one task.
 
-What happens to one allocation within a second becomes one Event, the last one, or the last warning; none where it has succeeded by
-then. Beyond the budget Events are dropped and counted: they are for people who look at one object, and conditions hold what matters.
+Changes of one allocation within a second become one Event, the last one, or the last warning; none where the allocation has succeeded by
+then. Beyond the budget Events are dropped and counted: conditions hold everything that matters.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 SETTLE_SECONDS: Final = 1.0
 PER_SECOND: Final = 5
 MOST_WAITING: Final = 500
-"""Allocations with an Event to write; of more none is kept."""
+"""Most allocations with an Event to be written; an Event of any more is dropped and counted."""
 
 
 class Occurrences:
-    """Notes what deserves an Event and writes it a second later."""
+    """Notes which changes of allocations deserve an Event, and writes them a second later, five a second."""
 
     def __init__(self, clock: Clock, announcer: Announcer, metrics: SchedulerMetrics, *, config: LastKnown[Config]) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class Occurrences:
         self._waiting: dict[str, tuple[Allocation, Occurrence]] = {}
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Takes in a change that the informer has seen."""
+        """Handles a changed Allocation: notes the Event that it deserves, if any and if the LatticeConfig wants such Events."""
         if change.new is None or self._events() == "Off":
             return
         uid, found = change.new.metadata.uid, occurrence(change.old, change.new)
@@ -55,7 +55,7 @@ class Occurrences:
         self._waiting[uid] = (change.new, found)
 
     async def run(self) -> None:
-        """Writes what was noted, a few each second, the oldest first."""
+        """Writes the noted Events until cancelled, five a second, the oldest first."""
         while True:
             due = list(self._waiting)[:PER_SECOND]
             await self._clock.sleep(SETTLE_SECONDS)

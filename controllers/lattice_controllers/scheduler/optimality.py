@@ -1,4 +1,4 @@
-"""Measures now and then, in a process of its own, how far a cycle's value lies from the bound of a linear program."""
+"""The optimality monitor: compares a cycle's value with the bound of a linear program, once a minute at most, in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 log = logging.getLogger(__name__)
 
 BOUND_SECONDS: Final = 60.0
-"""At least so long between two measurements."""
+"""Least time between two measurements."""
 ANSWER_SECONDS: Final = 60.0
 MOST_JOBS: Final = 2_000
 MOST_BUCKETS: Final = 2_000
-"""A cycle of more is not measured: its question alone would hold the loop for more than some 15 milliseconds."""
+"""A cycle with more buckets, or more jobs (`MOST_JOBS`), is not measured: making its question would hold the loop for some 15 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One cycle to be measured."""
+    """One cycle to be measured: its vcluster, its value (score × nodes placed), and the question for the solver."""
 
     vcluster: str
     value: float
@@ -45,7 +45,10 @@ class Sample:
 
 
 class OptimalityMonitor:
-    """Takes a cycle that placed something, at most one in `BOUND_SECONDS`, the vclusters in turn; `solve` gives its bound."""
+    """Measures one cycle that placed something every 60 s at most, the vclusters in turn, and shows value ÷ bound as a metric.
+
+    `solve` returns the bound of a question; by default another process does (`in_a_process`).
+    """
 
     def __init__(
         self,
@@ -67,12 +70,12 @@ class OptimalityMonitor:
         self._samples: asyncio.Queue[Sample] = asyncio.Queue()
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Callable[[Sequence[Outcome]], None]:
-        """Returns a function that judges what this cycle of a vcluster decided."""
+        """Returns the function that receives the outcomes of this vcluster's cycle; for `RANGES` one that ignores them."""
         del candidates, now, cycle
         return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
-        """Samples a cycle that has decided, and whose places are claimed in the cluster state."""
+        """Samples the cycle of a vcluster, given its outcomes, if a measurement is due; its claims must be in the cluster state already."""
         if not self._measures or len(outcomes) > MOST_JOBS or len(self._state.node_cache.buckets) > MOST_BUCKETS:
             return
         if not any(isinstance(outcome, Placed) for outcome in outcomes):
@@ -88,7 +91,7 @@ class OptimalityMonitor:
         self._samples.put_nowait(Sample(vcluster, value_of(outcomes), self._question(vcluster, outcomes)))
 
     async def run(self) -> None:
-        """Measures until cancelled."""
+        """Measures the sampled cycles until cancelled."""
         while True:
             sample = await self._samples.get()
             await self._guard.attempt_async(sample.vcluster, lambda sample=sample: self._measure(sample))  # type: ignore[misc]
@@ -114,12 +117,12 @@ class OptimalityMonitor:
 
 
 def _ignore(outcomes: Sequence[Outcome]) -> None:
-    """Judges nothing: nodes that ranges were given beyond their least are no cycle of a vcluster."""
+    """Ignores the outcomes of the turn that extends ranges: it is no cycle of a vcluster."""
     del outcomes
 
 
 async def in_a_process(question: Formulation) -> float:
-    """Returns the bound, from `bound_worker`; Retry when it gave none."""
+    """Returns the upper bound of a question, computed by `bound_worker` in a process; raises Retry when that gave none."""
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "lattice_controllers.scheduler.bound_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -22,14 +22,14 @@ from lattice_controllers.scheduler.write_budget import WriteBudget
 
 EXPLAIN_AGAIN_SECONDS = 30.0
 OF_NODES = frozenset({"WaitingForNodes", "NodesUnavailable", "BehindHigherPriority", "NeverFits"})
-"""Reasons that may be gone as soon as the nodes were heard."""
+"""Reasons that may be untrue until nodes have been heard; they are not shown in the first moments of a term."""
 
 
 class CandidateSource(Protocol):
-    """Turns allocations into candidates of the cycle."""
+    """Makes candidates from allocations; the reconciler `Allocations` is the implementation."""
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """Returns the allocation as the cycle reads it."""
+        """Makes the candidate of an allocation, as cycles read it."""
         ...
 
 
@@ -37,33 +37,33 @@ class ReconcileQueue(Protocol):
     """The work queue of the reconciler of allocations."""
 
     def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
-        """Has an allocation, by uid, reconciled `after` seconds from now; `late`: when nothing else is to be done."""
+        """Enqueues an allocation, by uid, to be reconciled in `after` seconds; `late`: only once nothing more urgent is queued."""
         ...
 
 
 class PendingWork:
-    """Candidates by uid and by vcluster, with the reason and the score that the last cycle found for each.
+    """The candidates of one term by uid and by vcluster, each with the reason and the score that the last cycle found for it.
 
-    `cycle_due` is set whenever a cycle may find more than the last one. `budget` pays for reasons that are only reworded.
+    `cycle_due` is set whenever a cycle may place more than the last one. `budget` limits status writes that only reword a reason.
     """
 
     def __init__(
         self, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, cycle_due: asyncio.Event, *, budget: WriteBudget | None = None
     ) -> None:
         self.cycles = 0
-        """Cycles of this term."""
+        """How many cycles this term has run."""
         self.candidates: dict[str, Candidate] = {}
         self.claiming: set[str] = set()
-        """Uids whose claim the ledger has not answered yet."""
+        """Uids of allocations whose claim the ledger has not answered yet."""
         self.reasons: dict[str, Waiting] = {}
         self.scores: dict[str, Score] = {}
-        """Of pending work, and of placed work until its status shows where (`clear_placed`)."""
+        """Scores by uid: of pending work, and of placed work until its status shows the placement (`clear_placed`)."""
         self.moves: dict[str, Move] = {}
-        """How the reservation of pending work was moved later last, by uid."""
+        """The last time that a candidate's backfill reservation was moved later or dropped, by uid."""
         self.awaiting_nodes = False
-        """Whether the term has only just begun to hear nodes: that work waits for nodes is no news yet."""
+        """True in the first moments of a term, while nodes are still being heard: waiting for nodes is no reason to show then."""
         self.budget = budget or WriteBudget(clock)
-        """Of the writes that only inform."""
+        """Limits the status writes that only inform."""
         self._clock = clock
         self._state = state
         self._metrics = metrics
@@ -71,12 +71,15 @@ class PendingWork:
         self._queues: dict[str, dict[str, Candidate]] = {}
         self._shown: dict[str, tuple[Waiting, float]] = {}
         self._reserved: dict[str, float] = {}
-        """When reservations were given, as statuses show it."""
+        """When each candidate was given its backfill reservation, as its status shows it, by uid."""
 
     # -- what waits -----------------------------------------------------------------------------------
 
     def enqueue(self, candidate: Candidate, reserved_at: str | None = None) -> None:
-        """Adds or updates a candidate; `reserved_at`: when an earlier scheduler gave it a reservation, RFC 3339."""
+        """Adds or updates a candidate, unless its claim is under way.
+
+        `reserved_at` (RFC 3339) is when an earlier scheduler gave it a backfill reservation: a new candidate keeps that rank.
+        """
         known = self.candidates.get(candidate.uid)
         if candidate.uid in self.claiming or known == candidate:
             return
@@ -92,7 +95,7 @@ class PendingWork:
         self._cycle_due.set()
 
     def withdraw(self, uid: str) -> None:
-        """Removes an allocation that does not wait any more."""
+        """Removes an allocation that waits no more, by uid, from all that is kept of pending work."""
         if self._state.quota_usage is not None:
             self._state.quota_usage.drop(uid)
         candidate = self.candidates.pop(uid, None)
@@ -105,12 +108,12 @@ class PendingWork:
         self.moves.pop(uid, None)
 
     def clear_placed(self, uid: str) -> None:
-        """Removes all that is kept of an allocation whose status shows where it was placed, or whose object is gone."""
+        """Removes everything kept of an allocation, its score too: its status shows the placement, or its object is gone."""
         self.withdraw(uid)
         self.scores.pop(uid, None)
 
     def queue(self, vcluster: str) -> Iterable[Candidate]:
-        """Returns the candidates of a vcluster in the order of their arrival here."""
+        """Returns the candidates of a vcluster in the order in which this process first saw them."""
         return self._queues.get(vcluster, {}).values()
 
     def vclusters(self) -> list[str]:
@@ -122,7 +125,7 @@ class PendingWork:
         return list(self._queues)
 
     def remove_empty_queues(self) -> list[str]:
-        """Drops the queues in which nothing waits any more; returns their vclusters."""
+        """Drops the queues in which nothing waits any more; returns the names of their vclusters."""
         empty = [name for name, queue in self._queues.items() if not queue]
         for name in empty:
             del self._queues[name]
@@ -137,12 +140,15 @@ class PendingWork:
     # -- why it waits ---------------------------------------------------------------------------------
 
     def shown(self, uid: str) -> Waiting | None:
-        """Returns the reason in the words that a status is to show; `reasons` has the newest ones. None before a cycle found one."""
+        """Returns the reason that the status is to show, which may lag behind `reasons`; None: no cycle has found one yet."""
         shown = self._shown.get(uid)
         return shown[0] if shown is not None else None
 
     def record_reason(self, waiting: Waiting) -> bool:
-        """Keeps the reason that a cycle found; returns whether the status of the allocation is to be written because of it."""
+        """Keeps the reason that a cycle found for a candidate; returns whether its status is to be written because of it.
+
+        A new reason is always written; a new wording or a new reservation only within the write budget.
+        """
         uid, now = waiting.candidate.uid, self._clock.monotonic()
         if waiting.score is not None:
             self.scores[uid] = waiting.score
@@ -161,7 +167,7 @@ class PendingWork:
         return False
 
     def _note_reservation(self, candidate: Candidate) -> None:
-        """Notes that the next write of the status says when the candidate was given its reservation."""
+        """Notes that the next write of the status shows since when the candidate has its backfill reservation."""
         given = self._state.reserved_since(candidate.vcluster, candidate.uid)
         if given is None:
             self._reserved.pop(candidate.uid, None)

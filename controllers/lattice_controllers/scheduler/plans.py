@@ -1,4 +1,4 @@
-"""The projector of plans: ledger rows to the orders of 64 agents each, repaired when somebody touches them."""
+"""The projector of plans: writes the ledger's rows as orders to 64 agents a plan, and repairs plans that somebody else changed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class PlanObserver(Protocol):
-    """Hears of plans."""
+    """Is told of written plans; `Term` is the implementation."""
 
     def plan_written(self, uids: Collection[str]) -> None:
-        """Hears of the allocations whose nodes can read now that they are to run."""
+        """Receives the uids of allocations whose order to run stands in a plan now, so that their nodes can read it."""
         ...
 
 
 class Plans:
-    """Writer of every NodeGroupPlan; `plans` are those last seen or written, `since` is the seq with which this term took the ledger."""
+    """The writer of every NodeGroupPlan during one term.
+
+    `plans` holds the objects as last seen or written, by name; `since` is the ledger's seq at which this term took it over.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, ledger: LedgerAccess, nodes: Nodes, metrics: SchedulerMetrics, *,
@@ -48,7 +51,7 @@ class Plans:
         self._epoch, self._term, self._since = stored.head.epoch, stored.head.term, since
         self._called: set[str] = set()
         self.sent: dict[str, int] = {}
-        """Highest seq that this term has put, or tried to put, into each plan."""
+        """The highest seq that this term has written, or tried to write, into each plan, by name."""
         self._cluster = cluster
         self._clock = clock
         self._ledger = ledger
@@ -59,7 +62,7 @@ class Plans:
         self._numbers = numbers
         self._keys: dict[str, set[Key]] = {}
         self._unwritten: dict[str, set[str]] = {}
-        """By plan the uids of new rows that are not written into it yet."""
+        """By plan, the uids of new rows that the plan does not show yet."""
         self.observers: list[PlanObserver] = []
         for row in stored.rows.values():
             self._file(row)
@@ -72,7 +75,7 @@ class Plans:
         return groups
 
     def row_changed(self, old: Row | None, new: Row | None) -> None:
-        """Has the plans of a changed row of the ledger written anew."""
+        """Enqueues the plans of a ledger row that changed, by its state before and after; None: the row was not there, or is gone."""
         groups: set[str] = set()
         if old is not None:
             for group in {plan_name(node) for node in old.nodes}:
@@ -87,21 +90,21 @@ class Plans:
         self.enqueue(groups)
 
     def groups(self) -> list[str]:
-        """Returns every plan that a row of the ledger stands in."""
+        """Returns the names of all plans that some row of the ledger concerns."""
         return list(self._keys)
 
     def enqueue(self, groups: Iterable[str]) -> None:
-        """Has these plans written if they differ."""
+        """Enqueues these plans, by name, to be written if their text is not what it must be."""
         for group in groups:
             self.queue.add(group)
 
     def call_roll(self, group: str) -> None:
-        """Has its nodes renew their Leases now: every plan that this term writes does so once."""
+        """Has the nodes of a plan renew their Leases at once, by writing the plan with this term's epoch as its call."""
         self._called.add(group)
         self.queue.add(group)
 
     def on_plan(self, change: Change[Plan]) -> None:
-        """Keeps a plan that was written or touched, and has it repaired where it is wrong."""
+        """Handles a changed NodeGroupPlan: keeps it if it is newer, and has it repaired where its text is wrong."""
         if change.new is None:
             self.plans.pop(change.key, None)
         else:
@@ -112,7 +115,7 @@ class Plans:
         self.queue.add(change.key)
 
     def text(self, group: str) -> str:
-        """Returns what the plan must say now."""
+        """Returns the text that a plan must have: a row for each attempt of the ledger, and orders to stop what nodes run unnamed."""
         rows = [self._row(self._stored.rows[key]) for key in self._keys.get(group, ())]
         named = {row.key for row in rows}
         strays: dict[Key, list[str]] = {}
@@ -175,7 +178,7 @@ class Plans:
         return 0.0 if self.text(group) != text else None
 
     def _tell_written(self, group: str, uids: set[str]) -> None:
-        """Tells the observers of the new rows that stand in this plan now."""
+        """Tells the observers which new rows, by uid, a plan shows since its last write."""
         self._unwritten.get(group, set()).difference_update(uids)
         for uid in uids:
             starts.reached(self._clock, "plan", uid)

@@ -1,7 +1,7 @@
-"""Answers from the live state of one term: gathers the moment, asks the pure builders, and leaves everything as it was.
+"""The query service: answers `why`, `plan`, `queue`, `status` and `quota` from the live state of one term, and changes nothing.
 
-Nothing holds the loop for long: `status`, `why`, `plan` and `queue` are answered in a thread, one of a kind at a time, by a
-cluster state of the moment at which they were asked; a large quota tree is looked at in slices.
+No answer holds the loop for long: `status`, `why`, `plan` and `queue` are computed in a thread, one of each kind at a time, from a snapshot
+taken when the question arrived; a large quota tree is walked in slices.
 """
 
 from __future__ import annotations
@@ -45,65 +45,68 @@ from lattice_controllers.scheduler.status_rows import StatusCache
 T = TypeVar("T")
 MOST_EXACT: Final = 100
 EXACT_SECONDS: Final = 3.0
-"""So many jobs are solved exactly, in at most so many deterministic seconds of the solver; more are only bounded."""
+"""Up to `MOST_EXACT` jobs are solved exactly, within so many deterministic seconds of the solver; of more only a bound is computed."""
 
 
 class NumberSource(Protocol):
-    """Knows the numbers that people see."""
+    """Knows the numbers that people see; `AllocationCache` is the implementation."""
 
     def shown_number(self, uid: str) -> int | None:
-        """Returns the number that an allocation's status shows; None where it shows none yet. Asked from any thread."""
+        """Returns the number that an allocation's status shows; None where it shows none yet, or the uid is unknown. Thread-safe."""
         ...
 
 
 class StartForecasts(Protocol):
-    """Knows the last forecast, and makes one for work that is not submitted."""
+    """Knows the last forecast, and makes one for work that is not submitted; `Forecasts` is the implementation."""
 
     @property
     def found(self) -> Mapping[str, Expected]:
-        """Returns the expected starts of all pending work by uid."""
+        """Returns the expected starts of all pending work, by uid."""
         ...
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
-        """Returns when work that is not submitted would start, by uid."""
+        """Returns, by uid, when work that is not submitted would start, given the outcomes of a planned cycle."""
         ...
 
 
 class UsageView(Protocol):
-    """Knows what tenants use."""
+    """Knows what tenants use; `CacheUpdater` is the implementation."""
 
     def bursts(self, tenant: str) -> bool:
-        """Returns whether a tenant uses more than its share now."""
+        """Tells whether a tenant uses more than its target share now."""
         ...
 
     def unsettled(self) -> Unsettled:
-        """Returns what is charged that no usage record holds."""
+        """Returns all charges that no usage record holds yet."""
         ...
 
 
 class QuotaView(Protocol):
-    """Knows the quota trees as their objects declare them."""
+    """Knows the quota trees as objects declare them; `Quotas` is the implementation."""
 
     @property
     def bindings(self) -> Bindings:
-        """Returns the work that belongs to each leaf."""
+        """Returns the rules that give each allocation its leaf."""
         ...
 
     def remarks(self) -> Remarks:
-        """Returns what is wrong with the objects that declare groups."""
+        """Returns the faults of the objects that declare groups."""
         ...
 
 
 class OveruseView(Protocol):
-    """Knows which groups use more than they may."""
+    """Knows which groups of the quota trees use more than they may; `Revocations` is the implementation."""
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when, RFC 3339 by name."""
+        """Returns since when each such group, by name, uses more than it may: RFC 3339."""
         ...
 
 
 class QueryService:
-    """The query service of a leader: reads the pending work, the cluster state, and the caches beside them."""
+    """Answers the questions of readers while this process leads, from the pending work, the cluster state, and the caches beside them.
+
+    The answer server asks it on behalf of the gateway; what the reader may see is decided here by his `Reader`, except for `status`.
+    """
 
     def __init__(
         self, clock: Clock, state: ClusterState, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
@@ -127,7 +130,7 @@ class QueryService:
         """One question to the planner, one to a queue, and one for rows at a time: every thread more takes its part of the loop's time."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
-        """Returns why it waits; NotFound when it is not pending."""
+        """Returns why a pending allocation waits; raises NotFound when it is not pending."""
         async with self._turn:
             if uid not in self._pending.candidates:
                 raise explanation.not_pending()
@@ -135,7 +138,11 @@ class QueryService:
             return await _aside(lambda: PlannerQueries(snapshot, reader).why(uid))
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
-        """Returns what would become of these, in this order."""
+        """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
+
+        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected or Denied for a document that cannot be asked
+        about.
+        """
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         async with self._turn:
             snapshot = self._snapshot(asked)
@@ -150,7 +157,7 @@ class QueryService:
         return Plan(schema=PLAN_SCHEMA, at=format_time(snapshot.moment.now), allocations=plans, optimal=bound)
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """Returns the queue of a vcluster; empty: of all."""
+        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries; an empty name: the queues of all vclusters."""
         async with self._reading:
             snapshot, known = self._snapshot(), list(self._vclusters)
             return await _aside(lambda: queues(snapshot, known, reader, limit, vcluster))
@@ -178,11 +185,11 @@ class QueryService:
         raise NotFound("no quota tree was found", reason="QuotaUnknown")
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Returns every gate before an allocation; NotFound when it neither waits nor holds nodes."""
+        """Returns the result of every gate for an allocation; raises NotFound when it neither waits nor holds nodes."""
         return explain_gates(self._situation(), uid, reader)
 
     def _leaves_for(self, reader: Reader) -> frozenset[str]:
-        """Returns the groups of what the reader could submit in the namespaces that he looks at."""
+        """Returns the leaves that the reader's own submissions would belong to, in the namespaces that he asks about."""
         bindings, found = self._quotas.bindings, set[str]()
         for name, tenant in self._tenants.items():
             for namespace in reader.namespaces.intersection(tenant.spec.namespaces or (name,)):
@@ -190,13 +197,15 @@ class QueryService:
         return frozenset(found)
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """Returns what these tenants (none: all, where no user is named) and this user are charged that no usage record holds."""
+        """Returns the charges that no usage record holds yet, of these tenants and of this user; where neither is given, of everybody."""
         found = self._usage.unsettled()
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
 
     def _snapshot(self, asked: Sequence[Candidate] = ()) -> QuerySnapshot:
-        """Returns what the scheduler knows at this moment; `asked` is asked about beside what waits."""
+        """Copies what the scheduler knows at this moment, so that a thread can answer from it; `asked` are candidates that are not
+        submitted.
+        """
         waiting = list(self._pending.candidates.values())
         moment = take_query_snapshot(self._state, waiting, self._clock.now(), asked)
         return QuerySnapshot(
@@ -222,7 +231,7 @@ class QueryService:
         )
 
     def _open_to(self, tenant: str) -> set[str]:
-        """Returns the vclusters that start work of a tenant."""
+        """Returns the names of the open vclusters that admit work of a tenant."""
         return {
             name
             for name, vcluster in self._vclusters.items()
@@ -230,7 +239,10 @@ class QueryService:
         }
 
     def _asked(self, document: dict[str, Any], number: int) -> Candidate:
-        """Returns the candidate that it would be if it were submitted now."""
+        """Makes the candidate that a document would be if it were submitted now; `number` is its place in the question.
+
+        Raises Rejected where it cannot be read, Denied where its namespace is not the tenant's.
+        """
         try:
             given = msgspec.convert({**document, "status": {}}, Allocation)
         except msgspec.ValidationError as error:
@@ -246,7 +258,7 @@ class QueryService:
 
 
 async def _aside(ask: Callable[[], T]) -> T:
-    """Returns the answer of a question that is asked in a thread; where nobody waits for it any more, it still comes to its end first."""
+    """Runs a function in a thread and returns its result; when cancelled, it still waits until the thread is done."""
     answer = asyncio.get_running_loop().run_in_executor(None, ask)
     try:
         return await asyncio.shield(answer)
@@ -256,7 +268,7 @@ async def _aside(ask: Callable[[], T]) -> T:
 
 
 def _bound(context: QueryContext, outcomes: Sequence[Outcome]) -> Bound:
-    """Returns what the solver proves of the cycle that gave these outcomes; Rejected where they are of several vclusters."""
+    """Returns the solver's bound on the value of a planned cycle; raises Rejected where the outcomes are of several vclusters."""
     vclusters = {one.candidate.vcluster for one in outcomes}
     if len(vclusters) != 1:
         raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")

@@ -1,4 +1,4 @@
-"""Publishes where each group of the quota tree stands: in the status of its ElasticQuota, in Koordinator's annotations, as metrics."""
+"""Publishes how each group of the quota tree stands: in the status of its ElasticQuota, in Koordinator's annotations, as metrics."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from lattice_controllers.scheduler.quotas import Quotas
 log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS: Final = 1.0
-"""At least so long between two writes of one object."""
+"""Least time between two writes of one object."""
 AT_ONCE: Final = 16
 LOOKING: Final = 10
-"""Of so many seconds one is spent on publishing at most."""
+"""Publishing takes at most one second in this many."""
 A_SLICE: Final = 64
-"""So many groups are looked at before the loop goes on."""
+"""Groups that are looked at before the loop runs other tasks."""
 MANAGER: Final = "lattice-scheduler"
 _SOUND: Final = ("", "")
 
 
 class OveruseView(Protocol):
-    """Knows which groups use more than they may."""
+    """Knows which groups of the quota trees use more than they may; `Revocations` is the implementation."""
 
     @property
     def over(self) -> Mapping[str, Overuse]:
-        """Returns the overuse by name of the group, as of the last sample."""
+        """Returns the overuse of each such group, by its name, as of the last sample."""
         ...
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when groups use more than they may: RFC 3339 by name."""
+        """Returns since when each such group, by name, uses more than it may: RFC 3339."""
         ...
 
 
 class QuotaStatus:
-    """The one writer of the status of groups."""
+    """The one writer of the status of ElasticQuotas and of the annotations of Koordinator's quotas."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, state: ClusterState, quotas: Quotas, overuse: OveruseView, ledger: LedgerAccess,
@@ -66,11 +66,11 @@ class QuotaStatus:
         self._overuse = overuse
         self._ledger = ledger
         self._written: dict[Origin, Patch] = {}
-        """What Koordinator's objects were made to say: where they have no place for a part of it, it is not written again."""
+        """The last patch of each Koordinator quota: a part that its kind has no field for would else be written again and again."""
         self._measured: set[tuple[str, str, str]] = set()
 
     async def run(self) -> None:
-        """Publishes until cancelled; with very many groups more rarely, so that looking at them stays a small part of the time."""
+        """Publishes until cancelled, each second; with very many groups less often, so that it takes a tenth of the time at most."""
         took = 0.0
         while True:
             await self._clock.sleep(max(PUBLISH_SECONDS, took * LOOKING))
@@ -81,7 +81,7 @@ class QuotaStatus:
             took = self._clock.monotonic() - began
 
     async def publish(self) -> None:
-        """Writes what has changed, each object at most once."""
+        """Writes each object whose published part has changed, once."""
         quota_usage, faults = self._state.quota_usage, dict(self._quotas.faults())
         news: dict[Origin, News] = {}
         if quota_usage is not None:
@@ -116,14 +116,17 @@ class QuotaStatus:
         )
 
     def _scarce(self, forest: Forest, name: str, level: frozenset[str]) -> Container[str]:
-        """Returns the resources whose mins on the way to a group cannot all be met: on the first level, or below one that promises more."""
+        """Returns the resources of which the guaranteed minimum of a group cannot be met now.
+
+        `level` are those scarce on the first level of its tree; all of its resources, where an ancestor's children are promised too much.
+        """
         breaches = self._quotas.layout.breaches
         if breaches and any(breaches.get(above, _SOUND)[0] == "MinSumAboveParent" for above in forest.path(name)[1:]):
             return forest.standing(name).min
         return level
 
     def _writes(self, news: Mapping[Origin, News]) -> Iterator[tuple[Origin, Patch]]:
-        """Returns the patches that are needed."""
+        """Yields the patches of all objects that do not show their news yet."""
         now = format_time(self._clock.now())
         for view in list(self._quotas.ours.objects.values()):
             origin = (OURS, "", view.metadata.name)
@@ -161,7 +164,7 @@ class QuotaStatus:
                 self._metrics.quota[what].labels(*labels).set(amounts.get(resource, 0))
 
     def _forget_gone(self) -> None:
-        """Removes the metrics of groups that are declared no more."""
+        """Removes the metrics of groups that no object declares any more."""
         groups = self._quotas.layout.groups
         for labels in [labels for labels in self._measured if labels[0] not in groups or labels[2] not in groups[labels[0]].max]:
             self._measured.discard(labels)

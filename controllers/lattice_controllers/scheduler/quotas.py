@@ -1,4 +1,4 @@
-"""The quota trees of the running scheduler: declared by objects, planted in the cluster state, given the capacity of the nodes."""
+"""The quota trees of the running scheduler: read from the objects that declare them, put into the cluster state with their capacity."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ from lattice.views.cluster import Config, QuotaTreeOptions
 log = logging.getLogger(__name__)
 
 ABSENT_SECONDS: Final = 30.0
-"""How often it is looked whether kinds that the cluster does not have are there."""
+"""Time between two checks whether Koordinator's kinds, absent so far, have been installed."""
 FOREIGN: Final[tuple[tuple[Resource, Any], ...]] = ((KOORDINATOR_QUOTAS, KoordinatorQuota), (KOORDINATOR_PROFILES, KoordinatorProfile))
 _ALL_DEFAULT: Final = Shares({}, {}, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """Outcome of bringing the quota trees up to date."""
+    """The outcome of bringing the quota trees up to date before a cycle."""
 
     due: float | None
     """When time alone changes the trees next, seconds since the epoch; None: never."""
     rebound: bool
-    """Whether work may belong to other groups now, or to other nodes."""
+    """True where allocations may belong to other leaves now, or their trees divide other nodes."""
 
 
 class Quotas:
-    """The quota trees; sets `cycle_due` when a cycle may find more."""
+    """The quota trees of one term, from ElasticQuotas and Koordinator's quotas and profiles; sets
+    `cycle_due` when a cycle may find more.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, state: ClusterState, *, nodes: Mapping[str, Node], config: LastKnown[Config],
@@ -76,12 +78,12 @@ class Quotas:
     # -- what informers tell ------------------------------------------------------------------------
 
     async def load(self) -> list[Informer[Any]]:
-        """Finds out which of Koordinator's kinds the cluster has; returns their informers."""
+        """Finds out which of Koordinator's kinds the cluster has; returns an informer for each of them."""
         await asyncio.gather(*(self._find(resource, kind) for resource, kind in FOREIGN))
         return list(self._foreign.values())
 
     async def run(self) -> None:
-        """Follows Koordinator's kinds that appear later."""
+        """Follows those of Koordinator's kinds that are installed later; ends once all are followed."""
         async with asyncio.TaskGroup() as group:
             while self._absent:
                 await self._clock.sleep(ABSENT_SECONDS)
@@ -91,7 +93,7 @@ class Quotas:
                         group.create_task(found.run())
 
     async def _find(self, resource: Resource, kind: Any) -> Informer[Any] | None:
-        """Returns the informer of a kind, where the cluster has it and lets it be read."""
+        """Returns a new informer of a kind; None where the cluster does not have it, or does not let it be read."""
         try:
             await self._cluster.list(resource)
         except NotFound:
@@ -105,32 +107,32 @@ class Quotas:
         return found
 
     def _on_change(self, change: Change[Any]) -> None:
-        """Takes in a changed object; parts that Lattice publishes in it declare nothing."""
+        """Handles a changed object that declares groups; a change of what Lattice itself publishes in it is ignored."""
         if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
             self.changed()
 
     def changed(self) -> None:
-        """Puts changed groups and profiles in force from the next cycle on."""
+        """Has the trees declared anew before the next cycle."""
         self._dirty = True
         if self.working:
             self._cycle_due.set()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """Has the nodes shared out anew where trees may select a changed node now, or no longer."""
+        """Has the nodes divided among the trees anew, where a changed node may be selected by another tree now."""
         if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
             self._traits_news = -1
             if self.working:
                 self._cycle_due.set()
 
     def started(self) -> None:
-        """Begins to work: everything has been read once."""
+        """Begins to work: the informers have listed everything."""
         self.working = True
         self._dirty = True
 
     # -- before a cycle -----------------------------------------------------------------------------
 
     def refresh_for_cycle(self, now: float) -> Refreshed:
-        """Brings trees and capacity up to date."""
+        """Brings the trees in the cluster state, and their capacity, up to date with objects, options and nodes."""
         options, declared = self._config_options(), False
         if self._dirty or options != self._options:
             self._dirty, self._options = False, options
@@ -148,7 +150,7 @@ class Quotas:
         return Refreshed(news.due, declared or moved)
 
     def _declare(self, options: QuotaTreeOptions) -> bool:
-        """Plants what the objects declare; returns whether there is, or was, any group."""
+        """Puts the trees that the objects declare into the cluster state; returns whether there is, or was, any group."""
         before, state = self.layout, self._state
         self.layout = self._laid_out(options)
         if not self.layout.groups:
@@ -171,7 +173,7 @@ class Quotas:
         return bool(before.groups or self.layout.groups)
 
     def _laid_out(self, options: QuotaTreeOptions) -> Layout:
-        """Returns what the objects declare; by the last good options where these do not read (the webhook was away)."""
+        """Returns the layout that the objects declare; where the options do not read, by the last good ones."""
         given = self.ours.objects.values(), self.quotas().values(), self._profiles().values()
         try:
             found = layout(*given, options)
@@ -182,7 +184,7 @@ class Quotas:
         return found
 
     def _share_nodes(self) -> bool:
-        """Gives each node to its tree; returns whether any was moved."""
+        """Divides the nodes among the trees that select some; returns whether any node changed its tree."""
         node_cache = self._state.node_cache
         if not self.layout.selections:
             moved, self.shares = bool(self._masks), _ALL_DEFAULT
@@ -216,18 +218,18 @@ class Quotas:
 
     @property
     def bindings(self) -> Bindings:
-        """Returns the work that belongs to each leaf."""
+        """Returns the rules that give each allocation its leaf."""
         return self.layout.bindings
 
     def leaf(self, allocation: Allocation) -> str:
-        """Returns the leaf of an allocation; empty where no group is declared."""
+        """Returns the name of the leaf that an allocation belongs to; empty where no group is declared."""
         if not self.layout.groups:
             return ""
         spec, meta = allocation.spec, allocation.metadata
         return self.layout.bindings.leaf(spec.quota, meta.labels.get(NAME_LABEL, ""), spec.tenant, spec.vcluster, meta.namespace)
 
     def within(self, leaf: str) -> int | None:
-        """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
+        """Returns the nodes that the tree of a leaf divides, as a bit set of indices; None: it divides all nodes."""
         quota_usage = self._state.quota_usage
         if quota_usage is None or not self._masks:
             return None
@@ -235,22 +237,26 @@ class Quotas:
         return self._masks.get(tree) if tree != DEFAULT_TREE else None
 
     def quotas(self) -> Mapping[str, KoordinatorQuota]:
-        """Returns Koordinator's quotas by namespace/name."""
+        """Returns Koordinator's quotas by namespace/name; empty where the cluster has no such kind."""
         informer = self._foreign.get(KOORDINATOR_QUOTAS.name)
         return informer.objects if informer is not None else {}
 
     def over_since(self) -> dict[str, str]:
-        """Returns since when groups use more than they may, as it was published last: RFC 3339 by name."""
+        """Returns since when each group, by name, uses more than it may, as its status shows it: RFC 3339."""
         return {name: since for name, quota in self.ours.objects.items() if (since := quota.status.over_since) is not None}
 
     def seen(self, written: ElasticQuota) -> None:
-        """Keeps an object as the server has it after a write, newer than what the informer has told."""
+        """Keeps an ElasticQuota as a write has returned it, unless the informer has a newer one."""
         known = self.ours.objects.get(written.metadata.name)
         if known is not None and int(known.metadata.resource_version) < int(written.metadata.resource_version):
             self.ours.objects[written.metadata.name] = written
 
     def faults(self) -> Iterator[tuple[Origin, tuple[str, str]]]:
-        """Yields the faults of objects that declare groups, the gravest last: breaches of rules, no part, others' nodes."""
+        """Yields (object, (reason, sentence)) for each fault of an object that declares groups; the later of two for one object is the
+        graver.
+
+        First breached rules of the tree, then objects that were left out of it, then trees that select no node or another tree's nodes.
+        """
         for name, breach in self.layout.breaches.items():
             yield self._origin(name), breach
         yield from self.layout.faults.items()
@@ -261,7 +267,7 @@ class Quotas:
             yield self._origin(name), ("NodesShared", f"nodes that its tree selects are divided by trees declared earlier: {others}")
 
     def remarks(self) -> Remarks:
-        """Returns the faults for those who look at the trees: by group, and the objects that take no part."""
+        """Returns the faults for readers of the quota trees: those of groups by name, and the objects that were left out."""
         faults, left_out = dict(self.faults()), self.layout.faults
         named = {name: faults[origin] for name in self.layout.groups if (origin := self._origin(name)) in faults}
         lost = tuple(
@@ -279,7 +285,7 @@ class Quotas:
 
 
 def _declares(view: Any) -> tuple[object, ...]:
-    """Returns the part of an object that declares something."""
+    """Returns the parts of an object that declare a group: everything except the annotations that Lattice publishes in it."""
     meta = view.metadata
     notes = {name: text for name, text in meta.annotations.items() if name not in PUBLISHED}
     return meta.uid, view.spec, meta.labels, notes

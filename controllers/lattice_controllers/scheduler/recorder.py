@@ -1,7 +1,7 @@
-"""Records what cycles read and decide: looked at between two steps of the loop, encoded and written in a thread.
+"""The recorder: keeps what cycles read and decided, in a cycle log on disk. Snapshots are taken on the loop, encoded in a thread.
 
-Recording never stops a cycle: what it cannot keep up with is left out and counted, and where it cannot write it turns itself off,
-says so, and tries again later.
+Recording never stops a cycle: a cycle for which the disk is too slow is left out and counted; after a failed write, recording is off for
+five minutes and the log says why.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 log = logging.getLogger(__name__)
 
 WHOLE_EVERY: Final = 256
-"""Turns between two whole moments: so many are read to find one."""
+"""Turns between two whole snapshots; a reader of one turn decodes so many at most."""
 MOST_WAITING: Final = 32
-"""Turns that wait to be written; while there are more, cycles are left out."""
+"""Turns that may wait to be written; while there are more, new cycles are left out."""
 AGAIN_SECONDS: Final = 300.0
-"""After a failure to write."""
+"""Time without recording after a failed write."""
 TRIM_SECONDS: Final = 60.0
 DEFAULT_SIZE, DEFAULT_AGE = 256 << 20, 7 * 86400.0
 
@@ -53,7 +53,7 @@ Remember = Callable[[Sequence[Outcome]], None]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The limits of the records that are kept, in bytes and seconds."""
+    """The effect of the recording options: whether cycles are recorded, how many bytes of records are kept, and for how many seconds."""
 
     enabled: bool
     size: int
@@ -61,7 +61,7 @@ class Allowed:
 
 
 class Recorder:
-    """The recorder of one term; the options are those of the LatticeConfig."""
+    """The recorder of one term, by the recording options of the LatticeConfig; it serves the recorded cycles to readers, too."""
 
     def __init__(
         self, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, folder: Path, *,
@@ -77,7 +77,7 @@ class Recorder:
         self._given: RecordingOptions | None = None
         self._allowed = Allowed(enabled=False, size=DEFAULT_SIZE, age=DEFAULT_AGE)
         self._before: int | None = None
-        """The last cycle that was recorded before this term; None: not known yet."""
+        """The number of the last cycle that was recorded before this term; None: the folder has not been read yet."""
         self._skipped = 0
         self._failed_until = 0.0
         self._waiting: list[tuple[Snapshot, Sequence[Outcome]]] = []
@@ -85,7 +85,10 @@ class Recorder:
         self._writing = _Writing(folder)
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
-        """Takes in what this cycle of a vcluster is about to read; the answer takes what it decided."""
+        """Takes a snapshot of what a vcluster's cycle is about to read; returns a function that records it with the outcomes.
+
+        Where the cycle is not recorded, that function ignores them.
+        """
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget
         number = self._before + cycle
@@ -102,7 +105,7 @@ class Recorder:
         return lambda outcomes: self._remember(found[0], outcomes)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
+        """Writes recorded cycles to disk, and removes old ones, until cancelled."""
         try:
             self._before = await asyncio.to_thread(CycleFolder(self._folder).last)
         except LatticeError as error:
@@ -119,11 +122,11 @@ class Recorder:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     async def cycles(self) -> Cycles:
-        """Returns what is recorded."""
+        """Returns which cycles are recorded."""
         return await asyncio.to_thread(self._asked(CycleFolder(self._folder).cycles))
 
     async def cycle(self, number: int) -> CycleLog:
-        """Returns the log of one cycle, or of the last (0)."""
+        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are."""
         return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).cycle(number)))
 
     def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
@@ -143,7 +146,7 @@ class Recorder:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Allowed:
-        """Reads the options as they are now; returns what may be kept."""
+        """Reads the recording options if they changed; returns what they allow."""
         options = options_of(self._config.object)
         if options is not self._given:
             self._given = options
@@ -160,7 +163,9 @@ class Recorder:
         self._some.set()
 
     async def _write(self) -> None:
-        """Writes whole cycles, as soon as their last vcluster has had its turn: the loop does not pause in between."""
+        """Writes turns as they are recorded, until cancelled; a cycle's turns all come before this
+        task runs, so cycles are written whole.
+        """
         while True:
             await self._some.wait()
             self._some.clear()
@@ -185,7 +190,7 @@ class Recorder:
             self._metrics.recorded.labels("written").inc(_cycles(turns))
 
     async def _trim(self) -> None:
-        """Removes what is too old, also while nothing is recorded."""
+        """Removes records beyond the allowed size and age each minute, even while nothing is recorded."""
         while True:
             allowed = self._follow()
             try:
@@ -196,24 +201,24 @@ class Recorder:
             await self._clock.sleep(TRIM_SECONDS)
 
     def _fail(self, message: str) -> None:
-        """Turns recording off for a while, and says why."""
+        """Turns recording off for `AGAIN_SECONDS`, and logs the reason."""
         self._failed_until = self._clock.monotonic() + AGAIN_SECONDS
         self._metrics.recording.set(0)
         event(log, "RecordingFailed", logging.WARNING, folder=str(self._folder), message=message, again_seconds=AGAIN_SECONDS)
 
 
 class _Writing:
-    """The state that the writing thread owns; one call at a time."""
+    """The files and the encoder of the recorder, used by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._files = CycleWriter(folder)
         self._chronicler = CycleEncoder(__version__)
         self._since = 0
-        """Turns since the last whole moment."""
+        """Turns since the last whole snapshot."""
         self._turn = threading.Lock()
 
     def write(self, turns: Turns, allowed: Allowed, now: float) -> int:
-        """Appends these cycles; returns the bytes of all that is kept then."""
+        """Appends these turns to the cycle log; returns the bytes of all records then."""
         total = 0
         with self._turn:
             try:
@@ -227,12 +232,12 @@ class _Writing:
         return total
 
     def trim(self, allowed: Allowed, now: float) -> int:
-        """Removes what is too much or too old."""
+        """Removes records beyond the allowed size and age; returns the bytes that are left."""
         with self._turn:
             return self._files.trim(allowed.size, now, allowed.age)
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the open file of the cycle log."""
         with self._turn:
             self._files.close()
 
@@ -251,7 +256,7 @@ def _cycles(turns: Turns) -> int:
 
 
 def options_of(config: Config | None) -> RecordingOptions:
-    """Returns what the LatticeConfig says of recording."""
+    """Returns the recording options of the LatticeConfig; off where there is none."""
     return config.spec.scheduling.recording if config is not None else _OFF
 
 
@@ -259,5 +264,5 @@ _OFF: Final = RecordingOptions()
 
 
 def _forget(outcomes: Sequence[Outcome]) -> None:
-    """Records nothing."""
+    """Ignores the outcomes of a turn that is not recorded."""
     del outcomes

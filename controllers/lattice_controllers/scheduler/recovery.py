@@ -1,15 +1,17 @@
-"""A ledger that went back (etcd restored from an older snapshot) or that is gone, and its recovery.
+"""Detects a ledger that went back (etcd restored from an older snapshot) or that is gone, and recovers it from the nodes' journals.
 
-Each node's report carries the highest seq that it has seen, with epoch and term. One that this ledger has never had: the leader
-commits and projects nothing, and reads the ledger. When another scheduler has taken it meanwhile, the report is of that one's plans,
-and this term ends; else the leader says `LedgerWentBack` in the annotation `lattice.dev/condition`. `lattice admin ledger recover`
-sets the annotation `lattice.dev/recover`. The leader then asks every node for its history (`histories`) and waits for those that
-are not Down, the restored states of nodes apart; unknown ones have as long to register. It writes ends and attempts into the
-allocations, then one commit: what really runs, and seq, epoch and numbers above all that was seen. Each step may be done again: a
-leader that dies in it is followed by one that goes on. Nothing is killed before the commit.
+Each node's report carries the highest seq that the node has seen, with its epoch and term. When a report names a seq that this ledger never
+had, the leader commits and projects nothing more, and reads the stored ledger. If another scheduler has taken that meanwhile, the report is
+of the other's plans, and this term ends; else the leader writes `LedgerWentBack` into the annotation `lattice.dev/condition`.
 
-Work that waited and that no node knows is held (`RecoveryUncertain`) while a node cannot be asked, or has forgotten; `recover
---accept` ends that.
+`lattice admin ledger recover` sets the annotation `lattice.dev/recover`. The leader then asks every node for its journal (`histories`) and
+waits for all nodes that are not Down; node states restored from the snapshot do not count, and nodes without an object have one Down period
+to register. It writes the ends and attempts found into the Allocations, then one commit: the work that really runs, and seq, epoch and
+numbers above all that were seen. Each step may be repeated, so that the next leader goes on where one dies. Nothing is stopped before the
+commit.
+
+Pending work that no node knows is held (`RecoveryUncertain`) while a node cannot be asked, or has lost its journal; `recover --accept` ends
+that.
 """
 
 from __future__ import annotations
@@ -49,54 +51,59 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 UNCERTAIN_SECONDS = 3.0
-"""Between two looks whether nodes that were away have come back, or somebody accepts what is lost."""
+"""Time between two checks whether nodes that were away are back, or an operator accepts what cannot be known."""
 SEQ_MARGIN, EPOCH_MARGIN, NUMBER_MARGIN = 1_000_000, 1000, 1000
-"""How far a recovery goes beyond what was seen: nodes that are away may have seen more."""
+"""How far a recovery sets seq, epoch and numbers above the highest seen: nodes that are away may have seen higher ones."""
 MOST_AHEAD, MOST_EPOCHS_AHEAD, MOST_NUMBERS_AHEAD = 10**12, 10**9, 10**8
-"""How far beyond this ledger's own a node's seq, epoch and numbers are believed: more than centuries of work come to."""
+"""A report further ahead of this ledger's seq, epoch or numbers than this is not believed: centuries of work come to less."""
 WITNESSES = 8
-"""So many of the nodes that have seen another ledger are named."""
+"""How many of the nodes that have seen another ledger the condition names."""
 WENT_BACK = "LedgerWentBack"
 UNCERTAIN = "RecoveryUncertain"
 THIS_PROCESS = "(this scheduler)"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A recovery that is under way, as the annotation `lattice.dev/recovery` keeps it for the next leader.
+    """A recovery that is under way; the annotation `lattice.dev/recovery` keeps it, so that the next leader goes on with it.
 
-    `since` and `written` as in `restored_at`; `recoveries` of the ledger before it; `gone`: the Ledger itself is, nothing else.
+    `since`: the last seq that the restored ledger and the one that nodes have seen share; `written`: when that was written, seconds since
+    the epoch (0: unknown). `recoveries`: the ledger's count of recoveries before this one; a higher count in the ledger means that this one
+    is done. `gone`: the Ledger object alone was lost, while plans and Allocations are those of before.
     """
 
     id: str
     recoveries: int
     before: float
-    """Allocations made before this (seconds since the epoch) were restored."""
+    """Allocations created before this, seconds since the epoch, were restored with etcd."""
     since: int = 0
     written: int = 0
     gone: bool = False
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """The reason for holding restored work that no node knows, as the annotation `lattice.dev/uncertain` keeps it."""
+    """The reason why restored pending work that no node knows is held; the annotation `lattice.dev/uncertain` keeps it for the next leader.
+
+    `id`, `since` and `written` are those of the recovery (`Begun`); `away` names the nodes that have not been asked yet.
+    """
 
     id: str
     before: float
-    """Allocations made before this (seconds since the epoch) are held while they wait."""
+    """Allocations created before this, seconds since the epoch, are held while they wait."""
     since: int = 0
     written: int = 0
     away: tuple[str, ...] = ()
     forgotten: str = ""
-    """What nobody can tell any more, as a clause."""
+    """What no node can tell any more because its journal is lost, as a clause; empty: nothing."""
 
     @property
     def sentence(self) -> str:
-        """Returns the clause that names what is doubtful."""
+        """Returns what is doubtful as a clause: nodes that cannot be asked, journals that are lost; empty: nothing any more."""
         reasons = [f"{len(self.away)} nodes cannot be asked ({fold_nodes(sorted(self.away)[:8])})"] if self.away else []
         return "; ".join([*reasons, *([self.forgotten] if self.forgotten else [])])
 
 
 class HeldWork(Protocol):
-    """The allocations of which a recovery holds some back."""
+    """The reconciler of allocations, as a recovery uses it: pending work that was held must be looked at again."""
 
     @property
     def objects(self) -> Mapping[str, Allocation]:
@@ -104,12 +111,12 @@ class HeldWork(Protocol):
         ...
 
     def requeue_pending(self) -> None:
-        """Has all that waits looked at again: what was held may go on."""
+        """Enqueues every pending allocation to be reconciled: what was held may go on."""
         ...
 
 
 def node_options(config: LastKnown[Config]) -> NodeOptions:
-    """Returns what the LatticeConfig says of nodes; the defaults where it has never been seen."""
+    """Returns the node options of the LatticeConfig; the defaults where none has ever been seen."""
     return config.object.spec.nodes if config.object is not None else NodeOptions()
 
 
@@ -118,9 +125,9 @@ def _fenced(node: Node) -> bool:
 
 
 class Recovery:
-    """Watches for reports from another ledger, stops the committer, and recovers when told to.
+    """Finds out from reports that the ledger went back, pauses the committer, and recovers the ledger when operators ask for it.
 
-    `sent` is the highest seq that this term has put into each plan, by name.
+    `sent` is the highest seq that this term has put into each plan, by name: a report of it is no sign of another ledger.
     """
 
     def __init__(
@@ -147,7 +154,10 @@ class Recovery:
         self._warned: set[tuple[str, str, int]] = set()
 
     async def resume(self) -> None:
-        """Reads what the leader before has left: a recovery under way, and why work is held; and whose word counts for nothing."""
+        """Reads what the leader before left in the Ledger's annotations: a recovery under way, and the doubt for which work is held.
+
+        Pauses the committer where the ledger is known to have gone back. Reads, too, which nodes are fenced: their reports do not count.
+        """
         nodes = (await self._cluster.list(NODES, type=Node)).items
         self._fenced = frozenset(node.metadata.name for node in nodes if _fenced(node))
         found = (await self._cluster.get(LEDGERS, NAME, type=Ledger)).metadata.annotations
@@ -165,14 +175,17 @@ class Recovery:
             self.committer.paused = WENT_BACK  # before any node has said so to this leader
 
     def recall(self, written: NodeReport | None) -> None:
-        """Counts the last write of an earlier term of this process as a report: nodes that have seen it may be away."""
+        """Treats the last commit of an earlier term of this process as a report: the nodes that have seen it may be away. None: no such
+        term.
+        """
         if written is not None:
             self.heard(THIS_PROCESS, written)
 
     def heard(self, node: str, report: NodeReport) -> None:
-        """Takes in the last seq that a node has seen; one that this ledger never had means that the ledger went back.
+        """Reads a node's report: a seq that this ledger never had means that the ledger went back, and pauses the committer.
 
-        A node that operators have fenced is not believed: its key may be somebody else's.
+        A report of a node that operators have fenced is ignored, since somebody else may have its key; so is one that is impossibly far
+        ahead.
         """
         committer = self.committer
         head = committer.book.head
@@ -196,7 +209,7 @@ class Recovery:
             )  # fmt: skip
 
     def _sent_to(self, node: str) -> int:
-        """Returns the highest seq that this term has put into the plan of a node."""
+        """Returns the highest seq that this term has put into a node's plan; 0 where it wrote none."""
         index = self._nodes.indices.get(node)
         return self._sent.get(plan_name(index), 0) if index is not None else 0
 
@@ -205,16 +218,16 @@ class Recovery:
         return name in self._fenced if node is None else _fenced(node)
 
     def held(self, allocation: Allocation) -> str:
-        """Returns why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
+        """Returns the sentence that says why a pending allocation is held after a restore of etcd; empty: it may be placed."""
         doubt = self.doubt
         if doubt is None or not uncertain(allocation, doubt.before):
             return ""
         return f"etcd was restored, and it may have run unseen: {doubt.sentence}; operators: `lattice admin ledger recover --accept`"
 
     async def run(self, work: HeldWork) -> None:
-        """Recovers when it is needed and asked for; raises Stale then, since everything else in memory is of the old ledger.
+        """Recovers the ledger when that is needed and asked for, and then raises Stale: everything in memory is of the old ledger.
 
-        Raises Deposed when the later ledger is another scheduler's.
+        Raises Deposed when the other ledger is another scheduler's.
         """
         await self._tidy()
         while True:
@@ -232,7 +245,7 @@ class Recovery:
                 event(log, "Recovery has to wait", reason=error.reason, message=error.message)
 
     async def _resolve_doubt(self, work: HeldWork) -> None:
-        """Looks whether what is doubtful can be told now; what was held is looked at again when the doubt has changed."""
+        """Hears nodes that have come back; has pending work looked at again where the doubt has changed by that."""
         before = self.doubt
         try:
             await self._doubtful(dict(work.objects))
@@ -243,7 +256,9 @@ class Recovery:
     # -- a ledger that went back --------------------------------------------------------------------
 
     async def _paused(self, allocations: Mapping[str, Allocation]) -> None:
-        """Says what is wrong; once somebody wants it, asks the nodes, and recovers when all have answered."""
+        """Shows the condition of a ledger that went back; once operators ask for it, asks the
+        nodes, and recovers when all have answered.
+        """
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
             raise Deposed("another scheduler has taken the ledger, and nodes have its plans", reason="Deposed")
@@ -264,7 +279,10 @@ class Recovery:
             await self._recover(begun, answers, allocations, accepted=wish.startswith(LEDGER_ACCEPT))
 
     async def _say(self, ledger: Ledger, missing: list[str]) -> None:
-        """Keeps the condition current. A wish from before anything was wrong does not count: it goes."""
+        """Keeps the Ledger's condition annotation current; `missing` names the nodes whose answer is waited for.
+
+        A request to recover that was set before anything was wrong is removed with the first condition.
+        """
         annotations = ledger.metadata.annotations
         seen = f"nodes have seen seq {self.highest}{self._witnesses()}"
         said = f"{WENT_BACK}: {seen}; restore etcd rightly, then `lattice admin ledger recover`"
@@ -281,13 +299,13 @@ class Recovery:
             event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=self.committer.book.head.seq)
 
     def _witnesses(self) -> str:
-        """Returns who has seen it, for operators: one node alone may lie."""
+        """Returns the names of the nodes that have seen another ledger, for the condition; a single one may lie."""
         names = sorted(self._reports)
         more = f" and {len(names) - WITNESSES} more" if len(names) > WITNESSES else ""
         return f" ({fold_nodes(names[:WITNESSES])}{more})" if names else ""
 
     async def _begin(self) -> Begun:
-        """Returns the recovery under way, or a new one; what it is called is kept before any node is asked."""
+        """Returns the recovery under way, or begins one, whose id is stored in an annotation before any node is asked."""
         recoveries = self.committer.book.head.recoveries
         if self.begun is not None and self.begun.recoveries == recoveries:
             return self.begun
@@ -297,9 +315,9 @@ class Recovery:
         return self.begun
 
     def _missing(self, answers: Mapping[str, NodeHistoryAnswer]) -> list[str]:
-        """Returns nodes whose answer is waited for: those that this leader has seen alive, and for one Down period every other.
+        """Returns the nodes whose answer must still be waited for: those seen alive under this leader, and for one Down period all others.
 
-        Whoever does not know a node has not restored it: unknown ones have as long to register. Restored states count for nothing.
+        Nodes that are not registered have that period to do so; node states that were restored with etcd do not count.
         """
         missing = sorted(name for name in self._alive() if name not in answers)
         if missing:
@@ -310,7 +328,7 @@ class Recovery:
         return []
 
     def _alive(self) -> list[str]:
-        """Returns nodes that have renewed their Lease under this leader, and have not been found Down since."""
+        """Returns the nodes that have renewed their Lease under this leader and are not Down by a heartbeat of that time."""
         nodes, reports = self._nodes.nodes, self._nodes.reports
         return [
             name for name in self._nodes.seen
@@ -361,7 +379,7 @@ class Recovery:
         return Present(allocations, rows, nodes.indices, seq, nodes.gpus, tuple(orders))
 
     def _warn(self, restored: Restored) -> None:
-        """Says once what does not count, and where nodes contradict each other: a node's key may be in wrong hands."""
+        """Logs, once each, rows that do not count because the attempt was not the node's, and rows in which nodes contradict each other."""
         for one in restored.foreign:
             if (one.node, one.uid, one.attempt) not in self._warned:
                 self._warned.add((one.node, one.uid, one.attempt))
@@ -396,7 +414,7 @@ class Recovery:
     # -- afterwards ---------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        """Takes the question of a finished recovery back from nodes, but not from those that were away."""
+        """Removes what a finished recovery left: its annotations, and its question to nodes, except to those that still owe an answer."""
         if self.committer.paused:
             return
         begun, head = self.begun, self.committer.book.head
@@ -407,7 +425,7 @@ class Recovery:
         await self._histories.close([node for name, node in self._nodes.nodes.items() if name not in away and node.status.recovery])
 
     async def _doubtful(self, allocations: Mapping[str, Allocation]) -> None:
-        """Hears nodes that come back; lets held work go on once nothing is doubtful, or somebody accepts it."""
+        """Asks nodes that have come back, and takes their answers in; drops the doubt once nothing is doubtful, or operators accept it."""
         doubt = self.doubt
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if doubt is None:
@@ -430,7 +448,7 @@ class Recovery:
             await self._settle(after if after.sentence else None)
 
     async def _hear_late(self, doubt: Doubt, late: Mapping[str, NodeHistoryAnswer], allocations: Mapping[str, Allocation]) -> None:
-        """Enters what nodes that were away have journaled: ends into allocations, running work into the ledger."""
+        """Enters the journals of nodes that were away: ends into the Allocations, running work into the ledger."""
         now = self._clock.now()
         told = Answers({node: answer.rows for node, answer in late.items()}, written=now, now=now)
         uids = {row.uid for rows in told.rows.values() for row in rows}
@@ -444,7 +462,7 @@ class Recovery:
         await self._histories.close([node for name in late if (node := self._nodes.nodes.get(name)) is not None])
 
     async def _settle(self, doubt: Doubt | None) -> None:
-        """Keeps what is doubtful still; None: nothing."""
+        """Stores what is still doubtful in the Ledger's annotations; None: nothing is, and they are removed."""
         said = (
             f"{UNCERTAIN}: {doubt.sentence}; restored work that no node knows is held: `lattice admin ledger recover --accept`"
             if doubt

@@ -1,4 +1,4 @@
-"""Reservations as the scheduler knows them: their windows for the cycle, and the one writer of their status."""
+"""Reservations as the scheduler knows them: keeps their windows for cycles, and is the one writer of their status."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from lattice_controllers.scheduler.committer import LedgerAccess
 log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 1.0
-"""How late the number of allocations in a status may be: a thousand submissions are one write."""
+"""How late the number of allocations in a status may be, so that a thousand submissions cost one write."""
 
 
 class Reservations:
-    """Keeps every reservation's booking; sets `cycle_due` when windows have changed.
+    """Keeps what every Reservation comes to (its booking: state, nodes, windows), and writes its status.
 
-    Told by the scheduler: `on_reservation` and `on_allocation` by informers, `node_changed` once the machine shows the
-    change, `started` when everything has been read.
+    Informers call `on_reservation` and `on_allocation`; `node_changed` is called once the node cache shows the change, `started` once
+    everything has been listed. Sets `cycle_due` when windows have changed.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, node_cache: NodeCache, ledger: LedgerAccess, cycle_due: asyncio.Event) -> None:
@@ -61,7 +61,7 @@ class Reservations:
     # -- what informers tell ------------------------------------------------------------------------
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """Takes in a changed Reservation."""
+        """Handles a changed Reservation: books all anew if its spec changed, else looks at its status."""
         before, after = change.old, change.new
         if after is None:
             self.objects.pop(change.key, None)
@@ -75,12 +75,12 @@ class Reservations:
             self.queue.add(change.key)
 
     def started(self) -> None:
-        """Begins to choose nodes and to write statuses: nodes, rows and reservations have been read."""
+        """Begins to book nodes and to write statuses: nodes, rows and reservations have been listed."""
         self.synced = True
         self._again()
 
     def node_changed(self, name: str) -> None:
-        """Books anew where a changed node bears on reservations."""
+        """Books all reservations anew where the changed node may have come into, or gone out of, one of them."""
         index = self._node_cache.by_name.get(name)
         facts = self._node_cache.nodes.get(index) if index is not None else None
         before = self._nodes.pop(name, None)
@@ -90,7 +90,7 @@ class Reservations:
             self._again()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts an allocation that has begun or ceased to ask for a reservation."""
+        """Counts an allocation for the Reservation that it names, until it has ended."""
         one = change.new or change.old
         if one is None:
             return
@@ -115,17 +115,17 @@ class Reservations:
     # -- what the cycle asks ------------------------------------------------------------------------
 
     def windows(self, now: float) -> tuple[ReservationWindow, ...]:
-        """Returns the open and next windows of every reservation; the same object until something changes."""
+        """Returns the open and next windows of all reservations; the very same tuple until they change."""
         self.bookings(now)
         return self._windows
 
     def wake(self, now: float) -> float | None:
-        """Returns when a window begins or ends next, seconds since the epoch; None: never."""
+        """Returns when the next window begins or ends, seconds since the epoch; None: none will, as things stand."""
         self.bookings(now)
         return None if self._valid_until == float("inf") else self._valid_until
 
     def bookings(self, now: float) -> dict[str, Booking]:
-        """Returns what each reservation comes to now, by name; nothing before everything has been read."""
+        """Returns the booking of each reservation at `now`, by name; empty until everything has been listed."""
         if not self.synced:
             return {}
         if self._bookings is not None and now < self._valid_until:
@@ -150,7 +150,10 @@ class Reservations:
     # -- the status ---------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes the status if it says something else than the booking; returns the seconds until it changes by itself."""
+        """Writes a Reservation's status where it differs from its booking.
+
+        Returns the seconds until the booking changes by itself; None: it does not, or nothing may be written now.
+        """
         one = self.objects.get(name)
         if one is None or not self.synced or self._ledger.paused:
             return None
@@ -174,7 +177,7 @@ class Reservations:
 
 
 def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: int, now: float) -> dict[str, Any]:
-    """Returns the part of the status that changed, for a merge patch; empty when nothing did."""
+    """Returns the fields of the status that changed, as a merge patch of it; empty where none did."""
     status = one.status
     span = booking.spans[0] if booking.spans else None
     latter: dict[str, Any] = {
@@ -212,7 +215,7 @@ def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: 
 
 
 def _names(one: Reservation) -> frozenset[str]:
-    """Returns the nodes that an earlier scheduler chose, as its status names them."""
+    """Returns the nodes that an earlier scheduler chose, read from the reservation's status; none where that does not read."""
     try:
         return frozenset(expand_nodes(one.status.nodes))
     except Rejected:
@@ -220,5 +223,5 @@ def _names(one: Reservation) -> frozenset[str]:
 
 
 def _choice(facts: NodeFacts | None) -> tuple[object, ...]:
-    """Returns what of a node bears on whether a reservation holds it."""
+    """Returns the facts of a node that decide whether a reservation may hold it."""
     return () if facts is None else (facts.index, facts.group, facts.features, facts.gpu_type, facts.hollow)

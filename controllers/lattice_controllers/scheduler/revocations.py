@@ -1,8 +1,8 @@
-"""Takes back what was lent: samples who uses more than he may, tells the owners, and stops work once the delay is over.
+"""Takes back lent quota: finds groups that use more than they may, warns the owners of the work, and stops it after a delay.
 
-What is decided here is put into the ledger as the cause of a releasing row, so that a scheduler that dies afterwards loses
-nothing: the next one finds the row, has it ended by TERM and grace, and lets the allocation wait again. The clock of the delay
-goes on from `status.overSince` after a change of leaders, as long as the delay is not over; then it begins anew.
+A decision to stop is stored in the ledger as the cause of a releasing row, so that a scheduler that dies afterwards loses nothing: the next
+one finds the row, has the work ended by TERM and grace, and lets the allocation wait again. After a change of leader the delay goes on from
+`status.overSince` as long as it is not over; else it begins anew.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS: Final = 1.0
 RESUME_SECONDS: Final = 10.0
-"""So long after the start of a term a group that is found over may have been over before."""
+"""How long after its start a term still takes a group's overuse for one that began before it."""
 PENDING, RECLAIM = "QuotaReclaimPending", "QuotaReclaimed"
-"""Reasons of Events: it will be stopped if nothing changes; it is stopped."""
+"""Reasons of Events to owners: the work will be stopped if nothing changes; the work is stopped."""
 
 
 class QuotaDeclarations(Protocol):
-    """Knows the quota trees that are declared, and what was published of their groups."""
+    """Knows the quota trees that objects declare, and what was published of their groups; `Quotas` is the implementation."""
 
     @property
     def layout(self) -> Layout:
-        """Returns the trees as they are declared now."""
+        """Returns the trees as the objects declare them now."""
         ...
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when groups use more than they may, as it was published last: RFC 3339 by name."""
+        """Returns since when each group, by name, uses more than it may, as its status shows it: RFC 3339."""
         ...
 
 
 class Revocations:
-    """The one that takes back; `over` is who uses more than he may, as of the last sample."""
+    """Stops work of groups that use more than they may, once a second; `over` holds these groups, by name, as of the last sample."""
 
     def __init__(
         self, clock: Clock, state: ClusterState, pending: PendingWork, quotas: QuotaDeclarations, ledger: LedgerAccess,
@@ -75,28 +75,28 @@ class Revocations:
         """Since when groups were over for the scheduler before this one: RFC 3339 by name."""
         self._overuse = OveruseClock()
         self._withheld = False
-        """Whether somebody would be over if no hard quota and no budget kept work waiting: a limit that changes makes it so."""
+        """True where more groups might be over if no hard quota or budget kept work waiting; then each sample judges anew."""
         self._seen: tuple[QuotaUsage | None, int] = (None, -1)
-        """The trees and their version at the last sample."""
+        """The trees, and their version, at the last sample."""
         self._since: dict[str, str] = {}
         self._due: dict[str, float] = {}
-        """When a group is due, should it stay over; monotonic."""
+        """When work of a group is stopped, should the group stay over; monotonic, by its name."""
         self._told: dict[str, tuple[set[str], str]] = {}
-        """By group: the uids whose owners were told, and what they were told."""
+        """By group: the uids of allocations whose owners were warned, and the wording of the overuse that they were told."""
         self._blocked: dict[str, float] = {}
-        """Since when pending work waits for its share, by uid; monotonic."""
+        """Since when each pending allocation, by uid, waits for its group's share; monotonic."""
         self._resume_until = 0.0
 
     def over_since(self) -> dict[str, str]:
-        """Returns since when groups use more than they may: RFC 3339 by name."""
+        """Returns since when each group, by name, uses more than it may: RFC 3339."""
         return {**self._earlier, **self._since}
 
     def resume(self) -> None:
-        """Goes on with the clocks of the scheduler before this one, as it published them last."""
+        """Continues the delays that the scheduler before this one had published, for the first seconds of the term."""
         self._earlier, self._resume_until = dict(self._quotas.over_since()), self._clock.monotonic() + RESUME_SECONDS
 
     async def run(self) -> None:
-        """Samples until cancelled."""
+        """Samples the quota trees each second, until cancelled."""
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
@@ -109,7 +109,7 @@ class Revocations:
                 await self.sample(quota_usage)
 
     async def sample(self, quota_usage: QuotaUsage) -> None:
-        """Looks once for groups that use more than they may; tells and stops what is due."""
+        """Finds groups that use more than they may; warns owners, and stops the work whose delay is over."""
         now, seen = self._clock.monotonic(), (quota_usage, quota_usage.version)
         if self._earlier and now > self._resume_until:
             self._earlier = {}
@@ -119,7 +119,7 @@ class Revocations:
         await self._make_room(quota_usage, now)
 
     async def _judge(self, quota_usage: QuotaUsage, now: float) -> None:
-        """Samples the clocks, and acts on what changed."""
+        """Advances the delay of each group that is over; warns owners of groups in it, stops work of those past it."""
         forest, rules = quota_usage.forest, self._quotas.layout.rules
         forest.settled()
         found = self._found(quota_usage, rules)
@@ -148,7 +148,7 @@ class Revocations:
                 await self._take_back(quota_usage, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
     def _found(self, quota_usage: QuotaUsage, rules: Mapping[str, TreeRules]) -> list[Overuse]:
-        """Returns who uses more than he may because work that could start wants it back."""
+        """Returns the groups that use more than they may because pending work, which could start, wants it back."""
         state = self._state
         leaving = [(holder.quota, quota_usage.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
 
@@ -165,14 +165,14 @@ class Revocations:
             return look()
 
     def _choice(self, quota_usage: QuotaUsage, over: Sequence[Overuse], most: int) -> Round:
-        """Returns what would be stopped for these groups."""
+        """Returns which work would be stopped for these groups, at most `most`."""
         with quota_usage.without(quota_held_demand(self._state)):
             return choose(quota_usage.forest, over, self._holdings(quota_usage), most)
 
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
     async def _announce(self, quota_usage: QuotaUsage, over: Overuse, rules: TreeRules) -> None:
-        """Tells the owners of what would be stopped first, once each; whenever more is over than was told of."""
+        """Warns the owners of the work that would be stopped first, each once; again for more work when the overuse grows."""
         text = _used(over)
         known = self._told.setdefault(over.name, (set(), ""))
         if rules.revocation == OFF or known[1] == text:
@@ -197,7 +197,7 @@ class Revocations:
     # -- in a group -----------------------------------------------------------------------------------------------------
 
     async def _make_room(self, quota_usage: QuotaUsage, now: float) -> None:
-        """Gives work of a higher class that has waited for the delay the share of lower classes of its own leaf."""
+        """Stops lower classes of a leaf for pending work of a higher class of the same leaf that has waited for the delay."""
         rules, forest = self._quotas.layout.rules, quota_usage.forest
         waiting = [one.candidate for one in self._pending.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
@@ -216,7 +216,7 @@ class Revocations:
                 await self._stop("preempted", [(holding, tree, why) for holding in victims])
 
     def _serves(self, holding: Holding, candidate: Candidate) -> bool:
-        """Tells whether a candidate could use the nodes of a holding, or these end already."""
+        """Tells whether a candidate could use the nodes of a holding; True also where the holding is ending anyway."""
         if holding.leaving:
             return True
         holder, known = self._state.holders[holding.key], self._state.node_cache.nodes
@@ -226,7 +226,7 @@ class Revocations:
     # -- both -----------------------------------------------------------------------------------------------------------
 
     def _holdings(self, quota_usage: QuotaUsage) -> Iterator[Holding]:
-        """Returns all work on nodes as the choice reads it."""
+        """Yields everything on nodes, with what it charges to its leaf and what stopping it would lose."""
         state, now = self._state, self._clock.now()
         claims = state.claims()
         for uid, holder in state.holders.items():
@@ -242,7 +242,10 @@ class Revocations:
             )
 
     async def _stop(self, what: str, chosen: Iterable[tuple[Holding, str, str]]) -> None:
-        """Has held rows released, all in one commit, so that their nodes end them by TERM and grace; then tells the owners."""
+        """Releases the held rows of this work, all in one commit, so that nodes end it by TERM and grace; then tells the owners.
+
+        `what` is the label of the metric: revoked or preempted.
+        """
         asked = [
             (row, tree, why, self._ledger.propose(Stop(row.key, RECLAIMED)))
             for holding, tree, why in chosen
@@ -266,7 +269,7 @@ class Revocations:
 
 
 def _unsaved(holder: NodeHolder, now: float) -> float:
-    """Returns seconds of work that ending it now would lose."""
+    """Returns the seconds of work since the last checkpoint, or since the start, that ending it now would lose."""
     if holder.started is None:
         return 0.0
     saved = holder.checkpointed if holder.checkpointed is not None else holder.started
@@ -274,7 +277,7 @@ def _unsaved(holder: NodeHolder, now: float) -> float:
 
 
 def _used(over: Overuse) -> str:
-    """Returns what a group uses and may use, of each resource of which that is too much."""
+    """Returns a clause with used and allowed amounts of each resource of which the group uses too much."""
     parts = (
         f"{resource}: {quantity(resource, over.used.get(resource, 0))} used, {quantity(resource, allowed)} allowed now"
         for resource, allowed in sorted(over.allowed.items())

@@ -1,6 +1,6 @@
-"""The heartbeats of nodes that the operator does not judge, as the scheduler hears them: who is silent, and for whom that means Down.
+"""Follows the heartbeats of nodes that the operator does not judge: which of them are silent, and which so long that they are Down.
 
-A node whose LatticeNode was deleted under its work has nobody else who says that it is Down. The times are the operator's.
+Nobody else says of a node whose LatticeNode was deleted under its work that it is Down. The times are those that the operator uses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from lattice.lifecycle.node import Timing
 
 
 class Silence:
-    """`silent`: nodes without a heartbeat for the timeout; `lost`: those of them for whom it has lasted so long that they are Down."""
+    """The silent nodes among those that the operator does not judge; `Nodes` keeps it.
+
+    `silent`: names without a heartbeat for the timeout; `lost`: those of them that have been silent so long that they are Down.
+    """
 
     def __init__(self) -> None:
         self.silent: frozenset[str] = frozenset()
@@ -20,7 +23,7 @@ class Silence:
         self._beats = Heartbeats()
 
     def note_heartbeat(self, name: str, version: str, now: float) -> bool:
-        """Notes a heartbeat; returns whether it ends a silence."""
+        """Notes a heartbeat, by the Lease's resourceVersion; returns whether the node was silent until now."""
         fresh = self._beats.hear(name, version, 0, now)
         if not fresh or name not in self.silent:
             return False
@@ -29,11 +32,15 @@ class Silence:
         return True
 
     def unfollow(self, name: str) -> None:
-        """Follows the node no more."""
+        """Stops following a node that was forgotten."""
         self._beats.forget(name)
 
     def sweep(self, unjudged: Iterable[str], now: float, since: float, timing: Timing, nodes: int) -> frozenset[str]:
-        """Returns those of the nodes whose standing has changed with time alone; `nodes`: how many there are in all."""
+        """Finds the silent and lost nodes again; returns those that became or ceased to be so.
+
+        `nodes` is the number of all nodes: when many fall silent at once, longer times apply. `since`: silence counts from then at the
+        earliest.
+        """
         followed = frozenset(unjudged)
         for name in followed:
             self._beats.expect(name, now)

@@ -14,11 +14,11 @@ from lattice_controllers.scheduler.nodes import Nodes
 
 SWEEP_SECONDS = 1.0
 STALL_SECONDS = 5.0
-"""A sweep that comes so late means that this process itself stood still: silence starts from zero."""
+"""A sweep that comes later than this after the last one means that this process stood still: silence then counts from zero."""
 
 
 async def sweep_silence(clock: Clock, nodes: Nodes, leases: Informer[Lease], config: LastKnown[Config]) -> None:
-    """Judges silent nodes until cancelled; silence does not count while the watch of heartbeats is lost."""
+    """Sweeps every second until cancelled; silence does not count while the watch of Leases is lost."""
     timing, swept, resumed = Timing(), clock.monotonic(), float("-inf")
     while True:
         options, now = config.object, clock.monotonic()

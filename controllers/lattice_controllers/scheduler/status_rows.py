@@ -18,7 +18,7 @@ _SPARE: Final = 1_000
 
 
 class AllocationSource(Protocol):
-    """Holds every Allocation, as an informer does."""
+    """Holds every Allocation; the informer is the implementation."""
 
     @property
     def objects(self) -> Mapping[str, Allocation]:

@@ -41,13 +41,13 @@ async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping
 
 
 def whole_status(status: AllocationStatus, change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the status as JSON has it, with a merge patch of it applied."""
+    """Returns the whole status as JSON, with a merge patch of it applied."""
     whole: dict[str, Any] = merge(_encode(status), change)
     return whole
 
 
 def _encode(status: AllocationStatus) -> dict[str, Any]:
-    """Returns the status as its writers write it: an exit, an attempt that has ended and what was used have their zeros too."""
+    """Returns the status as JSON with the zeros that its writers write: those of exits, of attempts that have ended, and of usage."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
     if status.conditions:
         found["conditions"] = encode(status.conditions)

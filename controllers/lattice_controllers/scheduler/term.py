@@ -82,29 +82,33 @@ SURE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Outside:
-    """The scheduler's means of reaching the world."""
+    """Everything outside the process that the scheduler uses: API server, clock, random ids, namespace, and folder of records."""
 
     cluster: Cluster
     clock: Clock
     new_id: Callable[[], str] = lambda: secrets.token_urlsafe(12)
     namespace: str = "lattice-system"
-    """Where the operator's Lease is."""
+    """The namespace of the operator's Lease."""
     records: Path = RECORDS
-    """Where cycles are recorded, when they are."""
+    """The folder of the cycle log."""
 
 
 @dataclass
 class Memory:
-    """The state of this process that outlives a term."""
+    """The things that this process remembers from one term of leadership to the next."""
 
     options: LastKnown[Config] = field(default_factory=lambda: LastKnown[Config](CONFIG))
-    """A LatticeConfig that somebody deletes stays in force."""
+    """The last LatticeConfig seen; it stays in force when the object is deleted."""
     written: NodeReport | None = None
-    """The last commit of the terms before, as a node that has seen it would report it."""
+    """The last commit of this process's earlier terms, as a node that has seen it would report it; None: no term yet."""
 
 
 class Term:
-    """One term of leadership: taken over, synced, working, until deposed or cancelled."""
+    """One term of leadership: takes the ledger over, lists everything, then works until deposed or cancelled.
+
+    `working` is True from when everything has been listed. Its parts are built in `_build`; it hears the events of informers, committer,
+    nodes and plans, and passes them to the parts that they concern.
+    """
 
     def __init__(self, outside: Outside, measured: SchedulerMetrics, identity: str, memory: Memory) -> None:
         self._memory = memory
@@ -113,10 +117,10 @@ class Term:
         self._identity = identity
         self.working = False
         self.queries: Queries | None = None
-        """Answers questions, while this term works."""
+        """The query service, which answers readers while this term works; None before it is built."""
 
     async def run(self) -> None:
-        """Takes over and works until deposed (raises Stale) or until an error ends the term (raises it)."""
+        """Takes the ledger over and works until deposed (raises Stale) or until an error ends the term (raises it)."""
         cluster = self._outside.cluster
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
@@ -152,7 +156,7 @@ class Term:
             self._memory.written = NodeReport(0, head.seq, "", "", epoch=head.epoch, term=head.term)
 
     def _build(self, version: str, book: Book) -> None:
-        """Wires the parts, each after those whose state it reads; every part owns its own state."""
+        """Builds the parts of the term, each after those whose state it reads; each part owns its own state."""
         self.cycle_due = asyncio.Event()
         """Set whenever a cycle may find more than the last one."""
         self._build_state(version, book)
@@ -163,7 +167,7 @@ class Term:
         self.plans.observers.append(self)
 
     def _build_state(self, version: str, book: Book) -> None:
-        """Builds what is true: the ledger, nodes, allocations, and the kinds that people declare."""
+        """Builds the parts that hold facts: ledger, nodes, allocations, and the kinds that people declare."""
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.committer = Committer(cluster, clock, book, version, identity=self._identity, new_id=self._outside.new_id, metrics=measured)
         self.nodes = Nodes(cluster, clock, book, self.cycle_due)
@@ -188,7 +192,7 @@ class Term:
         self.audit = LedgerAudit(cluster, clock, self.committer, measured)
 
     def _build_decisions(self) -> None:
-        """Builds what turns that into decisions: the pending work, what keeps the cluster state current, and the loop that decides."""
+        """Builds the parts that decide: pending work, admission, the reconciler, the cache updater, forecasts, and the scheduling loop."""
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.pending = PendingWork(clock, self.state, measured, self.cycle_due)
         admission = Admission(tenants=self.tenants.objects, vclusters=self.vclusters.objects, config=config, quotas=self.quotas)
@@ -216,7 +220,7 @@ class Term:
         )  # fmt: skip
 
     def _build_outputs(self) -> None:
-        """Builds what carries decisions to nodes and people: revocations, events, status, answers; and the informers of all."""
+        """Builds the parts that show decisions: revocations, Events, quota status, the query service; and all informers."""
         cluster, clock, measured, config = self._outside.cluster, self._outside.clock, self._measured, self._memory.options
         self.revocations = Revocations(
             clock, self.state, self.pending, self.quotas, self.committer, measured, allocations=self.cache.objects,
@@ -243,7 +247,7 @@ class Term:
         ]  # fmt: skip
 
     def _silent(self) -> bool:
-        """Tells whether nodes may have seen another ledger than this one, and have not been heard."""
+        """Tells whether some plan's nodes are all unheard: they might have seen another ledger than this one."""
         interval = parse_duration(node_options(self._memory.options).heartbeat_interval)
         return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
@@ -267,7 +271,7 @@ class Term:
     # -- what the committer and nodes tell -----------------------------------------------------------
 
     def rows_changed(self, changes: Changes) -> None:
-        """Brings the cluster state up to date with a commit, and has plans and allocations of its rows looked at."""
+        """Updates the cluster state by a stored commit, and enqueues the plans and allocations of its rows."""
         self.updater.rows_changed(changes)
         for old, new in changes:
             self.plans.row_changed(old, new)
@@ -278,21 +282,21 @@ class Term:
             self.cycle_due.set()  # the cycle that made a claim has counted it: no other one finds more for that
 
     def plan_written(self, uids: Collection[str]) -> None:
-        """Has these allocations looked at, so that their status shows where they were placed: their nodes were told first."""
+        """Enqueues these allocations, by uid, so that their status shows the placement now that their nodes can read it."""
         self.allocations.touch(uids)
 
     def holders_touched(self, uids: Iterable[str]) -> None:
-        """Brings the holders of these allocations, whose nodes changed, up to date, and has the allocations looked at."""
+        """Rebuilds the holders of these allocations, by uid, and enqueues the allocations: nodes that they hold have changed."""
         for uid in uids:
             self.updater.refresh_holders(uid)
             self.allocations.queue.add(uid)
 
     def plans_touched(self, groups: Iterable[str]) -> None:
-        """Has the plans of these groups written if they differ."""
+        """Enqueues these plans, by name, to be written if their text is not what it must be."""
         self.plans.enqueue(groups)
 
     def report_heard(self, node: str, report: NodeReport) -> None:
-        """Shows a report to the recovery, which finds out whether it is of another ledger."""
+        """Shows a node's report to the recovery, which finds out whether it is of another ledger."""
         self.recovery.heard(node, report)
 
     # -- what informers tell ------------------------------------------------------------------------
@@ -310,7 +314,9 @@ class Term:
             self.forecasts.drop_allocation(change.old.metadata.uid)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
-        """Counts rows that a usage record holds, and lets allocations go that waited for them."""
+        """Handles a changed UsageRecord: counts its new rows, and enqueues their allocations, which
+        may have waited for them to be deleted.
+        """
         fresh = self.records.put(change.new) if change.new is not None else NOTHING_NEW
         if change.new is None:
             self.records.drop(change.key)
@@ -321,7 +327,7 @@ class Term:
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
-        """Puts a changed contract in force; parts of the status that the operator mirrors change nothing."""
+        """Handles a changed Tenant: puts its contract in force; a status field that the operator only mirrors changes nothing."""
         if change.old is not None and change.new is not None and contract(change.old) == contract(change.new):
             return
         self.limit_sync.limits_changed()
@@ -340,7 +346,7 @@ class Term:
         self._on_policy(change)
 
     def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
-        """Puts changed vclusters and options in force: policies, home groups, defaults of pending work."""
+        """Handles a changed VCluster or LatticeConfig: puts policies, home groups and defaults of pending work in force."""
         del change
         self.limit_sync.limits_changed()
         if not self.working:
@@ -350,19 +356,19 @@ class Term:
         self.allocations.requeue_pending()
 
     async def _cycle(self) -> None:
-        """Runs cycles, once it is sure that this is the ledger which nodes have seen."""
+        """Runs the scheduling loop, once nodes of every plan could have told of another ledger."""
         await self._be_sure()
         await self.loop.run()
 
     async def _be_sure(self) -> None:
-        """Waits until nodes of each plan could say that the ledger went back, or have been silent for long."""
+        """Waits until a node of each plan could have reported a ledger newer than this one, at most 1.5 heartbeat intervals."""
         clock = self._outside.clock
         until = clock.monotonic() + HEARD_AFTER * parse_duration(node_options(self._memory.options).heartbeat_interval)
         while self._silent() and clock.monotonic() < until:
             await clock.sleep(SURE_SECONDS)
 
     async def _hear(self) -> None:
-        """Waits until it is known which nodes are alive, and then lets statuses say what waits for nodes."""
+        """Waits until it is known which nodes are alive; from then on statuses show that work waits for nodes."""
         outside = self._outside
         await await_live_nodes(
             outside.cluster,
@@ -377,14 +383,15 @@ class Term:
 
 
 def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
-    """Returns what was agreed with a tenant, and what an outside source told of its budget."""
+    """Returns the parts of a Tenant that decide: its spec, and the budget that an outside source reported."""
     return tenant.spec, tenant.status.external_budget
 
 
 async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
-    """Makes the one LatticeConfig of a new cluster, empty: every option at its default, and there to be edited.
+    """Creates the LatticeConfig of a new cluster, empty, so that operators find it and edit it.
 
-    Of a cluster that has had work it is gone, and an empty one would pass for what its operators have chosen.
+    Where the cluster has had work before (not `fresh`) and the object is gone, it only warns: an empty one would pass for the operators'
+    will.
     """
     if not fresh:
         try:
@@ -399,7 +406,7 @@ async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
 
 
 async def _evidence(cluster: Cluster) -> str:
-    """Returns a sentence on work that a plan or a report names; empty when there is none."""
+    """Returns a sentence on work that a plan or a node's report names; empty: neither names any."""
     for plan in (await cluster.list(PLANS, type=Plan)).items:
         rows = len(plan.spec.text.splitlines()) - 1
         if rows > 0:

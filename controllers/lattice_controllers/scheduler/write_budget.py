@@ -1,4 +1,4 @@
-"""The rate of writes that only inform: a status that says the same in newer words gives way to what starts work."""
+"""Limits the rate of status writes that only inform, so that a new wording never delays the writes that start work."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lattice.daemon.clock import Clock
 WRITES_PER_SECOND: Final = 25.0
 """About a quarter of one core of the API server, at 10 ms a status write."""
 BURST: Final = 100
-"""Written at once after a quiet time: a short queue never waits."""
+"""Writes that may follow each other at once after a quiet time: a short queue never waits."""
 
 
 class WriteBudget:
-    """A token bucket of status writes that can wait; whoever gets no token asks again when it next looks.
+    """A token bucket for status writes that can wait; a caller that gets no token asks again the next time it looks.
 
-    Without it a queue of a thousand, whose expected starts all move when one job ends, is written anew at once: ten seconds of the
-    API server, for which every submission, commit and start stands behind it.
+    Without it a queue of a thousand, whose expected starts all move when one job ends, would be written at once: ten seconds of the API
+    server, behind which every submission, commit and start would stand.
     """
 
     def __init__(self, clock: Clock, *, per_second: float = WRITES_PER_SECOND, burst: int = BURST) -> None:
@@ -27,7 +27,7 @@ class WriteBudget:
         self._filled = clock.monotonic()
 
     def try_spend(self) -> bool:
-        """Takes one token; False when there is none left."""
+        """Takes one token; returns False when none is left."""
         now = self._clock.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) * self._per_second)
         self._filled = now
