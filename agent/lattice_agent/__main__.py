@@ -51,11 +51,11 @@ from lattice_agent.state.log_store import LogStore
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
-"""What a hollow node says that it has."""
+"""The CPUs and the memory that a hollow node reports, unless an inventory says otherwise."""
 STIMULUS_EVENTS = 1024
-"""Events that a real node keeps: those of fifty to a hundred allocations, in half a mebibyte."""
+"""Events that a real node keeps in memory: those of 50 to 100 allocations, half a MiB."""
 HOLLOW_GROUP = 64
-"""Hollow nodes of one topology group, where none is given."""
+"""Hollow nodes in one topology group, where `--group` names none."""
 REGISTERED_AT_ONCE = 48
 FIRST_RETRY_SECONDS, RETRY_SECONDS = 0.25, 1.0
 
@@ -125,22 +125,26 @@ class AgentSettings(StartSettings):
 
     @property
     def is_hollow(self) -> bool:
-        """Tells whether the process is hollow nodes."""
+        """Tells whether this process stands for hollow nodes instead of its machine."""
         return self.hollow > 0 or self.hollow_inventory is not None
 
     @property
     def events_kept(self) -> int:
-        """Gives the number of events that each node keeps; 0: none."""
+        """Returns how many events each node keeps for a replay; 0: none."""
         if self.stimulus_events >= 0:
             return self.stimulus_events
         return STIMULUS_EVENTS if self.stimulus_log is not None or not self.is_hollow else 0
 
     def files(self) -> Files:
-        """Names the certificate files for other agents and gateways: the agent's own pair, and the authority of the others."""
+        """Returns the certificate files for talking to agents and gateways: the agent's own pair, and the authority of the others."""
         return Files(Path(self.certificate), Path(self.key), Path(self.ca))
 
     def pairs(self, config: ClusterConfig) -> dict[str, Pair]:
-        """Names the certificates that this agent renews, by use; one pair for both uses is none, for no signer gives such a certificate."""
+        """Returns the certificate files that this agent renews, by use: for peers, and for the API server.
+
+        The latter is left out where the kubeconfig has a token or impersonates; both, where one file serves both uses, since no signer
+        gives such a certificate.
+        """
         peer = Pair(Path(self.certificate), Path(self.key))
         if not (config.cert_file and config.key_file) or config.headers:  # a token, or it acts as the node by somebody else's certificate
             return {PEER: peer}
@@ -163,7 +167,7 @@ class AgentSettings(StartSettings):
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """Describes one node of the process, ready to be built: who it is, and its outside."""
+    """Everything needed to build the `Agent` of one node of this process: its description, and its means of reaching the world."""
 
     me: NodeDescription
     outside: Outside
@@ -171,7 +175,11 @@ class NodeSetup:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSetup:
-    """Holds what all nodes of the process share: the API server as the process itself sees it, time, and what runs beside them."""
+    """Everything that all nodes of the process share: the API server with the process's own rights, the clock, and tasks to run beside
+    them.
+
+    `beside` are functions that return such a task, given the agents by node and the metrics.
+    """
 
     cluster: Cluster
     clock: Clock
@@ -180,7 +188,7 @@ class ProcessSetup:
 
 
 async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
-    """Lists everything that runs, and runs it until cancelled."""
+    """Runs everything until cancelled: registers every node, builds its `Agent`, and starts the tasks that they share."""
     cluster, clock = setup.cluster, setup.clock
     queues = WorkQueues(clock, workers=32 if settings.is_hollow else 8)
     counted = AgentMetrics(settings.node_prefix if settings.is_hollow else setup.nodes[0].me.node)
@@ -233,7 +241,7 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
 async def _serve_metrics(
     counted: AgentMetrics, settings: AgentSettings, setup: ProcessSetup, ready: Callable[[], tuple[bool, str]]
 ) -> None:
-    """Serves metrics to certificates of the name `lattice:metrics`: so many nodes should not ask the API server about tokens."""
+    """Serves metrics and readiness; with TLS to certificates of `lattice:metrics`, so that no agent asks the API server about tokens."""
     if not (settings.certificate and settings.metrics_address):
         await serve_metrics(counted.registry, settings, ready, Scrapers(setup.cluster, setup.clock).admit)
         return
@@ -247,7 +255,7 @@ async def _serve_metrics(
 
 
 def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
-    """Varies the interval a little each time, so that many nodes do not send heartbeats together."""
+    """Returns an interval that varies by a quarter at each call, so that many nodes do not send their heartbeats together."""
     return lambda: seconds() * random.uniform(0.75, 1.0)  # noqa: S311 - spreads load
 
 
@@ -262,10 +270,10 @@ def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
 
 
 async def _registered(registration: Registration, clock: Clock, node: str, gate: asyncio.Semaphore) -> None:
-    """Registers a node, and tries again while the API server does not answer or the node has no rights yet.
+    """Registers a node, and retries while the API server does not answer or the node has no rights yet.
 
-    A new node makes its LatticeNode first, and the operator gives it its rights for that, within a moment. A name that is taken raises
-    Rejected, which ends the process.
+    The operator gives a node its rights within moments after it has made its LatticeNode. A name that another agent uses raises Rejected,
+    which ends the process.
     """
     delay, said = FIRST_RETRY_SECONDS, ""
     while True:
@@ -284,7 +292,7 @@ async def _registered(registration: Registration, clock: Clock, node: str, gate:
 
 @asynccontextmanager
 async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """Opens this machine as one node, and closes it at the end."""
+    """Opens this machine as one node (state directory, host, connection to gateways), and closes it at the end."""
     node = settings.node or os.uname().nodename
     files = settings.files()
     files.read()
@@ -313,7 +321,7 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
 async def _renewed(
     settings: AgentSettings, cluster: AiohttpCluster, clock: Clock, me: NodeDescription, agents: dict[str, Agent], counted: AgentMetrics
 ) -> None:
-    """Renews the node's certificates in time, until cancelled; files that are no pair belong to somebody else, who renews them."""
+    """Renews the node's certificates before their end, until cancelled; certificates of somebody else's name are left alone."""
     on_flaw = both(agents[me.node].expiring)
     async with asyncio.TaskGroup() as group:
         for use, pair in settings.pairs(cluster.config).items():
@@ -327,7 +335,7 @@ async def _renewed(
 
 @asynccontextmanager
 async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """Makes many nodes that only wait; each writes under its own name."""
+    """Makes many hollow nodes, which only wait; each writes to the API server as its own user."""
     files = settings.files()
     files.read()
     asked = GatewayWorkSource(settings.gateway, files)
@@ -355,7 +363,7 @@ async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: 
 
 
 def _counted(settings: AgentSettings, facts: MachineFacts) -> Iterator[NodeDescription]:
-    """Describes the hollow nodes of `--hollow N`, which are all alike."""
+    """Yields the descriptions of the hollow nodes of `--hollow N`, which are all alike."""
     declared = settings.declared()
     for number in range(1, settings.hollow + 1):
         node = f"{settings.node_prefix}-{number:04d}"
@@ -364,7 +372,7 @@ def _counted(settings: AgentSettings, facts: MachineFacts) -> Iterator[NodeDescr
 
 
 def _listed(settings: AgentSettings, facts: MachineFacts, node: InventoryNode) -> NodeDescription:
-    """Describes one hollow node of an inventory."""
+    """Returns the description of one hollow node of an inventory."""
     had = node.node_class
     features = (*settings.features, *had.features)
     own = replace(facts, cpus=had.cpus, memory_bytes=had.memory)
@@ -381,7 +389,10 @@ def _inventory(path: Path) -> tuple[InventoryNode, ...]:
 
 
 def _hollow_instance(state_dir: Path) -> str:
-    """Reads the random id of the process's nodes, or makes one and keeps it where a state directory can be had."""
+    """Returns the random id that the process's hollow nodes share, kept in the state directory.
+
+    Where that cannot be written, each start has a new id.
+    """
     path = state_dir / "instance"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -393,12 +404,12 @@ def _hollow_instance(state_dir: Path) -> str:
 
 
 def _at_signals(settings: AgentSettings, clock: Clock) -> Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]]:
-    """Gives the task that writes the nodes' stimuli at SIGUSR1; only a program of its own listens to signals."""
+    """Returns the function whose task writes the nodes' events to files at SIGUSR1."""
     return lambda agents, _metrics: StimulusFiles(settings.state_dir / DIRECTORY, clock).write_at_signals(agents)
 
 
 async def run(settings: AgentSettings) -> None:
-    """Runs the agent from its settings to its end."""
+    """Runs the agent with these settings until cancelled."""
     if not settings.is_hollow:
         for pair in settings.pairs(kubeconfig.load(settings.kubeconfig)).values():
             with suppress(OSError, ValueError):  # what cannot be read is told by who needs it

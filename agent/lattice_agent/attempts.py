@@ -1,4 +1,4 @@
-"""Holds the values that every room of the agent speaks of: an attempt, its work, its process, its end, and the plan that was seen."""
+"""The values that all rooms of the agent share: an attempt, its work on this node, its process, its end, and the plan that was seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """Names one attempt of one Allocation."""
+    """Names one attempt of one Allocation: the object's uid and the attempt's number, from 1."""
 
     uid: str
     attempt: int
@@ -15,42 +15,45 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeWork:
-    """Describes what this node starts for one attempt; everything is decided, names and patterns are expanded."""
+    """The work of one attempt on this node, with every default filled in and every name and pattern expanded; the journal keeps it.
+
+    `work.assignment` makes it from the Allocation and the plan row; the launcher starts it.
+    """
 
     key: Key
     number: int
     namespace: str
     name: str
     user: str
-    """As in `spec.user`."""
+    """The user as `spec.user` names him."""
     tenant: str
     job_name: str
     nodes: tuple[str, ...]
-    """In rank order."""
+    """All nodes of the attempt, in rank order."""
     node: str
     rank_of_node: int
     head: str
     tasks: int
-    """On this node; 0 where the work runs on the head only and this is not the head."""
+    """Tasks on this node; 0 where the work runs on the head only and this node is not the head."""
     first_rank: int
     total_tasks: int
     entrypoint: str | None = None
     script: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
     workdir: str = ""
-    """Empty: the user's home."""
+    """The working directory; empty: the user's home."""
     stdout: str = ""
-    """A file for the output, expanded (`patterns.expand`); relative to the working directory; empty: none."""
+    """The file for standard output, its pattern expanded, relative to the working directory; empty: no file, only the log store."""
     stderr: str = ""
-    """Empty while `stdout` is set: both go to that file."""
+    """The file for standard error; empty: the same file as `stdout`."""
     append: bool = False
-    """False: `prepare` truncates the files. True for every node but rank 0 that shares one file."""
+    """False: `prepare` truncates the files. True where the user asks to append, and on every node but rank 0 where all share one file."""
     grace_seconds: float = 30.0
     walltime_seconds: float | None = None
     min_uid: int = 1000
     open_files: int = 65536
     log_bytes: int = 64 << 20
-    """Kept of each stream on this node; the oldest is dropped."""
+    """Bytes of each stream that this node's log store keeps; the oldest are dropped."""
     max_processes: int = 0
     """Processes and threads that it may have here; 0: not limited."""
     reserved_memory: int = 0
@@ -62,25 +65,25 @@ class NodeWork:
     vcluster: str = ""
     submit_time: float = 0.0
     account: str = ""
-    """The user's login on the nodes: the name without a prefix that the site lists; empty: the same as `user`."""
+    """The user's login on the nodes: the name without a prefix that the site lists; empty: equal to `user`."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """Names the process that keeps an attempt. Work without tasks on this node has none: pid 0."""
+    """The process that keeps an attempt: its shim. Work without tasks on this node has none: pid 0."""
 
     pid: int
     start_ticks: int
-    """Field 22 of /proc/PID/stat: pid and this together name a process."""
+    """Field 22 of /proc/PID/stat; together with the pid it identifies the process, even if the pid is reused."""
     started: float
-    """Seconds since the epoch."""
+    """When it started, seconds since the epoch."""
     started_boottime: float
-    """CLOCK_BOOTTIME: the walltime runs on it."""
+    """When it started, CLOCK_BOOTTIME; the walltime is measured by this clock."""
 
 
 @dataclass(frozen=True)
 class TaskExit:
-    """Tells how one task ended; `code` is 128+n for signal n. Times are in seconds since the epoch, maxrss is in KiB."""
+    """The end of one task, as its shim saw it; `code` is 128+n for signal n. Times in seconds since the epoch, `maxrss` in KiB."""
 
     rank: int
     pid: int
@@ -110,30 +113,32 @@ class ExitRecord:
 
 
 class Ordered(NamedTuple):
-    """Tells why TERM was sent to an attempt, and when."""
+    """An order to end an attempt, once TERM was sent for it: the cause and the time."""
 
     why: str
-    """As `Attempt.ended_by` has it."""
+    """The cause, in the words of `Attempt.ended_by`."""
     at: float
-    """CLOCK_BOOTTIME."""
+    """When TERM was sent, CLOCK_BOOTTIME."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """Describes an attempt as the state directory and the scopes of this node show it."""
+    """Everything that the state directory and the scopes of this node show of one attempt; a
+    restarted agent rebuilds the attempt from it.
+    """
 
     key: Key
     work: NodeWork | None
-    """None: the journal is absent or unreadable (a stray scope, a torn disk)."""
+    """None: there is no readable journal (a stray scope, a torn disk)."""
     running: Running | None
     """None: it was prepared and never started."""
     alive: bool
-    """It was started and its shim lives (or it has no tasks here and has not been ended)."""
+    """True where it was started and its shim lives, or where it has no tasks here and was not ended."""
     exit: ExitRecord | None
     boot_matches: bool
-    """The journal was written in this boot; False when there is no journal."""
+    """True where its journal was written since the machine's last boot; False without a journal."""
     populated: bool
-    """Processes are left in its scope, the shim included."""
+    """True where its scope holds processes, the shim included."""
     forgotten: bool = False
     """It is settled; only its exit record and logs are kept."""
     ordered: Ordered | None = None
@@ -142,7 +147,9 @@ class Known:
 
 @dataclass(frozen=True)
 class KeptAttempt:
-    """Describes an attempt for a recovery of the ledger: what is known of it, and when its journal was written (seconds since 1970)."""
+    """One attempt for a recovery of the ledger: what is known of it, and when its journal was
+    written (seconds since the epoch; 0: none).
+    """
 
     known: Known
     prepared: float
@@ -150,7 +157,7 @@ class KeptAttempt:
 
 @dataclass(frozen=True)
 class Seen:
-    """Holds the highest plan seq that the node has seen, with epoch and term of the plan's ledger (0 and empty: unknown)."""
+    """The highest plan seq that this node has seen, with epoch and term of that plan's ledger (0 and empty: unknown)."""
 
     seq: int = 0
     epoch: int = 0

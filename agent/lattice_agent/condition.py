@@ -1,4 +1,4 @@
-"""A condition with a version: whoever waits is woken when something has changed, and reads the state again."""
+"""A condition variable with a version: a waiter is woken by each change, and reads the state again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class VersionedCondition:
-    """Wakes those who wait for a change; it counts its notifications, so that none between two looks is missed."""
+    """Wakes the tasks that wait for a change of some state; its version counts the changes, so that a waiter misses none."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -14,7 +14,7 @@ class VersionedCondition:
         self._linked: list[VersionedCondition] = []
 
     def notify(self) -> None:
-        """Wakes everybody who waits at this condition, or at one linked to it."""
+        """Raises the version, and wakes every task that waits for this condition or for one linked to it."""
         self.version += 1
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -24,7 +24,7 @@ class VersionedCondition:
             other.notify()
 
     async def wait(self, seen: int) -> int:
-        """Waits until the version is another than `seen`, and returns it."""
+        """Waits until the version differs from `seen`, at once if it does already; returns the version then."""
         while self.version == seen:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -36,6 +36,6 @@ class VersionedCondition:
         self._linked.append(other)
 
     def unlink(self, other: VersionedCondition) -> None:
-        """Ends such a link; without one nothing changes."""
+        """Removes the link; does nothing where there is none."""
         if other in self._linked:
             self._linked.remove(other)

@@ -1,4 +1,4 @@
-"""Holds what a node of an attempt tells its reporter, and what it is told: pure values, the same in process and on the wire."""
+"""The values that a node of an attempt (a member) and the attempt's reporter exchange, in process and on the wire alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lattice_agent.attempts import Key
 
 
 class Phase(Enum):
-    """Names where an attempt stands on one node; the values are those of the protobuf's MemberPhase."""
+    """The phase of an attempt on one node; the values are those of the protobuf's MemberPhase."""
 
     PREPARING = 1
     READY = 2
@@ -21,11 +21,11 @@ class Phase(Enum):
 
 
 FINAL = frozenset({Phase.GONE, Phase.START_FAILED, Phase.LOST})
-"""No process is left, and nothing will change."""
+"""Phases in which no process of the attempt is left on the node, and which never change."""
 
 
 class Order(Enum):
-    """Names what the reporter wants of a node; the values are those of the protobuf's Order."""
+    """The order of a reporter to the nodes of an attempt; the values are those of the protobuf's Order."""
 
     WAIT = 1
     START = 2
@@ -34,7 +34,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """Tells how one task ended; `code` is 128+n for signal n; `unknown`: nobody knows it any more."""
+    """The end of one task; `code` is 128+n for signal n; `unknown`: nobody knows it any more. `ended` in seconds since the epoch."""
 
     rank: int = 0
     code: int = 0
@@ -45,7 +45,11 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Holds the whole state of an attempt on one node; `started` is 0 before; `reason` says why it failed or was ended."""
+    """The whole state of an attempt on one node, as the node sends it to the reporter after each change.
+
+    `started`: seconds since the epoch, 0: not yet. `reason` and `message` say why it failed or was ended. `walltime`: its walltime ended
+    it; `ordered`: a stop row of the plan did.
+    """
 
     key: Key
     node: str
@@ -61,7 +65,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Holds the reporter's whole answer to one node."""
+    """The reporter's answer to every node of an attempt: what to do, and whether the attempt's end is persisted (`settled`).
+
+    `cause` names why an END is ordered; empty for the other orders.
+    """
 
     order: Order = Order.WAIT
     cause: str = ""
@@ -69,6 +76,6 @@ class Direction:
 
 
 def first_failure(exits: tuple[TaskEnd, ...]) -> TaskEnd | None:
-    """Finds the task that failed first, by its end; None when every one ended with 0."""
+    """Returns the task that failed first, by the time of its end; None when every task ended with 0."""
     failed = [end for end in exits if end.unknown or end.code != 0]
     return min(failed, key=lambda end: (end.ended, end.rank)) if failed else None

@@ -9,7 +9,7 @@ STARTUP_SECONDS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0, 3
 
 
 class AgentMetrics:
-    """Holds one process's metrics; `label` is the node, or the prefix of many hollow ones."""
+    """All metrics of one agent process, on one registry; `label` is the node's name, or the prefix of many hollow nodes."""
 
     def __init__(self, label: str) -> None:
         self.registry = CollectorRegistry()

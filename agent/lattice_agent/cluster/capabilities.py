@@ -1,4 +1,4 @@
-"""Takes from flags what the agent does not discover of its machine: GPUs, CXL memory, power, versions of components.
+"""Hardware and software that the agent does not discover but flags declare: GPUs, CXL memory, power, versions of components.
 
 Nothing is invented: what nobody declares is absent, and a node without declared GPUs has none.
 """
@@ -16,14 +16,14 @@ from lattice.units import format_bytes
 
 MOST_COMPONENTS: Final = 16
 FINGERPRINT: Final = "sha256:"
-"""How a fingerprint begins, before its 64 hexadecimal digits."""
+"""The beginning of a fingerprint, before its 64 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticCapabilities:
-    """Describes hardware and software as configured.
+    """The declared hardware and components of one node.
 
-    Memories are in bytes, `gpu_memory` is of each GPU, `watts` is the power at full load (0: unknown).
+    `cxl_memory` and `gpu_memory` (of each GPU) in bytes; `watts` is the power at full load, 0: unknown.
     """
 
     gpus: int = 0
@@ -33,7 +33,7 @@ class StaticCapabilities:
     unified: bool = False
     watts: int = 0
     components: Mapping[str, str] = field(default_factory=dict)
-    """Version by name, such as gpu-driver: part of the fingerprint."""
+    """Versions by name of the component, such as gpu-driver; they are part of the fingerprint."""
 
     def __post_init__(self) -> None:
         """Raises Rejected for numbers out of range, and for GPU details without GPUs."""
@@ -44,7 +44,7 @@ class StaticCapabilities:
                 raise Rejected(f"{flag} {value}: this node declares no GPUs; set --gpus", reason="SettingWrong")
 
     def capabilities(self) -> dict[str, Any]:
-        """Gives the hardware part of `LatticeNode.status.capabilities`."""
+        """Returns the declared part of `LatticeNode.status.capabilities`."""
         return {
             "gpus": self.gpus,
             "gpuType": self.gpu_type,
@@ -56,7 +56,7 @@ class StaticCapabilities:
 
 
 def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabilities:
-    """Takes the hardware of an inventory's class; `fingerprint` stands for all its software."""
+    """Returns the capabilities of an inventory's class; `fingerprint` stands for all components together."""
     return StaticCapabilities(
         gpus=node_class.gpus,
         gpu_type=node_class.gpu_type,
@@ -69,9 +69,9 @@ def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabiliti
 
 
 def read_components(words: Iterable[str]) -> dict[str, str]:
-    """Reads versions by name from words such as `gpu-driver=550.54.14`.
+    """Returns versions by name, read from words such as `gpu-driver=550.54.14`.
 
-    Raises Rejected for a word that is no NAME=VERSION, and for a name with two versions.
+    Raises Rejected for a word that is no NAME=VERSION, for a name with two versions, and for more than 16 components.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -86,7 +86,7 @@ def read_components(words: Iterable[str]) -> dict[str, str]:
 
 
 def fingerprint(kernel: str, agent: str, components: Mapping[str, str]) -> str:
-    """Computes SHA-256 over the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
+    """Returns the SHA-256 of the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
     known = {**components, "kernel": kernel, "lattice-agent": agent}
     text = "".join(f"{name}={known[name]}\n" for name in sorted(known))
     return FINGERPRINT + hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Renews the node's certificates in place before their end, by requests to the API server that the operator approves.
+"""Renews the node's certificates in place before their end, by certificate requests to the API server that the operator approves.
 
-A renewal makes a new key. Key and request stand beside the key file (`KEY.next`) until the certificate is there; that is written beside
-the certificate file (`CERTIFICATE.next`), and both take their places by rename. Whatever ends in between, the old pair or the new one is
-whole: `complete` finishes what was begun. A file that cannot be written leaves the old pair in force.
+A renewal makes a new key. Key and request are kept beside the key file (`KEY.next`) until the certificate is issued; that is written beside
+the certificate file (`CERTIFICATE.next`), and both are renamed into place. Whatever is interrupted, the old pair or the new one is whole:
+`complete` finishes what was begun. Where a file cannot be written, the old pair stays in force.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEFT_LEAST, LEFT_SPREAD = 1 / 3, 0.07
-"""A renewal begins when this part of the life is left, a little earlier from node to node."""
+"""A renewal begins when this part of the certificate's life is left, a little earlier from node to node."""
 ALARM_LEFT: Final = 1 / 4
-"""A certificate that is not renewed with this part of its life left is told of."""
+"""A certificate with less than this part of its life left, not renewed yet, is reported as a flaw of the node."""
 TOO_LONG: Final = 1.1
-"""A certificate with more than this part of the intended life before it is replaced soon: the first one, made by hand."""
+"""A certificate that lives longer than this multiple of the intended life is replaced soon: the first one, made by hand."""
 LOOK_SECONDS: Final = 60.0
 LOOK_PART: Final = 1 / 20
-"""The same as a part of a certificate's life, where that is short."""
+"""The longest time between two checks as a part of a certificate's life, where that is less than `LOOK_SECONDS`."""
 FIRST_POLL, LONGEST_POLL = 0.5, 30.0
 REFUSED_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 30.0
-"""An answer that takes longer is missed."""
+"""A request without an answer for longer than this is logged as waiting."""
 NEXT: Final = ".next"
 WORDS: Final = {API: "for the API server", PEER: "for agents and gateways"}
 NOTHING = Flaw("", "")
@@ -55,24 +55,27 @@ NOTHING = Flaw("", "")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Names the files of a certificate and its key; they may be one file."""
+    """The files of a certificate and its key; both may be one file."""
 
     certificate: Path
     key: Path
 
     @property
     def asked(self) -> Path:
-        """Names the file of a new key and the request made with it, which stands until the certificate is there."""
+        """Returns the file that holds a new key and its request until the certificate is issued."""
         return self.key.with_name(self.key.name + NEXT)
 
     @property
     def given(self) -> Path:
-        """Names the file of the new certificate, which stands until it takes its place."""
+        """Returns the file that holds the new certificate until it is renamed into place."""
         return self.certificate.with_name(self.certificate.name + (NEXT if self.certificate != self.key else ".given"))
 
 
 def complete(pair: Pair) -> None:
-    """Finishes a renewal that ended half way: a new certificate that stands beside the old one takes its place, with its key."""
+    """Finishes a renewal that was interrupted: a new certificate beside the old one takes its place, with its key.
+
+    A new certificate that fits no kept key is deleted; so are leftovers of a renewal that was finished.
+    """
     if not pair.given.exists():
         if pair.certificate.exists() and pair.asked.exists() and _fits(pair.certificate.read_bytes(), pair.asked.read_bytes()):
             _drop(pair)
@@ -85,7 +88,7 @@ def complete(pair: Pair) -> None:
 
 
 def _install(pair: Pair, certificate: bytes, key: bytes) -> None:
-    """Puts certificate and key in their places. Raises OSError; then the former pair is whole, or `complete` makes the new one so."""
+    """Puts certificate and key into place; raises OSError: the old pair is then whole, or `complete` makes the new one so."""
     if pair.certificate == pair.key:
         write_durably(str(pair.key.parent), pair.key.name, certificate + key)
     else:
@@ -121,14 +124,14 @@ def _public(key: bytes) -> PublicKeyTypes:
 
 
 def _private(asked: bytes) -> bytes:
-    """Cuts the key out of a file that holds a key and a request."""
+    """Returns the key from a file that holds a key and a request."""
     return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
 
 
 def make_request(node: str, hosts: Sequence[str]) -> bytes:
-    """Makes a new key and, with it, a request for the node's user, as PEM.
+    """Returns a new key and a certificate request for the node's user, both as PEM.
 
-    `hosts` are the names and addresses that a server is known by.
+    `hosts` are the names and addresses for a server certificate; empty: none.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -155,7 +158,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def hosts_of(node: str, address: str) -> tuple[str, ...]:
-    """Lists what a server certificate of the node is for: its name, and the address or longer name at which it listens."""
+    """Returns the host names of the node's server certificate: its name, and the address or longer name at which it listens."""
     host = address.rpartition(":")[0].strip("[]")
     if not host or host == node:
         return (node,)
@@ -165,13 +168,16 @@ def hosts_of(node: str, address: str) -> tuple[str, ...]:
 
 
 class Renewal:
-    """Renews one pair of files in time; `on_flaw` hears when a certificate is near its end and cannot be renewed."""
+    """Renews one pair of files in time, for one use.
+
+    `on_flaw` is called with a flaw when the certificate is near its end and cannot be renewed, and with an empty one when it is well.
+    """
 
     def __init__(
         self, use: str, pair: Pair, node: str, hosts: Sequence[str], *, cluster: Cluster, clock: Clock, lifetime: float,
         metrics: AgentMetrics, on_flaw: Callable[[Flaw], None], early: float,
     ) -> None:  # fmt: skip
-        """Requests certificates of `lifetime` seconds; `early` from 0 to 1 spreads the nodes."""
+        """Asks for certificates of `lifetime` seconds; `early`, from 0 to 1, spreads the nodes' renewals."""
         self._use = use
         self._pair = pair
         self._node = node
@@ -189,12 +195,12 @@ class Renewal:
         self._refused = False
 
     async def run(self) -> None:
-        """Renews until cancelled."""
+        """Renews the pair whenever that is due, until cancelled."""
         while True:
             await self._clock.sleep(await self.turn())
 
     async def turn(self) -> float:
-        """Looks at the certificate and takes one step of a renewal that is due. Returns the seconds until the next look."""
+        """Reads the certificate and takes one step of a renewal, if one is due; returns the seconds until the next check."""
         try:
             begin, end = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -212,7 +218,7 @@ class Renewal:
         return max(0.05, min(LOOK_SECONDS, life * LOOK_PART, end - now - self._threshold(life)))
 
     def _threshold(self, life: float) -> float:
-        """Gives the seconds before its end at which a certificate is renewed."""
+        """Returns how many seconds before its end a certificate with this life is renewed."""
         return life * (LEFT_LEAST + LEFT_SPREAD * self._early)
 
     def _due(self, now: float, end: float, life: float) -> bool:
@@ -238,7 +244,10 @@ class Renewal:
         return FIRST_POLL
 
     def _wait(self, left: float, life: float) -> float:
-        """Gives the seconds until the next look for an answer; a late answer is complained of."""
+        """Returns the seconds until the request's answer is read again; logs a complaint when the answer is late.
+
+        `left` and `life` are the seconds until the present certificate's end, and its whole life.
+        """
         now = self._clock.monotonic()
         self._waiting = min(self._waiting, now)
         if now - self._waiting >= min(PATIENCE_SECONDS, life / 12):
@@ -247,7 +256,10 @@ class Renewal:
         return self._poll
 
     def _complain(self, reason: str, message: str, left: float, life: float) -> None:
-        """Logs a complaint that is new, and reports it as a flaw when little of the certificate's life is left."""
+        """Logs a complaint, unless it is the last one again; reports it as a flaw where `left` is less than a quarter of `life`.
+
+        Both are in seconds: until the certificate's end (0: it cannot be read), and its whole life.
+        """
         if left <= ALARM_LEFT * life:
             end = format_time(self._clock.now() + left)
             ends = (
@@ -263,7 +275,7 @@ class Renewal:
     # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self) -> tuple[float, float]:
-        """Reads when the certificate begins and ends, in seconds since the epoch."""
+        """Returns when the certificate begins and ends, seconds since the epoch; raises Rejected where it is not this node's."""
         from cryptography import x509
 
         complete(self._pair)
@@ -273,7 +285,10 @@ class Renewal:
         return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
 
     def _take(self, certificate: bytes) -> float:
-        """Puts the new pair in its place. Raises Rejected for a certificate that is no answer to the request."""
+        """Puts the issued certificate and its key into place; returns its end, seconds since the epoch.
+
+        Raises Rejected for a certificate that does not belong to the kept key.
+        """
         from cryptography import x509
 
         asked = self._pair.asked.read_bytes()
@@ -284,7 +299,7 @@ class Renewal:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
     def _request(self) -> bytes:
-        """Reads the request that stands beside the key, or makes a new one."""
+        """Returns the PEM request kept beside the key, made anew with a new key where there is none."""
         path = self._pair.asked
         if not path.exists():
             write_durably(str(path.parent), path.name, make_request(self._node, self._hosts))
@@ -293,7 +308,10 @@ class Renewal:
     # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _asked(self) -> bytes | None:
-        """Gets the certificate that the request has led to, None while there is none; makes the request where it is not there."""
+        """Returns the certificate issued for the request; None while there is none. Creates the request object where it is missing.
+
+        Raises Rejected when the operator has denied it; the next call then makes a new request.
+        """
         request = base64.b64encode(await asyncio.to_thread(self._request)).decode()
         try:
             found = await self._cluster.get(CERTIFICATE_REQUESTS, request_name(self._node, self._use))
@@ -332,7 +350,7 @@ class Renewal:
 
 
 def both(on_flaw: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
-    """Makes one listener of two, by use: a flaw of either certificate is passed on, and its end once both are well."""
+    """Returns a listener for each use that joins them: `on_flaw` gets a flaw of either certificate, and an empty one once both are well."""
     found = {API: NOTHING, PEER: NOTHING}
 
     def heard(use: str) -> Callable[[Flaw], None]:

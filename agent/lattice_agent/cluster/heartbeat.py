@@ -1,4 +1,4 @@
-"""Renews the node's Lease on time, and at once when the report holds something that the scheduler waits for."""
+"""Renews the node's Lease on time, and at once when its report holds something that the scheduler waits for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ LONGEST_RETRY = 1.0
 
 
 class Heartbeat:
-    """Renews one node's Lease, with the report of the node in it; heartbeats are counted from 1 in this process."""
+    """Renews one node's Lease, with the node's report as annotation.
+
+    `count` numbers the heartbeats of this process, from 1; `acknowledged` is True after the first that the API server took.
+    """
 
     def __init__(
         self,
@@ -49,14 +52,14 @@ class Heartbeat:
         self._said = reports.ReportContent()
         self._failing = False
         self._version = ""
-        """Of the Lease as this process wrote it last; empty: whoever has written it since is not known."""
+        """The Lease's resourceVersion after this process's last write; empty: unknown, or somebody else has written since."""
 
     def wants(self, said: reports.ReportContent) -> bool:
-        """Tells whether a report is urgent: the scheduler waits for something in it."""
+        """Tells whether a report must not wait for the next heartbeat: the scheduler waits for something that is new in it."""
         return reports.is_urgent(self._said, said)
 
     async def beat(self, seen: Seen, said: reports.ReportContent) -> float:
-        """Renews the Lease. Returns the seconds until the next heartbeat."""
+        """Renews the Lease with this report; returns the seconds until the next heartbeat, fewer after an error, which is logged."""
         self.count += 1
         before, self._said = self._said, said
         begun = self._clock.monotonic()
@@ -91,7 +94,10 @@ class Heartbeat:
             await self._patch(body)
 
     async def _replace(self, body: dict[str, Any]) -> bool:
-        """Replaces the Lease that this process wrote last, which costs the API server less than a patch; False: it is another one now."""
+        """Replaces the Lease at the version that this process wrote last, which costs the API server less than a patch.
+
+        Returns False where no version is known or somebody else has written: then it must be patched.
+        """
         version, self._version = self._version, ""
         if not version:
             return False
@@ -104,7 +110,7 @@ class Heartbeat:
         return True
 
     async def _patch(self, body: dict[str, Any]) -> None:
-        """Changes the Lease whoever wrote it last, or makes it."""
+        """Patches the Lease whatever its version, or creates it where there is none."""
         try:
             written = await self._cluster.patch(LEASES, self.node, body, NODE_LEASE_NAMESPACE, type=Lease)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Answers a scheduler that recovers the ledger: writes everything that the node has journaled, in pages of its own."""
+"""Answers a recovery of the ledger: writes everything that the node has journaled into NodeHistory objects, page by page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ WALLTIME_EXCEEDED = "WalltimeExceeded"
 
 
 class HistoryWriter:
-    """Answers each recovery of the ledger once in this process; after a restart it writes the same pages again."""
+    """Answers each recovery of the ledger once a process; after a restart it writes the same pages again.
+
+    `wanted` is the question in the node's status, None: there is none.
+    """
 
     def __init__(self, node: str, *, cluster: Cluster, host: Host, attempts: Mapping[Key, Attempt]) -> None:
         self.wanted: NodeRecovery | None = None
@@ -37,11 +40,11 @@ class HistoryWriter:
 
     @property
     def owed(self) -> bool:
-        """Tells whether a recovery waits for this node's answer."""
+        """Tells whether a recovery asks for this node's journal and has not been answered by this process."""
         return self.wanted is not None and self.wanted.id != self._answered
 
     async def write_owed(self) -> None:
-        """Writes the pages that a recovery waits for. Raises what the API server answers; the caller tries again."""
+        """Writes the pages of a recovery that is owed an answer; passes on errors of the API server, and the caller tries again."""
         wanted = self.wanted
         if wanted is None or not self.owed:
             return
@@ -66,7 +69,7 @@ class HistoryWriter:
 
 
 def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
-    """Lists every attempt that the disk keeps, and those that the agent was ordered to start and has not journaled yet."""
+    """Returns a row for every attempt that the disk keeps, and for those ordered to start that are not journaled yet."""
     rows = {Key(*row.key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
         if key not in rows and attempt.row is not None and attempt.stage not in OVER:
@@ -78,7 +81,10 @@ def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> lis
 
 
 def _of_disk(kept: KeptAttempt, attempt: Attempt | None) -> HistoryRow | None:
-    """Describes one attempt of the disk; of an attempt that goes on, the agent knows better how it stands."""
+    """Returns the row of one attempt on the disk; the agent's own state is used where the attempt goes on.
+
+    None: a directory without a journal, which never started anything.
+    """
     known, work = kept.known, kept.known.work
     shown = attempt if attempt is not None and attempt.stage not in OVER else restored(known)
     if work is None and not known.alive and not known.populated:

@@ -1,4 +1,4 @@
-"""Keeps the node's own object: makes it when it is not there, keeps its facts true, defends its name against a second agent."""
+"""Keeps the node's own LatticeNode: creates it, keeps its facts current, and defends its name against a second agent."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ NOTHING = StaticCapabilities()
 
 
 class Flaw(NamedTuple):
-    """Tells why the node should be given no work now; an empty message means that it is healthy."""
+    """The reason why the node should be given no new work; an empty message: there is none."""
 
     reason: str
     message: str
 
 
 _MEBIBYTE = 1 << 20
-"""Memory is told in whole MiB, with the unit: `kubectl get latticenodes` prints it as it stands."""
+"""Memory is reported in whole MiB, with the unit, since `kubectl get latticenodes` prints it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """Describes the node: its name, machine, address, group and capabilities."""
+    """Everything that an agent says of its node: name, machine, instance (id of its state directory), address, group and capabilities."""
 
     node: str
     facts: MachineFacts
@@ -56,7 +56,7 @@ class NodeDescription:
     declared: StaticCapabilities = NOTHING
 
     def status(self, *, healthy: bool = True) -> dict[str, Any]:
-        """Gives the agent's part of `LatticeNode.status`."""
+        """Returns the fields of `LatticeNode.status` that the agent writes."""
         features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
         return {
             "capabilities": {
@@ -80,7 +80,7 @@ class NodeDescription:
 
 
 class Registration:
-    """Makes one LatticeNode and keeps it true."""
+    """Creates one LatticeNode and keeps its facts current; `flaw` and `expiring` are what its conditions show."""
 
     def __init__(self, cluster: Cluster, clock: Clock, me: NodeDescription, *, heartbeat_seconds: float) -> None:
         self._cluster = cluster
@@ -91,7 +91,9 @@ class Registration:
         self.expiring = Flaw("", "")
 
     async def register(self) -> Node:
-        """Makes the node's object, or takes it over. Raises Rejected(NameTaken) while another agent reports under this name."""
+        """Creates the node's object, or takes it over; returns it. Raises Rejected(NameTaken) while
+        another agent reports under this name.
+        """
         found = await self._found()
         if found.status.instance not in ("", self._me.instance) and await self._other_reports():
             await self._show_conflict(found)
@@ -103,7 +105,10 @@ class Registration:
         return await self._write(found)
 
     async def keep_true(self) -> float | None:
-        """Puts the object right after somebody deleted it or a fact changed. Returns the seconds until another try, None: it is right."""
+        """Writes the object again after somebody deleted it or a fact changed.
+
+        Returns the seconds until another try after an error; None: it is written, or belongs to another agent.
+        """
         try:
             found = await self._found()
             if found.status.instance not in ("", self._me.instance):
@@ -130,7 +135,7 @@ class Registration:
         return made
 
     async def _write(self, found: Node) -> Node:
-        """Patches what differs: facts, health with its reason, and the conflict that is over."""
+        """Patches the facts, health and conditions that differ from the object; returns the object then."""
         status = self._me.status(healthy=not self.flaw.message)
         body: dict[str, Any] = {"status": status}
         conditions = self._conditions_now(found)
@@ -146,7 +151,7 @@ class Registration:
             return await self._write(await self._found())
 
     async def _other_reports(self) -> bool:
-        """Tells whether somebody renews the node's Lease while this agent looks on, for longer than any agent lets it rest."""
+        """Tells whether somebody else renews the node's Lease, by watching it for longer than any agent leaves it unrenewed."""
         before = await self._lease_version()
         if not before:
             return False
@@ -176,7 +181,7 @@ class Registration:
             event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
 
     def _conditions_now(self, found: Node) -> tuple[Condition, ...]:
-        """Gives the node's conditions as this agent sees them; those that were never needed are absent."""
+        """Returns the node's conditions as this agent sees them; a condition that was never needed is absent."""
         conditions = found.status.conditions
         if is_true(conditions, NAME_CONFLICT):
             conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")
@@ -199,7 +204,7 @@ class Registration:
 
 
 def _says(found: Node, status: dict[str, Any]) -> bool:
-    """Tells whether the object shows this status already."""
+    """Tells whether the object already shows this status, its conditions apart."""
     shown = found.status
     capabilities = status["capabilities"]
     return (
@@ -216,7 +221,7 @@ def _says(found: Node, status: dict[str, Any]) -> bool:
 
 
 def _same(shown: object, value: object) -> bool:
-    """Tells whether the object shows a capability already; an absent one is empty, and a quantity may be a number or its text."""
+    """Tells whether a capability is shown already; absent and empty are the same, and a quantity may be a number or text."""
     if not value or value == "0":
         return not shown or shown == "0"
     return list(shown) == value if isinstance(shown, list | tuple) else str(shown) == str(value)

@@ -1,4 +1,4 @@
-"""Decides what a heartbeat reports, and when a report does not wait for the next one: pure."""
+"""Decides what a heartbeat reports, and which reports do not wait for the next one; pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lattice.ledger.reports import NodeReport, ReportRow, format_report
 from lattice_agent.attempts import Key, Seen
 
 URGENT = frozenset({reports.UNNAMED, reports.GONE, reports.LOST, reports.UNKNOWN_EXIT, reports.START_FAILED})
-"""States that the scheduler waits for; the others travel with the next beat."""
+"""States of an attempt for which the scheduler waits; all others are reported with the next heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Names who reports: the kernel's boot id and the state directory's random id."""
+    """The identity of the reporting agent: the kernel's boot id, and the random id of its state directory."""
 
     boot: str
     instance: str
@@ -25,20 +25,20 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReportContent:
-    """Holds what a node reports: its attempts, and the nodes of them that it cannot talk to, in order of their names."""
+    """The content of one report: a row for each attempt, and the names of nodes in them that cannot be reached, sorted."""
 
     rows: tuple[ReportRow, ...] = ()
     away: tuple[str, ...] = ()
 
 
 def annotation(identity: NodeIdentity, beat: int, seen: Seen, said: ReportContent) -> str:
-    """Formats the annotation `lattice.dev/report`."""
+    """Returns the text of the annotation `lattice.dev/report`."""
     report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
     return format_report(report)
 
 
 def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tuple[ReportRow, ...]:
-    """Marks the rows of attempts for which the node waits until a gateway gives it their work."""
+    """Returns the rows, those marked that wait because no gateway has given the node their work yet."""
     if not unserved:
         return rows
     return tuple(
@@ -50,7 +50,10 @@ def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tup
 
 
 def is_urgent(before: ReportContent, after: ReportContent) -> bool:
-    """Tells whether something that the scheduler waits for is new since the last report; so is a change of who can be reached."""
+    """Tells whether the scheduler waits for something that is new since the last report.
+
+    Such are urgent states of attempts, and a change of which nodes cannot be reached.
+    """
     if before.away != after.away:
         return True
     told = {(row.uid, row.attempt, row.state) for row in before.rows}

@@ -1,4 +1,4 @@
-"""Reads a node's work from a gateway, for each node by itself, or once for the many hollow nodes of a process."""
+"""Reads the Allocation of a plan row from a gateway: for one node, or once for all hollow nodes of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lattice.views.meta import Metadata
 from lattice.views.work import Work as Allocation
 
 KEPT = 256
-"""Allocations that a hollow process keeps."""
+"""Allocations that a process of hollow nodes keeps."""
 ANSWER_SECONDS = 10.0
 OPTIONS = [
     ("grpc.ssl_target_name_override", GATEWAY_HOST),
@@ -35,9 +35,9 @@ OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class FetchedWork:
-    """Holds an Allocation as a gateway has read it, and its status word for word, so that a replacement of the status loses no field.
+    """An Allocation as a gateway has read it; `status` is the JSON as stored, so that replacing the status loses no field.
 
-    `variables` are the values of Secrets (None: they were not asked for): they stay in memory. `refusal`: why there are none.
+    `variables` are the values of Secrets, kept in memory only; None: they were not asked for. `refusal` says why they could not be had.
     """
 
     work: Allocation
@@ -47,11 +47,11 @@ class FetchedWork:
 
     @property
     def version(self) -> int:
-        """Gives its resourceVersion; a higher one is newer."""
+        """Returns its resourceVersion as a number; a higher one is newer."""
         return int(self.work.metadata.resource_version or 0)
 
     def written(self, metadata: Metadata, status: Mapping[str, Any]) -> FetchedWork:
-        """Gives the same Allocation with the status that was written just now and the metadata that the write led to."""
+        """Returns this Allocation with the status that was just written, and the metadata that the API server answered."""
         known = msgspec.convert(status, AllocationStatus)
         return FetchedWork(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
 
@@ -60,16 +60,16 @@ class WorkSource(Protocol):
     """Reads the work of a row."""
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Reads the Allocation at the row's generation, or newer, and with another resourceVersion than `stale`.
+        """Returns the Allocation at the row's generation or newer; with `stale`, at another resourceVersion than that.
 
-        `variables`: with the values of `environment.variablesFrom`. Raises NotFound (it is gone, or the attempt is over),
-        Denied (it is not this node's work), Retry.
+        `variables` asks for the values of `environment.variablesFrom` too. Raises NotFound (it is gone, or the attempt is over), Denied (it
+        is not this node's work), Retry (no gateway answers).
         """
         ...
 
 
 class GatewayWorkSource:
-    """Asks a gateway, and another one when it does not answer; connections stay open."""
+    """Asks one gateway, and the next when that does not answer; its connection stays open."""
 
     def __init__(self, addresses: Sequence[str], files: Files) -> None:
         self._addresses = random.sample(list(addresses), len(addresses))
@@ -78,7 +78,7 @@ class GatewayWorkSource:
         self._stamp: object = None
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Reads the Allocation from the first gateway that answers."""
+        """Returns the Allocation from the first gateway that answers; raises as `WorkSource.find_work` does."""
         request = pb.GetWorkRequest(
             node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
             stale=stale, variables=variables,
@@ -101,27 +101,27 @@ class GatewayWorkSource:
         raise _translated(silent, ", ".join(self._addresses)) from silent
 
     def _connected(self) -> aio.Channel:
-        """Gives the open channel, or a new one after a failure or with renewed certificates."""
+        """Returns the open channel; a new one after a failure, or when the certificates were renewed."""
         stamp = self._files.stamp()
         if self._channel is None or stamp != self._stamp:
             self._channel, self._stamp = aio.secure_channel(self._addresses[0], client_credentials(self._files), options=OPTIONS), stamp
         return self._channel
 
     async def _leave(self, channel: aio.Channel) -> None:
-        """Turns to the next gateway; calls that still wait for the former one fail."""
+        """Closes the channel and turns to the next gateway; calls still under way on it fail."""
         if channel is self._channel:
             self._channel = None
             self._addresses.append(self._addresses.pop(0))
             await channel.close(None)
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         if self._channel is not None:
             await self._channel.close(None)
 
 
 def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
-    """Reads a gateway's answer. Raises Corrupt when it is no Allocation."""
+    """Decodes a gateway's answer; raises Corrupt where it is no Allocation."""
     try:
         status = msgspec.json.decode(answer.allocation, type=_StatusOnly).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
@@ -135,7 +135,7 @@ class _StatusOnly(msgspec.Struct):
 
 
 def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
-    """Translates a gateway's refusal, or its silence, into an error of the tree."""
+    """Returns the error of our tree for a gateway's refusal or silence: NotFound, Denied, else Retry."""
     reason, _, message = (error.details() or "").partition(": ")
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
@@ -147,7 +147,10 @@ def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
 
 
 class WorkCache:
-    """Reads the work of a row once for all nodes of a process, and keeps it while it is as new as a row asks for."""
+    """Reads each Allocation once for all hollow nodes of a process.
+
+    A kept Allocation is given again while its generation and version are what a row asks for.
+    """
 
     def __init__(self, works: WorkSource) -> None:
         self._works = works
@@ -155,7 +158,7 @@ class WorkCache:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Reads the Allocation, or gives it as another of the row's nodes has read it."""
+        """Returns the Allocation as another node of the process has read it, or reads it; raises as `WorkSource.find_work` does."""
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:
             found = self._found.get(row.uid)
@@ -174,6 +177,6 @@ class WorkCache:
 
 
 def _serves(found: FetchedWork, row: PlanRow, stale: str, variables: bool) -> bool:
-    """Tells whether an earlier reading is as new and as whole as asked for."""
+    """Tells whether a kept Allocation is as new, and has the variables, as asked for."""
     metadata = found.work.metadata
     return metadata.generation >= row.generation and metadata.resource_version != stale and (found.variables is not None or not variables)

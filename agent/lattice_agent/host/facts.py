@@ -1,4 +1,4 @@
-"""Reads what the machine is, once; no tool is run."""
+"""Reads the facts of the machine, once; no tool is run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lattice_agent.host.interface import MachineFacts
 
 
 def boot_id() -> str:
-    """Reads the kernel's id of this boot."""
+    """Returns the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def gather() -> MachineFacts:
-    """Reads CPUs online, memory, kernel, architecture and boot id."""
+    """Returns CPUs online, memory, kernel, architecture and boot id."""
     machine = os.uname()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return MachineFacts(os.cpu_count() or 1, memory, machine.release, machine.machine, boot_id())

@@ -1,8 +1,8 @@
-"""Plays a host that runs nothing and only waits: for scale tests of everything above it, and marked so in every status.
+"""A host that runs nothing and only waits, for scale tests of everything above it; each status says so.
 
-Work ends after its variable HOLLOW_SECONDS with the code HOLLOW_EXIT (default 0); without HOLLOW_SECONDS it waits
-for its walltime or a stop. Nothing outlives the process: after a restart it is a node that was reinstalled. Until then
-it tells a recovery of the ledger what it has waited for.
+Work ends after its variable HOLLOW_SECONDS with the code HOLLOW_EXIT (default 0); without HOLLOW_SECONDS it waits for its walltime or a
+stop. Nothing outlives the process: after a restart it is like a node that was reinstalled. Until then it can answer a recovery of the
+ledger.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lattice_agent.host.interface import MachineFacts, OnExit
 SECONDS = "HOLLOW_SECONDS"
 EXIT = "HOLLOW_EXIT"
 REMEMBERED = 1024
-"""Attempts of which a node remembers that they were started here."""
+"""Attempts of which a hollow node remembers that they were started here."""
 KEPT = 64
-"""Attempts that have ended and that a node tells to a recovery, the newest ones."""
+"""Ended attempts, the newest ones, that a hollow node can name in a recovery."""
 TERMINATED, KILLED = 15, 9
 
 
 @dataclass(slots=True)
 class _HollowAttempt:
-    """Holds one attempt that is prepared or waits."""
+    """One attempt that is prepared or waits; `running` None: it was not started. `seconds` None: it waits until it is stopped."""
 
     work: NodeWork
     seconds: float | None
@@ -38,33 +38,33 @@ class _HollowAttempt:
 
 @dataclass(slots=True)
 class _EndedAttempt:
-    """Holds one attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
+    """One attempt that has ended; `settled` is the seq of the plan that settled it, 0: none has."""
 
     kept: KeptAttempt
     settled: int = 0
 
 
 class HollowTimers:
-    """Ends all hollow work of a process in time: one heap instead of a task for each attempt."""
+    """The timers of all hollow work in a process: one heap instead of a task for each attempt."""
 
     def __init__(self, clock: Clock) -> None:
         self._hosts: dict[str, HollowHost] = {}
         self._queue = KeyedQueue(self._due, clock, workers=1, name="hollow")
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Ends work whose time is over, until cancelled."""
         await self._queue.run()
 
     def join(self, node: str, host: HollowHost) -> None:
-        """Adds a node."""
+        """Adds a node, whose host is told when its work's time is over."""
         self._hosts[node] = host
 
     def set(self, node: str, key: Key, after: float) -> None:
-        """Ends the attempt after so many seconds."""
+        """Sets a timer that ends the attempt in so many seconds."""
         self._queue.add(f"{node}/{key.uid}/{key.attempt}", after)
 
     def clear(self, node: str, key: Key) -> None:
-        """Removes the timer of an attempt that has ended before its time."""
+        """Removes the timer of an attempt that ended earlier."""
         self._queue.forget(f"{node}/{key.uid}/{key.attempt}")
 
     async def _due(self, name: str) -> float | None:
@@ -74,7 +74,7 @@ class HollowTimers:
 
 
 class HollowHost:
-    """Plays the host of one node without starting anything."""
+    """The host of one hollow node, which starts nothing."""
 
     def __init__(self, node: str, *, clock: Clock, timers: HollowTimers, facts: MachineFacts, instance: str) -> None:
         self._node = node
@@ -95,7 +95,7 @@ class HollowHost:
         self._callback = callback
 
     async def prepare(self, work: NodeWork) -> None:
-        """Reads from its variables how long the work waits. Raises Stale when it was started here before, Rejected for no number."""
+        """Reads from the work's variables how long it waits; raises Stale when it was started here before, Rejected for no number."""
         if work.key in self._begun:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
         seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
@@ -135,7 +135,7 @@ class HollowHost:
         return held.work.tasks if held is not None and held.running is not None else 0
 
     def finish(self, key: Key, signal: int = 0) -> None:
-        """Ends the wait of an attempt, by itself (0) or by a signal."""
+        """Ends the wait of an attempt, by itself (`signal` 0) or by a signal."""
         held = self._held.pop(key, None)
         if held is None:
             return  # ended before
@@ -158,50 +158,50 @@ class HollowHost:
         return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
 
     async def attempts(self) -> list[Known]:
-        """Lists nothing: a hollow node forgets with its process."""
+        """Returns nothing: a hollow node forgets with its process."""
         return []
 
     async def recall(self, key: Key) -> Known | None:
-        """Finds nothing: a hollow node keeps no record."""
+        """Returns None: a hollow node keeps no record."""
         return None
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """Lists what this process remembers: all that waits, and the newest ends that no plan up to `since` has settled."""
+        """Returns all attempts that wait, and the newest ended ones that no plan up to `since` has settled."""
         going = [KeptAttempt(_known(held), held.prepared) for held in self._held.values()]
         return [*going, *(one.kept for one in self._ended.values() if not 0 < one.settled <= since)]
 
     def made(self) -> float:
-        """Gives when this process made the node, in seconds since the epoch."""
+        """Returns when this process made the node, seconds since the epoch."""
         return self._made
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Drops a settled attempt, and remembers by which plan it was settled."""
+        """Drops a settled attempt, and notes the seq of the plan that settled it."""
         self._held.pop(key, None)
         if key in self._ended:
             self._ended[key].settled = seq
 
     def facts(self) -> MachineFacts:
-        """Gives the facts that are said of the node."""
+        """Returns the facts that the node was given."""
         return self._facts
 
     def ends_in_memory(self) -> int:
-        """Gives 0: nothing is written anywhere."""
+        """Returns 0: nothing is written anywhere."""
         return 0
 
     def survivors(self) -> dict[Key, str]:
-        """Lists nothing: there are no processes."""
+        """Returns nothing: there are no processes."""
         return {}
 
     async def flaw(self) -> str:
-        """Finds nothing wrong, ever."""
+        """Returns an empty text: nothing is ever wrong."""
         return ""
 
     def instance(self) -> str:
-        """Gives the random id of the node."""
+        """Returns the node's random id."""
         return self._instance
 
     def seen(self) -> Seen:
-        """Gives the newest plan seen in this process."""
+        """Returns the highest plan seq seen in this process."""
         return self._seen
 
     async def remember(self, seen: Seen) -> None:

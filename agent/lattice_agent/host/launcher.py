@@ -143,7 +143,7 @@ class Launcher:
         return await self._give_up(work, answer)
 
     async def _give_up(self, work: NodeWork, answer: dict[str, Any]) -> Running:
-        """Takes the right to start from everybody and raises the refusal; where somebody has just started the work, returns that."""
+        """Takes the right to start away and raises the refusal; where somebody has started the work meanwhile, returns its process."""
         why, fault = _said(answer, f"the process that keeps it was killed {LAUNCHES} times before it could begin")
         try:
             await self.claim(work.key)
@@ -156,7 +156,7 @@ class Launcher:
         raise _refusal(work, why, fault)
 
     async def claim(self, key: Key, running: Running | None = None) -> None:
-        """Takes the right to start away from every shim, if nobody has it; a disk that does not answer delays that and no more."""
+        """Takes the right to start away from every shim, unless it is taken; raises Retry while the disk keeps it from that."""
         if await self._disk.call(self._journal.claimed, key) is not None:
             return
         with suppress(Retry):
@@ -165,7 +165,7 @@ class Launcher:
             raise Retry(f"the right to start attempt {key.attempt} of {key.uid} cannot be taken", reason="StateUnwritable")
 
     async def _started(self, work: NodeWork) -> Running | None:
-        """Returns what an earlier start came to, None when there was none. Raises what it raised."""
+        """Returns the process of an earlier start, or raises its refusal; None: there was no start."""
         running = await self._disk.call(self._journal.claimed, work.key)
         if running is None:
             return None
@@ -177,14 +177,14 @@ class Launcher:
         return self._watch.follow_shim(work.key, running) if running.pid else running
 
     async def _described_again(self, work: NodeWork) -> dict[str, Any]:
-        """Describes the launch of an attempt that was prepared before this agent began, or is started once more."""
+        """Describes the launch of an attempt that was prepared by an earlier agent, or whose start is repeated."""
         if work.key not in self._places:
             await self.prepare(work)
             return self._fresh.pop(work.key)
         return await asyncio.to_thread(self._describe, work, self._places[work.key])
 
     def _describe(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
-        """Describes the launch but for the values of Secrets."""
+        """Returns the launch description without the values of Secrets."""
         described = launch.describe(
             work,
             place,
@@ -197,7 +197,11 @@ class Launcher:
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
 
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
-        """Asks the runner, a new one when it dies; both requests may be repeated (a start takes its right only once)."""
+        """Sends a request to the runner and returns its answer; starts a new runner and repeats the request where one dies.
+
+        Both kinds of request may be repeated: a probe changes nothing, and a start succeeds only once. `why_not` begins the error's
+        sentence.
+        """
         pause = 0.01
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -218,7 +222,7 @@ def _account_of(work: NodeWork) -> Account:
 
 
 def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
-    """Tells why the runner did not do it, and whether the node is at fault, as it is when the answering process was itself killed."""
+    """Returns the runner's reason for a failure, and whether the node is at fault, as it is when the answering process was killed."""
     if "failure" in answer:
         return str(answer["failure"]), bool(answer.get("unfit"))
     return otherwise, True

@@ -1,4 +1,4 @@
-"""Is the host on a real machine: starts processes, watches them by pidfd, and finds them again after its own death."""
+"""The host of a real machine: starts processes, follows them by pidfd, and finds them again after the agent's own restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ANSWER_SECONDS = 60.0
 _DISK_SECONDS, _LOOK_SECONDS = 10.0, 1.0
 _PRUNE_SECONDS = 3600.0
 _CLAIM_SECONDS = 0.5
-"""A shim that lives has taken the right to start after this; it needs less than a millisecond."""
+"""Time within which a live shim has taken the right to start; it needs less than a millisecond."""
 
 
 class LinuxHost:
@@ -63,11 +63,13 @@ class LinuxHost:
     # what the node knows
 
     def facts(self) -> MachineFacts:
-        """Gives the facts of the machine."""
+        """Returns the facts of the machine."""
         return self._facts
 
     async def flaw(self) -> str:
-        """Tells why this node should be given no work now: its state directory is full, cannot be written, or does not answer."""
+        """Returns why this node should be given no work now: its state directory is full, cannot be written, or does not answer; empty:
+        nothing.
+        """
         if self._looking is None or self._looking.done():
             self._looking, self._look_began = self._spawn(self._look_at_disk()), self._clock.monotonic()
         done, _ = await asyncio.wait((self._looking,), timeout=_LOOK_SECONDS)
@@ -76,7 +78,7 @@ class LinuxHost:
         return self._flaw
 
     async def _look_at_disk(self) -> None:
-        """Frees space, brings ends to the disk that stand in memory only, and keeps what is wrong with the disk."""
+        """Frees space, copies exit records from memory to disk, and keeps what is wrong with the disk."""
         try:
             found = await self._looks.call(
                 disk_pressure.check_disk, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
@@ -91,19 +93,19 @@ class LinuxHost:
             event(log, "EndBroughtToDisk", attempt=name, message="its end stood in the run directory only")
 
     def ends_in_memory(self) -> int:
-        """Counts the attempts whose end only this boot's memory keeps, at the last look for flaws."""
+        """Returns how many exit records are in memory only, as of the last check of the disk."""
         return self._in_memory
 
     def survivors(self) -> dict[Key, str]:
-        """Lists the attempts whose processes have survived KILL, each with a clause that names them."""
+        """Returns the attempts with processes that survived KILL, each with a clause that names them."""
         return dict(self.watch.survivors)
 
     def instance(self) -> str:
-        """Gives the state directory's random id."""
+        """Returns the state directory's random id."""
         return self._instance
 
     def seen(self) -> Seen:
-        """Gives the newest plan that this node has seen."""
+        """Returns the highest plan seq that this node has kept."""
         return self._seen
 
     async def remember(self, seen: Seen) -> None:
@@ -113,13 +115,13 @@ class LinuxHost:
             self._seen = max(self._seen, seen, key=lambda one: one.seq)  # not before it is on the disk: a full one is tried again
 
     def on_exit(self, callback: OnExit) -> None:
-        """Registers the one callback; ends that came before are delivered at once, in order."""
+        """Sets the callback for ends; earlier ones are delivered at once, in order."""
         self._callback = callback
         while self._undelivered:
             callback(*self._undelivered.popleft())
 
     async def attempts(self) -> list[Known]:
-        """Lists all attempts that this node knows of; those that live are watched, those that lost their shim are ended."""
+        """Returns all attempts that this node knows; follows those that live, and ends those that lost their shim."""
         await self._prune()
         keys = await self._patiently(self._known)
         found = [await self._patiently(self._look, key) for key in keys]
@@ -131,7 +133,7 @@ class LinuxHost:
         return sorted({*self.journal.known(), *self.scopes.standing_scopes()})
 
     async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Asks the disk until it answers, however long that takes: nothing can be done without the answer."""
+        """Repeats a call to the disk until it answers, however long that takes: nothing can be done without the answer."""
         while True:
             try:
                 return await self._disk.call(function, *args, **kwargs)
@@ -140,7 +142,7 @@ class LinuxHost:
                 await self._clock.sleep(1.0)
 
     async def recall(self, key: Key) -> Known | None:
-        """Looks one attempt up on the disk, and watches it where it lives."""
+        """Returns what the disk keeps of one attempt, and follows it where it lives; None: nothing is kept."""
         if not await self._disk.call(self.journal.directory(key).is_dir):
             return None
         known = await self._disk.call(self._look, key)
@@ -154,7 +156,7 @@ class LinuxHost:
             self.watch.settle(known.key)
 
     def _look(self, key: Key) -> Known:
-        """Describes an attempt as disk and /proc show it now; liveness first, for a shim writes its record before it dies."""
+        """Returns an attempt as disk and /proc show it now; liveness is read first, since a shim writes its record before it dies."""
         entry, running = self.journal.entry(key), self.journal.claimed(key)
         same_boot = entry is not None and entry.boot == self._facts.boot_id
         if running is None and entry is None:
@@ -209,11 +211,11 @@ class LinuxHost:
         await self.watch.kill(key)
 
     async def _has_processes(self, key: Key) -> bool:
-        """Tells whether something runs, by the kernel's word: no file stands between an order and the processes that it ends."""
+        """Tells whether processes of the attempt are left, by the kernel's state alone, so that no file delays an end."""
         return self.watch.follows(key) or await self._kernel.call(self.scopes.populated, key)
 
     async def _adopt(self, key: Key) -> None:
-        """Follows a shim that nobody follows; without one, or while no file tells of it, all of the scope is ended."""
+        """Follows a shim that nobody follows; where there is none, or no file names it, ends the whole scope."""
         with suppress(Retry):
             known = await self._disk.call(self._look, key)
             if known.alive and known.running:
@@ -240,7 +242,7 @@ class LinuxHost:
         return len(await self._kernel.call(self.scopes.work, key))
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """Lists the attempts that are kept, without those that a plan of this seq or an earlier one has settled."""
+        """Returns the attempts that are kept, without those settled by a plan of this seq or an earlier one."""
         keys = await self._disk.call(self.journal.known)
         return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
 
@@ -249,7 +251,7 @@ class LinuxHost:
         return None if 0 < settled <= since else KeptAttempt(self._look(key), self.journal.prepared_at(key))
 
     def made(self) -> float:
-        """Gives when the state directory was made, in seconds since the epoch."""
+        """Returns when the state directory was made, seconds since the epoch."""
         return self.journal.made()
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
@@ -272,7 +274,7 @@ class LinuxHost:
     # what comes of it
 
     async def _find_record(self, key: Key) -> ExitRecord | None:
-        """Reads the exit record, or that there is none, once the disk has answered."""
+        """Returns the exit record, None: there is none; waits until the disk has answered."""
         return await self._patiently(self.journal.exit_record, key)
 
     def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -288,7 +290,7 @@ class LinuxHost:
             self._undelivered.append((key, record))
 
     def close(self) -> None:
-        """Lets go of everything; what runs goes on."""
+        """Stops following everything; work goes on."""
         self.watch.close()
         for task in self._running:
             task.cancel()
@@ -297,7 +299,7 @@ class LinuxHost:
 
 
 def _of_pid(pid: int) -> Running | None:
-    """Names a shim that only its scope knows."""
+    """Returns a shim that only its scope names; None: there is none, or it has ended."""
     try:
         return Running(pid, start_ticks(pid), 0.0, 0.0) if pid else None
     except OSError:

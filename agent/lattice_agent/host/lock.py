@@ -1,4 +1,4 @@
-"""Admits one agent to a state directory: the kernel holds the lock for as long as the process lives."""
+"""Admits one agent at a time to a state directory; the kernel holds the lock as long as the process lives."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from lattice.daemon.clock import Clock
 from lattice.errors import Rejected
 
 PATIENCE_SECONDS: Final = 5.0
-"""An agent that is being restarted may take so long to end."""
+"""Time for an agent that is being restarted to end."""
 POLL_SECONDS: Final = 0.1
 
 
 @asynccontextmanager
 async def alone_on(directory: Path, clock: Clock) -> AsyncIterator[None]:
-    """Holds the directory for this process. Raises Rejected while another one has it; no file is needed, so a full disk is none."""
+    """Holds the lock of a directory for the block; raises Rejected while another process has it. No file is made: a full disk does not
+    matter.
+    """
     held = await asyncio.to_thread(_opened, directory)
     try:
         until = clock.monotonic() + PATIENCE_SECONDS

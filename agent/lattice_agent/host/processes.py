@@ -1,4 +1,4 @@
-"""Looks at processes by pidfd and start time, and sends signals that can never reach another process."""
+"""Checks processes by pidfd and start time, and sends signals that cannot reach another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT_ONCE = 256
 
 
 def open_live(pid: int, ticks: int) -> int | None:
-    """Opens a pidfd of exactly that process; None when it is dead, a zombie, or the pid names another one."""
+    """Returns a pidfd of exactly this process; None when it has ended, is a zombie, or the pid is another process now."""
     if pid <= 0:
         return None
     try:
@@ -28,7 +28,7 @@ def open_live(pid: int, ticks: int) -> int | None:
 
 
 def is_live(pid: int, ticks: int) -> bool:
-    """Tells whether exactly that process lives."""
+    """Tells whether exactly this process lives."""
     fd = open_live(pid, ticks)
     if fd is None:
         return False
@@ -37,7 +37,7 @@ def is_live(pid: int, ticks: int) -> bool:
 
 
 def state(pid: int) -> str:
-    """Reads the state letter of /proc/PID/stat; empty when there is no such process."""
+    """Returns the state letter of /proc/PID/stat; empty when there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
@@ -45,7 +45,7 @@ def state(pid: int) -> str:
 
 
 def describe(pid: int) -> str:
-    """Describes a process as people name it: pid, program, state."""
+    """Returns a process as people name it: pid, program, state."""
     try:
         program = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -54,12 +54,12 @@ def describe(pid: int) -> str:
 
 
 def send_all(pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
-    """Signals every process that `pids` names twice in a row, so that a pid used again is never hit. Returns how many."""
+    """Signals every process that `pids` names twice in a row, so that a reused pid is never hit; returns how many."""
     return sum(_send_some(some, pids, number) for some in _batches(list(pids())))
 
 
 def _batches(pids: list[int]) -> list[list[int]]:
-    """Cuts the list into parts: a fork bomb has more processes than this one may have descriptors."""
+    """Cuts the list into parts, since a fork bomb has more processes than this one may open descriptors."""
     return [pids[at : at + AT_ONCE] for at in range(0, len(pids), AT_ONCE)]
 
 

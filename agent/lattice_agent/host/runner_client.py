@@ -1,4 +1,4 @@
-"""Talks to the runner for the agent: starts it, asks it, starts another one when it is gone."""
+"""The agent's connection to the runner: starts it, sends requests, and starts another one when it is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(runner.__file__).
 
 
 class RunnerClient:
-    """Asks one runner at a time; a request that a dying runner took raises UnknownOutcome."""
+    """Asks one runner at a time; a request that a dying runner had taken raises UnknownOutcome."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,11 +32,11 @@ class RunnerClient:
 
     @property
     def pid(self) -> int:
-        """Gives the runner's pid, 0 when there is none."""
+        """Returns the runner's pid; 0: there is none."""
         return self._process.pid if self._process else 0
 
     def open(self) -> None:
-        """Starts a runner unless one serves."""
+        """Starts a runner unless one is running."""
         if self._socket:
             return
         self._end_process(grace_seconds=0.0)
@@ -56,7 +56,7 @@ class RunnerClient:
         self._loop.add_reader(ours.fileno(), self._readable)
 
     def close(self) -> None:
-        """Lets the runner end; its shims go on."""
+        """Ends the runner; its shims go on."""
         self._lost("the agent is ending")
         self._end_process(grace_seconds=2.0)
 
@@ -70,7 +70,7 @@ class RunnerClient:
             self._process = None
 
     async def request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Asks, and returns the runner's answer. Raises UnknownOutcome when the runner went before it answered."""
+        """Returns the runner's answer to a request; raises UnknownOutcome when the runner ended before it answered."""
         self.open()
         self._last += 1
         number = self._last

@@ -26,7 +26,7 @@ _SLICE = "lattice.slice"
 
 @dataclass(frozen=True)
 class Entrances:
-    """Names the files of the scope that a shim writes to; they are empty without cgroups."""
+    """The files by which shim and tasks join the scope; empty without cgroups."""
 
     shim_procs: str = ""
     work_procs: tuple[str, ...] = ()
@@ -34,26 +34,26 @@ class Entrances:
 
 
 class Scopes(Protocol):
-    """Keeps the processes of an attempt as a set; `work` is the tasks and all processes that came from them."""
+    """Keeps the scopes of attempts; the work is the tasks and all processes that come from them."""
 
     kind: str
     complete: bool
-    """Whether no process of the work can hide."""
+    """True where no process of the work can hide from the scope."""
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Makes the scope; twice does no more than once."""
+        """Makes the scope; may be repeated."""
         ...
 
     def entrances(self, key: Key) -> Entrances:
-        """Names the files by which shim and tasks join."""
+        """Returns the files by which shim and tasks join."""
         ...
 
     def work(self, key: Key) -> list[int]:
-        """Lists the processes of the work."""
+        """Returns the pids of the work."""
         ...
 
     def whole(self, key: Key) -> list[int]:
-        """Lists all processes of the scope, the shim included where it is known."""
+        """Returns the pids of the whole scope, the shim's included where it is known."""
         ...
 
     def populated(self, key: Key) -> bool:
@@ -61,27 +61,27 @@ class Scopes(Protocol):
         ...
 
     def shim_pid(self, key: Key) -> int:
-        """Gives the shim's pid where the scope itself knows it, else 0."""
+        """Returns the shim's pid where the scope itself knows it, else 0."""
         ...
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work. Returns to how many processes."""
+        """Sends TERM to the work; returns to how many processes."""
         ...
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work, or to all of the scope."""
+        """Sends KILL to the work; `whole`: to all of the scope."""
         ...
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes an empty scope; False while it is not empty."""
+        """Removes an empty scope; returns False while it is not empty."""
         ...
 
     def standing_scopes(self) -> list[Key]:
-        """Lists the attempts whose scopes stand there."""
+        """Returns the attempts that have a scope."""
         ...
 
     def close(self) -> None:
-        """Removes what this object made and nobody uses."""
+        """Removes what this object made, unless somebody uses it."""
         ...
 
 
@@ -111,7 +111,7 @@ class CgroupScopes:
         return _members(self._path(key) / "work")
 
     def whole(self, key: Key) -> list[int]:
-        """Lists all processes of the scope, the shim included."""
+        """Returns the pids of the whole scope, the shim's included."""
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
@@ -122,17 +122,17 @@ class CgroupScopes:
             return False
 
     def shim_pid(self, key: Key) -> int:
-        """Gives the pid of the shim, which stands in a cgroup of its own, else 0."""
+        """Returns the pid of the shim, which is in a cgroup of its own; 0: there is none."""
         return next(iter(_members(self._path(key) / "shim")), 0)
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work, and CONT, so that what is stopped can hear it. Returns to how many processes."""
+        """Sends TERM to the work, and CONT so that stopped processes receive it; returns to how many processes."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work, or to all of the scope."""
+        """Sends KILL to the work; `whole`: to all of the scope."""
         path = self._path(key) if whole else self._path(key) / "work"
         with suppress(FileNotFoundError, OSError):
             fd = os.open(path / "cgroup.kill", os.O_WRONLY)
@@ -156,7 +156,7 @@ class CgroupScopes:
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 
     def close(self) -> None:
-        """Removes the root when no scope is left."""
+        """Removes the root directory when it holds no scope."""
         with suppress(OSError):
             self.root.rmdir()
             self.controllers.close(self.root)
@@ -168,7 +168,7 @@ class CgroupScopes:
 
 
 class ProcessScopes:
-    """Keeps scopes without cgroups: the processes whose environment names the attempt, and their descendants."""
+    """Scopes without cgroups: the processes whose environment names the attempt, and their descendants."""
 
     kind, complete = "processes", False
 
@@ -176,51 +176,51 @@ class ProcessScopes:
         self._made: set[Key] = set()
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Remembers the attempt; there is nothing to make, and no limit but those that a process inherits."""
+        """Notes the attempt; there is nothing to make, and processes have only the limits that they inherit."""
         self._made.add(key)
 
     def entrances(self, key: Key) -> Entrances:
-        """Names no file: nothing is joined."""
+        """Returns no file: there is nothing to join."""
         return Entrances()
 
     def work(self, key: Key) -> list[int]:
-        """Lists the processes of the work that did not shed their environment, and their descendants."""
+        """Returns the pids of the work whose environment still names the attempt, and of their descendants."""
         marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
         return sorted(marked | set(shim.descendants(*marked)))
 
     def whole(self, key: Key) -> list[int]:
-        """Lists the processes of the work: the shim is known by its pid alone."""
+        """Returns the pids of the work; the shim is known only by its claim."""
         return self.work(key)
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process of the work is left; the shim is known by its pid alone."""
+        """Tells whether any process of the work is left; the shim is not seen here."""
         return bool(self.work(key))
 
     def shim_pid(self, key: Key) -> int:
-        """Gives 0: it is not known here."""
+        """Returns 0: the shim is not known here."""
         return 0
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work, and CONT, so that what is stopped can hear it. Returns to how many processes."""
+        """Sends TERM to the work, and CONT so that stopped processes receive it; returns to how many processes."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work until a look finds nobody, at most 20 times."""
+        """Sends KILL to the work until none of it is found, at most 20 times."""
         for _ in range(20):
             if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
                 return
 
     def remove_scope(self, key: Key) -> bool:
-        """Forgets the attempt; False while processes are left."""
+        """Forgets the attempt; returns False while processes are left."""
         if self.populated(key):
             return False
         self._made.discard(key)
         return True
 
     def standing_scopes(self) -> list[Key]:
-        """Lists the scopes made by this process; a stray one leaves no trace here."""
+        """Returns the attempts noted by this process; older ones leave no trace here."""
         return sorted(self._made)
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class ProcessScopes:
 
 
 def find_mount(mounts: str) -> tuple[Path, str] | None:
-    """Finds where cgroup v2 is mounted, from /proc/self/mounts, and whether it is `unified` (v2 alone) or `hybrid` (v1 beside it)."""
+    """Returns where cgroup v2 is mounted, and `unified` (v2 alone) or `hybrid` (v1 beside it); None: it is not mounted."""
     rows = [line.split() for line in mounts.splitlines()]
     v2 = next((Path(row[1]) for row in rows if len(row) > 2 and row[2] == "cgroup2"), None)
     if v2 is None:
@@ -237,7 +237,7 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 
 
 def choose(node: str, root: Path | None) -> Scopes:
-    """Chooses scopes below `root` (default: `lattice.slice/NODE` of the v2 mount), or by processes where that is refused."""
+    """Returns cgroup scopes below `root` (None: `lattice.slice/NODE` of the v2 mount), or process scopes where cgroups may not be made."""
     mounts = Path("/proc/self/mounts").read_text()
     found = find_mount(mounts)
     if found is None:

@@ -1,4 +1,4 @@
-"""Runs calls that may block for ever in threads: one without an answer holds up neither loop, nor other kinds of calls, nor the exit."""
+"""Runs calls that may block for ever in threads: one without an answer delays neither the loop, nor other kinds of calls, nor the exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _R = TypeVar("_R")
 
 
 class Threads:
-    """Runs one kind of call in a few threads; `what` names for people what they wait for."""
+    """Runs one kind of call in a few threads; `what` names in errors what the calls wait for."""
 
     def __init__(self, what: str, *, count: int, within: float) -> None:
         self._what, self._within = what, within
@@ -26,7 +26,7 @@ class Threads:
         self._lock = threading.Lock()
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Returns the function's answer. Raises Retry (StateUnwritable) when it fails with an OSError, or has not answered in time."""
+        """Returns the function's result; raises Retry (StateUnwritable) when it raises OSError, or has not returned in time."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
 

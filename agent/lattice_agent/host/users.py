@@ -1,4 +1,4 @@
-"""Finds the account that the node has for the name in `spec.user`."""
+"""Finds the node's account for the name in `spec.user`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _ENVIRONMENT_FILE = Path("/etc/environment")
 
 
 def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> Account:
-    """Finds the account by getpwnam and getgrouplist. May block (LDAP).
-
-    Raises Rejected (UserUnknown, UserRefused), which names the node.
-    """
+    """Returns the account, by getpwnam and getgrouplist; raises Rejected (UserUnknown, UserRefused), naming the node. May block (LDAP)."""
     if ":" in name:
         why = "an issuer's prefix is stripped only where spec.work.userPrefixes of the LatticeConfig lists it"
         said = f"node {node} knows no user {name!r}: {why}"
@@ -41,7 +38,7 @@ def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.str
 
 
 def environment_file() -> str:
-    """Reads /etc/environment; empty where there is none."""
+    """Returns the text of /etc/environment; empty where there is none."""
     try:
         return _ENVIRONMENT_FILE.read_text(errors="replace")
     except OSError:

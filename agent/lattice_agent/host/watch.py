@@ -1,6 +1,6 @@
-"""Follows the shims of a machine by their pidfds until nothing is left of their work; sends KILL, and names what survives it.
+"""Follows the shims of a machine by pidfd until nothing is left of their work; sends KILL, and names what survives it.
 
-All it asks is the kernel: no file stands between an order to end work and its processes.
+It uses only the kernel's state: no file can delay an order to end work.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 KILL_AGAIN_SECONDS = 0.1
 SHIM_SECONDS = 5.0
-"""A shim has so long to end after KILL has left nothing of its work."""
+"""Time for a shim to end after KILL has left nothing of its work."""
 SURVIVAL_SECONDS = 5.0
-"""What still runs so long after KILL to all of it is called unkillable."""
+"""Time after KILL to the whole scope until its remaining processes are called unkillable."""
 NAMED = 3
-"""So many of the processes that survive are named."""
+"""How many of the surviving processes are named."""
 
 
 class ShimWatch:
-    """Follows the shims of one node, and ends attempts."""
+    """Follows the shims of one node, and ends attempts; `survivors` names, by attempt, the processes that survived KILL."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class ShimWatch:
 
     @property
     def busy(self) -> bool:
-        """Tells whether anything runs or is being ended."""
+        """Tells whether any attempt runs or is being ended."""
         return bool(self._shims or self._settling)
 
     def follows(self, key: Key) -> bool:
-        """Tells whether the attempt's shim lives."""
+        """Tells whether the attempt's shim lives and is followed."""
         return key in self._shims
 
     def follow_shim(self, key: Key, running: Running) -> Running:
-        """Follows the shim by pidfd; an attempt whose shim is dead already is settled at once."""
+        """Follows the shim by pidfd; where it has ended already, settles the attempt at once. Returns `running`."""
         if key in self._shims or key in self._settling:
             return running
         fd = processes.open_live(running.pid, running.start_ticks)
@@ -87,9 +87,9 @@ class ShimWatch:
             self._spawn(self._keep_killing(key))
 
     async def _keep_killing(self, key: Key) -> None:
-        """Repeats KILL while the shim lives: one that came before the shim forked would have missed its tasks.
+        """Repeats KILL while the shim lives: one sent before the shim forked would have missed its tasks.
 
-        A shim that does not end although its work is gone is stopped or hangs: it is killed too, with what it alone knew.
+        A shim that does not end although its work is gone is stopped or hangs; it is killed too, and its exit record is lost.
         """
         begun = idle = self._clock.monotonic()
         while key in self._shims:
@@ -107,13 +107,13 @@ class ShimWatch:
         self._killing.discard(key)
 
     def settle(self, key: Key) -> None:
-        """Ends what a dead shim left behind, and says how the attempt ended."""
+        """Kills the processes that a dead shim left, and delivers the attempt's end."""
         if key not in self._settling:
             self._settling.add(key)
             self._spawn(self._settle(key))
 
     async def _settle(self, key: Key) -> None:
-        """Kills until nothing is left and delivers the end; an attempt that survives KILL is named and stays."""
+        """Sends KILL until no process is left, then delivers the end; an attempt that survives is named in `survivors`."""
         begun, delay = self._clock.monotonic(), 0.002
         while key in self._shims or await self._is_populated(key):
             await self._kill(key, whole=True)
@@ -152,7 +152,7 @@ class ShimWatch:
             return []
 
     def close(self) -> None:
-        """Lets go of everything; what runs goes on."""
+        """Stops following everything; work goes on."""
         for fd in self._shims.values():
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Describes one attempt on this node: its stages, how each event changes it, and how it is found again after a restart."""
+"""One attempt on this node: its stages, how each event changes it, and how it is rebuilt after a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WALLTIME = "walltime"
 
 
 class Stage(Enum):
-    """Names where an attempt stands on this node."""
+    """The stages of an attempt on this node."""
 
     WAITING = "its terms are not read, or the node is not clean"
     PREPARING = "the host prepares it"
@@ -49,19 +49,19 @@ OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
 
 @dataclass(slots=True)
 class Attempt:
-    """Holds all that the machine knows of one attempt."""
+    """Everything that the state machine knows of one attempt; the machine alone changes it."""
 
     key: Key
     stage: Stage
     row: PlanRow | None = None
-    """Of the newest plan; None: that plan does not name it."""
+    """The attempt's row in the newest plan; None: that plan does not name it."""
     admitted: float | None = None
-    """Seconds of walltime that the last plan row admitted; None: no limit but the terms'."""
+    """Walltime in seconds that the last plan row admitted; None: only the terms limit it."""
     terms: WorkTerms | None = None
     reading: bool = False
     prepared: bool = False
     adopted: bool = False
-    """It ran already when this agent started."""
+    """True where it was running already when this agent started."""
     starts: int = 0
     started: float = 0.0
     started_boottime: float = 0.0
@@ -69,9 +69,9 @@ class Attempt:
     cause: str = ""
     settled: bool = False
     ended_by: str = ""
-    """`stop`, `walltime`, or the cause of an END; empty: by itself."""
+    """Why it was ended: `stop`, `walltime`, or the cause of the reporter's END; empty: it ended by itself."""
     terminated_at: float = 0.0
-    """CLOCK_BOOTTIME of TERM."""
+    """When TERM was sent, CLOCK_BOOTTIME; 0: it was not."""
     missed: bool = False
     """TERM found nothing to end."""
     kill_at: float | None = None
@@ -81,22 +81,22 @@ class Attempt:
     over_at: float | None = None
     """CLOCK_BOOTTIME at which this agent saw that it is over."""
     unanswered: bool = False
-    """It failed here by itself, and its reporter, on another node, has not answered."""
+    """True where it failed here by itself, and its reporter on another node has not answered with END in time."""
 
     @property
     def stopped(self) -> bool:
-        """Tells whether a stop row names the attempt."""
+        """Tells whether a stop row of the plan names the attempt."""
         return self.row is not None and self.row.order == STOP
 
     @property
     def walltime_seconds(self) -> float | None:
-        """Gives the walltime in seconds, the shorter one of the terms' and the admitted one; None: endless."""
+        """Returns the walltime in seconds, the shorter of the terms' and the admitted one; None: there is no limit."""
         asked = self.terms.walltime_seconds if self.terms is not None else None
         return min((seconds for seconds in (asked, self.admitted) if seconds is not None), default=None)
 
     @property
     def walltime_at(self) -> float | None:
-        """Gives CLOCK_BOOTTIME at which the walltime is over; None: never."""
+        """Returns when the walltime is over, CLOCK_BOOTTIME; None: never, or it has not started."""
         walltime = self.walltime_seconds
         if self.terms is None or walltime is None or self.terms.tasks == 0 or not self.started_boottime:
             return None
@@ -104,7 +104,7 @@ class Attempt:
 
 
 def restored(known: Known) -> Attempt:
-    """Rebuilds an attempt from disk and scopes after a restart of the agent, or of the machine."""
+    """Rebuilds an attempt from its files and its scope, after the agent or the machine has restarted."""
     terms = _journaled_terms(known)
     if known.alive or known.populated:
         started = known.running or Running(0, 0, 0.0, 0.0)
@@ -141,7 +141,7 @@ def recalled(attempt: Attempt, known: Known) -> Attempt:
 
 
 def _outran(attempt: Attempt, record: ExitRecord) -> bool:
-    """Tells whether the attempt ran for its whole walltime: then the walltime ended it, though the agent that sent TERM is gone."""
+    """Tells whether the attempt ran for its whole walltime, so that the walltime ended it although the agent that sent TERM is gone."""
     walltime = attempt.walltime_seconds
     ended = max((task.end for task in record.tasks), default=record.end)
     return walltime is not None and bool(attempt.started) and ended - attempt.started >= walltime
@@ -199,7 +199,7 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
 
 
 def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
-    """Tells whether the last task had ended before TERM was sent: then no order is the reason, however late somebody looked."""
+    """Tells whether the last task had ended before TERM was sent, so that no order is the reason of the end."""
     if not attempt.terminated_at:
         return False
     if record is None or not record.tasks:
@@ -210,13 +210,13 @@ def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
 
 
 def unread(attempt: Attempt) -> bool:
-    """Tells whether the row names a newer generation of the spec than the one that was read."""
+    """Tells whether the row names a newer generation of the spec than the one whose terms were read."""
     row = attempt.row
     return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
 
 
 def ending(attempt: Attempt) -> bool:
-    """Tells whether a stop row or the reporter wants the attempt ended."""
+    """Tells whether a stop row or the reporter orders the attempt's end."""
     return attempt.stopped or attempt.order is Order.END
 
 
@@ -233,7 +233,7 @@ PHASES = {
 
 
 def report_state(attempt: Attempt) -> tuple[str, str]:
-    """Gives state and detail of the attempt's row in the Lease report."""
+    """Returns the state and the detail of the attempt's row in the Lease report; an empty detail: none."""
     match attempt.stage:
         case Stage.LOST:
             return reports.LOST, ""

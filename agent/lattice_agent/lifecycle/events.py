@@ -1,4 +1,4 @@
-"""Lists the events that a node's state machine is given."""
+"""The events that a node's state machine receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRACE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WorkTerms:
-    """Holds what the Allocation says about time, at one generation of its spec."""
+    """The times that an Allocation sets, at one generation of its spec; `walltime_seconds` None: no limit."""
 
     generation: int
     grace_seconds: float = GRACE_SECONDS
@@ -25,7 +25,7 @@ class WorkTerms:
 
 @dataclass(frozen=True, slots=True)
 class PlanRead:
-    """Tells that the plan was read, with the rows that name this node; epoch, term and `since` are those of `PlanSpec`."""
+    """The plan was read: `rows` are those that name this node; epoch, term and `since` are those of `PlanSpec`."""
 
     seq: int
     rows: tuple[PlanRow, ...]
@@ -35,18 +35,18 @@ class PlanRead:
 
     @property
     def seen(self) -> Seen:
-        """Gives what the node remembers of the plan."""
+        """Returns what the node remembers of this plan."""
         return Seen(self.seq, self.epoch, self.term)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanAbsent:
-    """Tells that the cluster was asked and has no plan for this node, which says nothing about what the cluster knows."""
+    """The cluster has no plan for this node, which says nothing about attempts that run here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermsRead:
-    """Tells that the Allocation was read."""
+    """The Allocation's terms were read."""
 
     key: Key
     terms: WorkTerms
@@ -54,14 +54,14 @@ class TermsRead:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Tells that the host has prepared the attempt."""
+    """The host has prepared the attempt."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Tells that the attempt cannot be read, prepared or started, with a reason of END_REASONS."""
+    """The attempt cannot be read, prepared or started; `reason` is one of END_REASONS."""
 
     key: Key
     reason: str
@@ -70,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Tells that the attempt was started here before, and that nothing of it is left."""
+    """The attempt was started here before, and neither files nor processes of it are left."""
 
     key: Key
     message: str
@@ -78,7 +78,7 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Tells that the host has started the attempt."""
+    """The host has started the attempt."""
 
     key: Key
     running: Running
@@ -86,7 +86,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Tells that no process is left; a record of None: the exit record is gone with the process that keeps it."""
+    """The last process of the attempt has ended; `record` None: its shim was killed before it wrote one."""
 
     key: Key
     record: ExitRecord | None
@@ -94,7 +94,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Tells that TERM found no process of the work: it had ended before."""
+    """TERM found no process of the work: it had ended before."""
 
     key: Key
 
@@ -109,7 +109,7 @@ class Survived:
 
 @dataclass(frozen=True, slots=True)
 class Directed:
-    """Tells what the reporter wants of this node."""
+    """The reporter's newest direction has arrived."""
 
     key: Key
     direction: Direction
@@ -117,18 +117,18 @@ class Directed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Tells that time has passed."""
+    """Time has passed: a walltime or a grace period may be over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Tells that the attempt was started here before, and what the disk keeps of it."""
+    """The attempt was started here before; `known` is what the disk keeps of it."""
 
     known: Known
 
     @property
     def key(self) -> Key:
-        """Names the attempt."""
+        """Returns the attempt."""
         return self.known.key
 
 

@@ -1,4 +1,4 @@
-"""Lists what the state machine orders: each is carried out once, in order, and most are answered by an event."""
+"""The instructions that the state machine gives: each is carried out once, in order, and most are answered by an event."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from lattice_agent.attempts import Key, Ordered, Seen
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Asks for the Allocation; TermsRead or Refused answers."""
+    """Orders to read the Allocation; TermsRead or Refused answers."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Has the host prepare the attempt; Prepared, Refused, Recalled or Vanished answers."""
+    """Orders the host to prepare the attempt; Prepared, Refused, Recalled or Vanished answers."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Has the host start the attempt; Started or Refused answers."""
+    """Orders the host to start the attempt; Started or Refused answers."""
 
     key: Key
 
@@ -38,7 +38,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Sends KILL until nothing is left; Exited follows."""
+    """Orders KILL until no process is left; Exited follows."""
 
     key: Key
 
@@ -53,7 +53,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Keeps the newest plan's seq durably."""
+    """Orders the newest plan's seq to be kept durably."""
 
     seen: Seen
 

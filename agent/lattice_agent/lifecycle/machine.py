@@ -1,8 +1,8 @@
-"""Holds the node's state machine, pure: events in, instructions out (dask's worker state machine is the model).
+"""The node's state machine, pure: events in, instructions out (modelled on dask's worker state machine).
 
-One `Lifecycle` is one node. It knows every attempt that the node has not been allowed to forget, follows the plan,
-the reporter's orders and the walltime, and says what the host is to do. It asks no clock: every event comes with the
-time of CLOCK_BOOTTIME, on which walltime and grace run. `validate` checks what must hold after every event.
+One `Lifecycle` is one node. It knows every attempt that the node may not forget yet, follows the plan, the reporters' directions and the
+walltimes, and says what the host must do. It asks no clock: every event comes with its time on CLOCK_BOOTTIME, by which walltime and grace
+are measured. `validate` checks what must hold after every event.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from lattice_agent.lifecycle.stimulus_log import Checkpoint, StimulusLog, copies
 from lattice_agent.members import Member, Order, first_failure
 
 ANSWER_SECONDS = 2.0
-"""A reporter that has been told of a failure answers with END at once: after this it cannot be reached."""
+"""Time for a reporter to answer a failure with END, which it does at once; after this it counts as unreachable."""
 
 
 class Lifecycle:
-    """Decides what starts and what ends on one node, and nothing else decides that."""
+    """The state machine of one node; nothing else decides what starts and ends there."""
 
     def __init__(self, node: str, *, seen: Seen, known: Iterable[Known], stimuli: StimulusLog | None = None) -> None:
-        """Begins without attempts; gives every event with its instructions to `stimuli` (None: they are not kept)."""
+        """Begins with the attempts in `known`; appends every event with its instructions to `stimuli` (None: they are not kept)."""
         self.node = node
         self.stimuli = stimuli
         self.seen = seen
@@ -56,9 +56,9 @@ class Lifecycle:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, boottime: float) -> list[Instruction]:
-        """Decides what to do next, in order. An event about an unknown attempt changes nothing.
+        """Handles one event and returns the instructions that follow, in order; an event about an unknown attempt changes nothing.
 
-        `boottime` is CLOCK_BOOTTIME in seconds.
+        `boottime` is the event's time on CLOCK_BOOTTIME, in seconds.
         """
         if self.stimuli is None:
             return self._handle(event, boottime)
@@ -84,13 +84,13 @@ class Lifecycle:
         return out
 
     def checkpoint(self) -> Checkpoint:
-        """Copies the whole state, from which `resumed` makes an equal machine."""
+        """Returns a copy of the whole state, from which `resumed` makes an equal machine."""
         attempts, finished = copies(list(self.attempts.values())), copies(list(self.finished.values()))
         return Checkpoint(self.node, self.seen, self.fresh, self.ignored_plans, attempts, finished)
 
     @classmethod
     def resumed(cls, point: Checkpoint) -> Lifecycle:
-        """Makes a machine that stands as one did at a checkpoint; the checkpoint is not changed by it."""
+        """Returns a new machine in the state of a checkpoint, which it does not change."""
         machine = cls(point.node, seen=point.seen, known=())
         machine.fresh, machine.ignored_plans = point.fresh, point.ignored_plans
         machine.attempts = {attempt.key: attempt for attempt in copies(point.attempts)}
@@ -99,7 +99,7 @@ class Lifecycle:
 
     @property
     def seq(self) -> int:
-        """Gives the highest plan seq that the node has seen, ever."""
+        """Returns the highest plan seq that the node has ever seen."""
         return self.seen.seq
 
     def _read_plan(self, plan: PlanRead, out: list[Instruction]) -> None:
@@ -162,7 +162,7 @@ class Lifecycle:
             attempt.unanswered = self._awaits_answer(attempt) and _due(attempt.over_at + ANSWER_SECONDS, boottime)
 
     def _awaits_answer(self, attempt: Attempt) -> bool:
-        """Tells whether the attempt failed here by itself, so that its reporter, on another node, has to end the others."""
+        """Tells whether the attempt failed here by itself, and its reporter on another node has yet to end it on the other nodes."""
         row = attempt.row
         if row is None or row.order != RUN or row.reporter in ("", self.node) or attempt.order is Order.END or attempt.settled:
             return False
@@ -195,7 +195,7 @@ class Lifecycle:
     # ── what others are told ────────────────────────────────────────────────────────────────────────────────────
 
     def member(self, key: Key) -> Member | None:
-        """Describes the attempt for its reporter; None: the node knows nothing of it."""
+        """Returns the attempt's state for its reporter; None: the node has forgotten it."""
         attempt = self.attempts.get(key)
         if attempt is None:
             return None
@@ -209,20 +209,20 @@ class Lifecycle:
         return [attempt.row.reporter for attempt in self.attempts.values() if attempt.unanswered and attempt.row is not None]
 
     def report(self) -> tuple[ReportRow, ...]:
-        """Describes every attempt as a row of the Lease report."""
+        """Returns a row of the Lease report for every attempt."""
         return tuple(
             ReportRow(key.uid, key.attempt, *report_state(attempt), attempt.stage is Stage.ENDED and attempt.ended_by == WALLTIME)
             for key, attempt in self.attempts.items()
         )
 
     def validate(self) -> None:
-        """Raises AssertionError where the machine's promises do not hold."""
+        """Raises AssertionError where an invariant of the machine is broken."""
         flaw = self.flaw()
         if flaw:
             raise AssertionError(flaw)
 
     def flaw(self) -> str:
-        """Names the first of the machine's promises that does not hold, with its attempt; empty: all of them hold."""
+        """Returns a sentence on the first broken invariant, with its attempt; empty: all hold."""
         populated = [key for key, attempt in self.attempts.items() if attempt.stage in POPULATED]
         adopted = [key for key in populated if self.attempts[key].adopted]
         if len(populated) > max(1, len(adopted)):
@@ -238,9 +238,9 @@ class Lifecycle:
 
 
 def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
-    """Tells whether the plan's ledger went back since the plan that was seen, however far it has come since.
+    """Tells whether the plan's ledger went back since the plan that was seen, even if it has come further since.
 
-    An epoch has one term, a later one begins above every seq of those before it, and none comes back.
+    An epoch has one term, a later epoch begins above every seq of those before it, and none is used twice.
     """
     if not seen.epoch or not plan.epoch:
         return False

@@ -1,4 +1,4 @@
-"""Replays a stimulus log: a fresh machine is given every event at its recorded time, and must order what was ordered then."""
+"""Replays a stimulus log: a fresh machine receives every event at its recorded time, and must give the recorded instructions."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lattice_agent.lifecycle.stimulus_text import CheckpointLine, Header, Line, 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Holds one line of the log and the line that the fresh machine leads to, both as bytes with the line's end."""
+    """One line of the log beside the line that the fresh machine produces, both as bytes with the line's end."""
 
     line: Line
     recorded: bytes
     replayed: bytes
     instructions: Sequence[Instruction] = ()
     flaw: str = ""
-    """What the machine's own check finds wrong after the event; empty: nothing."""
+    """A sentence on an invariant that is broken after the event; empty: all hold."""
 
     @property
     def same(self) -> bool:
-        """Tells whether the machine decided and stood as recorded; an event that was not handled to its end is compared with nothing."""
+        """Tells whether the fresh machine decided as recorded; an event whose handling was not recorded to its end is not compared."""
         if isinstance(self.line, Stimulus) and self.line.instructions is None:
             return not self.flaw
         return self.recorded == self.replayed and not self.flaw
 
 
 def replay(lines: Iterable[Line]) -> Iterator[Step]:
-    """Replays the lines in order. What a machine raises over an event goes through.
+    """Yields a step for each line, in order; passes on what a machine raises over an event.
 
-    A checkpoint is compared with the machine that has come so far; a first one, and one behind a gap, is where a machine begins.
+    A checkpoint is compared with the machine so far; the first one, and one behind a gap, starts a new machine.
     """
     machine: Lifecycle | None = None
     for line in lines:

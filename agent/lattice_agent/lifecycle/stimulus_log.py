@@ -1,8 +1,8 @@
-"""Keeps the last events of a node with what they led to, so that its story can be told and replayed (dask's stimulus log).
+"""Keeps the last events of a node with the instructions that they led to, for inspection and replay (after dask's stimulus log).
 
-The log is a ring of two segments. Each begins with a checkpoint, the whole state of the machine before its first event, so that what is
-left after the oldest events have gone can still be replayed. Keeping an event costs one object and one append: nothing is copied or
-encoded but the attempts of a checkpoint, once a segment.
+The log is a ring of two segments. Each begins with a checkpoint, the whole state of the machine before its first event, so that the rest
+can still be replayed after the oldest events are dropped. Keeping an event costs one object and one append; only checkpoints copy attempts,
+once a segment.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lattice_agent.lifecycle.instructions import Instruction
 
 @dataclass(slots=True)
 class Stimulus:
-    """Holds one event as the machine was given it."""
+    """One event as the machine received it, with the instructions that followed."""
 
     boottime: float
-    """CLOCK_BOOTTIME in seconds."""
+    """The event's time on CLOCK_BOOTTIME, in seconds."""
     event: Event
     instructions: Sequence[Instruction] | None = None
-    """What it led to, in order; None: its handling has not ended."""
+    """The instructions that followed, in order; None: its handling has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Holds the whole state of a machine between two events; attempts are in the machine's order."""
+    """The whole state of a machine between two events; attempts are in the machine's order."""
 
     node: str
     seen: Seen
@@ -43,7 +43,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Segment:
-    """Holds a checkpoint and the events that followed it."""
+    """A checkpoint, and the events that followed it."""
 
     first: int
     """How many events were logged before this segment."""
@@ -52,14 +52,16 @@ class Segment:
 
 
 class StimulusLog:
-    """Keeps the last events of one machine: at most `limit`, at least half as many once so many have come."""
+    """The last events of one machine: at most `limit`, and at least half as many once so many have come."""
 
     def __init__(self, limit: int) -> None:
         self._size = max(1, limit // 2)
         self._segments: deque[Segment] = deque(maxlen=2)
 
     def append(self, event: Event, boottime: float, checkpoint: Callable[[], Checkpoint]) -> Stimulus:
-        """Adds an event before it is handled; the caller fills its instructions in. `checkpoint` is called once a segment."""
+        """Appends an event before it is handled, and returns it; the caller adds its instructions.
+        `checkpoint` is called once a segment.
+        """
         segment = self._segments[-1] if self._segments else None
         if segment is None or len(segment.stimuli) >= self._size:
             segment = Segment(0 if segment is None else segment.first + len(segment.stimuli), checkpoint())
@@ -69,10 +71,10 @@ class StimulusLog:
         return stimulus
 
     def segments(self) -> list[Segment]:
-        """Copies of the segments, oldest first, which later events do not change."""
+        """Returns copies of the segments, oldest first, which later events do not change."""
         return [Segment(segment.first, segment.checkpoint, list(segment.stimuli)) for segment in self._segments]
 
 
 def copies(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
-    """Copies the attempts as they stand now; their parts are immutable, so that one level is enough."""
+    """Returns copies of the attempts as they are now; their parts are immutable."""
     return tuple(copy(attempt) for attempt in attempts)

@@ -43,9 +43,9 @@ _LENGTH = re.compile(r"[0-9]+ characters")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Holds the first line: whose log it is, which version wrote it, and one moment on two clocks.
+    """The first line of a log: the node, the agent's version that wrote it, and one moment on two clocks.
 
-    `written` is in RFC 3339, `boottime` is CLOCK_BOOTTIME in seconds.
+    `written` is RFC 3339, `boottime` is CLOCK_BOOTTIME in seconds.
     """
 
     format: int
@@ -57,7 +57,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
-    """Holds a machine's state; `first`: how many events came before it, `gap`: some of them are not in this text."""
+    """A machine's state in a log; `first`: how many events came before it; `gap`: some of these are not in this text."""
 
     first: int
     checkpoint: Checkpoint
@@ -68,7 +68,7 @@ Line = Header | CheckpointLine | Stimulus
 
 
 def encode(header: Header, segments: Iterable[Segment]) -> bytes:
-    """Writes the whole text of a log, as `decode` reads it."""
+    """Returns the whole text of a log, which `decode` reads."""
     lines = [header_line(header)]
     for segment in segments:
         lines.append(checkpoint_line(CheckpointLine(segment.first, segment.checkpoint)))
@@ -103,9 +103,9 @@ def stimulus_line(stimulus: Stimulus) -> bytes:
 
 
 def decode(text: bytes, name: str) -> list[Line]:
-    """Reads the lines of a log; a torn last line is left out.
+    """Returns the lines of a log; a torn last line is left out.
 
-    Raises Corrupt, with `name` of the file and the number of the line, for what is no stimulus log of this format.
+    Raises Corrupt, naming the file (`name`) and the line, for a text that is no stimulus log of this format.
     """
     found: list[Line] = []
     rows = text.split(b"\n")
@@ -153,14 +153,14 @@ def _attempt(body: dict[str, Any]) -> Attempt:
 
 
 def length_of(sentence: str) -> str:
-    """Gives what stands for a sentence: its length; nothing for none, and the same again for what stands for one already."""
+    """Returns the substitute for a sentence: its length; empty for none, and a substitute unchanged."""
     if not sentence or _LENGTH.fullmatch(sentence):
         return sentence
     return f"{len(sentence)} characters"
 
 
 def without_sentences(event: Event) -> Event:
-    """Gives the event without what programs and people wrote; the machine decides by it as by the event itself."""
+    """Returns the event without text that people or programs wrote; the machine decides the same by it."""
     match event:
         case events.Refused() | events.Vanished() | events.Survived():
             return replace(event, message=length_of(event.message))
@@ -181,7 +181,7 @@ def _known(known: Known) -> Known:
 
 
 def _times_of(work: NodeWork) -> NodeWork:
-    """Keeps identity, times and tasks of a node's work; whatever is added to it later is left out too."""
+    """Returns a node's work reduced to identity, times, tasks and nodes."""
     return NodeWork(
         key=Key(*work.key), number=work.number, namespace=work.namespace, name=work.name, user="", tenant="", job_name="",
         nodes=work.nodes, node=work.node, rank_of_node=work.rank_of_node, head=work.head, tasks=work.tasks, first_rank=work.first_rank,

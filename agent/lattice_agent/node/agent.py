@@ -1,7 +1,7 @@
-"""Runs one node's state machine: events come in one at a time, what they lead to goes out.
+"""Runs one node's state machine: events come in one at a time, instructions go out.
 
-`post` is the only way in. It runs the machine, lines its instructions up, tells the reporter, and arms the timers;
-everything that waits for something does so in a queue of the `WorkQueues` or in a task of the process's group.
+`post` is the only way in. It runs the machine, queues its instructions, tells the reporter, and sets the timers; everything that waits does
+so in a queue of the `WorkQueues` or in a task of the process's group.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from lattice_agent.reporter.reporter import Reporter
 log = logging.getLogger(__name__)
 
 AWAY_SECONDS = 3.0
-"""A peer that calls have not reached for so long is reported: an agent that is only restarted is back by then."""
+"""Time after which a peer that calls do not reach is reported; an agent that only restarts is back by then."""
 HISTORY_AGAIN_SECONDS = 2.0
 LONGEST_SLEEP = 60.0
-"""A timer is looked at again after this, so that a machine that was suspended finds its walltimes over."""
+"""Longest sleep of a timer, so that after a suspension of the machine walltimes are found to be over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Holds what an agent is given: the API server as this node sees it, time, the machine, the other agents, the gateways."""
+    """Everything outside the process that an agent uses: the API server with the node's rights, clock, host, peers, and source of work."""
 
     cluster: Cluster
     clock: Clock
@@ -62,7 +62,10 @@ class Outside:
 
 @dataclass(slots=True)
 class _MemberSide:
-    """Plays this node's part in a conversation with another node's reporter (peers.interface.MemberSide)."""
+    """A node's part in the conversation with an attempt's reporter on another node (peers.interface.MemberSide).
+
+    `target` is the reporter's node and its address; `away`: calls have not reached it for `AWAY_SECONDS`.
+    """
 
     key: Key
     changed: VersionedCondition
@@ -73,23 +76,23 @@ class _MemberSide:
     task: asyncio.Task[None] | None = field(default=None)
 
     def member(self) -> Member | None:
-        """Gives the node's whole state."""
+        """Returns the node's whole state of the attempt; None: it has forgotten it."""
         return self.agent.machine.member(self.key)
 
     def directed(self, direction: Direction) -> None:
-        """Takes the reporter's whole answer."""
+        """Posts the reporter's direction to the state machine."""
         self.away = False
         self.agent.post(Directed(self.key, direction))
 
     def unreached(self, seconds: float) -> None:
-        """Notes for how many seconds calls to the reporter have failed."""
+        """Reports the reporter as unreachable once calls have failed for `AWAY_SECONDS`."""
         if seconds >= AWAY_SECONDS and not self.away:
             self.away = True
             self.agent.beat_if_urgent()
 
 
 class Agent:
-    """Runs one node: hands events to its state machine, and what the machine orders to whoever carries it out."""
+    """One node: passes events to its state machine, and the instructions to effects, reporter, peers and heartbeat."""
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class Agent:
         stimulus_events: int,
         stimulus_files: StimulusFiles,
     ) -> None:
-        """Keeps `stimulus_events` events of the machine (0: none), and writes them to `stimulus_files` when a defect shows."""
+        """Keeps the last `stimulus_events` events of the machine (0: none), and writes them to `stimulus_files` when it finds a defect."""
         self.node = node
         self.index: int | None = None
         self.planned = False
@@ -153,7 +156,7 @@ class Agent:
         self._met: dict[Key, float] = {}
 
     async def restore(self) -> None:
-        """Takes up what the node knows from before; nothing is decided before the first plan."""
+        """Rebuilds the attempts that disk and scopes of this node show; nothing is decided before the first plan."""
         known = await self._outside.host.attempts()
         stimuli = StimulusLog(self._stimulus_events) if self._stimulus_events else None
         self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known, stimuli=stimuli)
@@ -167,7 +170,7 @@ class Agent:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def plan(self, read: PlanRead, *, call: int = 0) -> None:
-        """Takes the node's plan; a higher `call` asks for a heartbeat now: a new leader wants to know who is there."""
+        """Posts the node's plan; a higher `call` than before renews the Lease at once, because a new leader asks who is alive."""
         self._plan_readable = True
         self.post(read)
         if call > self._called:
@@ -176,35 +179,35 @@ class Agent:
         self._begin_beating()
 
     def no_plan(self) -> None:
-        """Takes the word that the cluster has no plan for this node."""
+        """Posts that the cluster has no plan for this node."""
         self.post(PlanAbsent())
         self._begin_beating()
 
     def unreadable_plan(self) -> None:
-        """Takes the word that the plan cannot be read: the agent acts on none of it, and goes on with what it knows."""
+        """Counts a plan that cannot be parsed: the agent follows none of it, and goes on with what it knows."""
         self._metrics.plans_ignored.inc()
         if self._plan_readable:
             self._plan_readable = False
             self._write_stimuli("PlanUnreadable")
 
     def beat_now(self) -> None:
-        """Renews the Lease at once, if this node renews it at all yet."""
+        """Queues a heartbeat at once, unless this node has not begun to send any."""
         if self.planned:
             self._queues.queue_heartbeat(self.node)
 
     def beat_if_urgent(self) -> None:
-        """Renews the Lease at once when the report does not wait for the next heartbeat."""
+        """Queues a heartbeat at once where the report holds something that the scheduler waits for."""
         if self.planned and self.heartbeat.wants(self._report()):
             self._queues.queue_heartbeat(self.node)
 
     def _report(self) -> reports.ReportContent:
-        """Gives what the next heartbeat reports."""
+        """Returns the content of the next heartbeat's report."""
         away = {side.target[0] for side in self._sides.values() if side.away}
         rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
         return reports.ReportContent(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
-        """Sends the first heartbeat after the first plan, so that nothing is claimed here before this agent has looked."""
+        """Sends the first heartbeat after the first plan, so that nothing is claimed here before the plan was read."""
         if not self.planned:
             self.planned = True
             self._queues.queue_heartbeat(self.node)
@@ -213,7 +216,7 @@ class Agent:
         self.post(Exited(key, record))
 
     def post(self, event: Event) -> None:
-        """Takes one event; events that it leads to at once follow it."""
+        """Handles one event, and then those that it leads to."""
         self._events.append(event)
         if self._draining:
             return
@@ -251,7 +254,7 @@ class Agent:
         self._queue_deadline()
 
     def _validate(self) -> None:
-        """Tells once of a promise of the machine that does not hold, and has its stimuli written; the work goes on as it can."""
+        """Logs a broken invariant of the machine once, and writes the stimulus log; work goes on."""
         flaw = self.machine.flaw()
         if flaw and flaw != self._flaw:
             log_event(log, "StateInconsistent", logging.ERROR, node=self.node, message=flaw)
@@ -311,7 +314,11 @@ class Agent:
         self._known = set(self.machine.attempts)
 
     def _talk_to(self, key: Key, target: tuple[str, str]) -> None:
-        """Talks to this reporter from now on, and tells it what has changed."""
+        """Begins or continues the conversation with an attempt's reporter, and notifies it where the node's state of the attempt has
+        changed.
+
+        `target` is the reporter's node and address; a conversation with another reporter is ended first.
+        """
         side = self._sides.get(key)
         if side is not None and side.target != target:
             self._stop_talking(key)
@@ -332,20 +339,22 @@ class Agent:
     # ── turns of the queues (queues.NodeWorker) ─────────────────────────────────────────────────────────────────
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out what the machine has ordered."""
+        """Carries out the queued instructions of an attempt; returns the seconds until another try, None: done."""
         return await self._effects.carry_out(key)
 
     async def persist(self, key: Key) -> float | None:
-        """Persists what the reporter of the attempt concludes."""
+        """Writes the status that this node, as its reporter, concludes for an attempt; returns the
+        seconds until another try, None: done.
+        """
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
-        """Renews the node's Lease with the newest report, after a look at the node itself."""
+        """Checks the host, and renews the Lease with the newest report; returns the seconds until the next heartbeat."""
         await self._check_host()
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
-        """Has the node registered as unfit when the host finds a flaw, and as well when the flaw is over: work is given accordingly."""
+        """Posts attempts whose processes survive KILL, and shows a flaw of the host, or its end, in the LatticeNode."""
         survivors = self._outside.host.survivors()
         for key, message in survivors.items():
             self.post(Survived(key, message))
@@ -361,18 +370,20 @@ class Agent:
             self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:
-        """Notes that a certificate of the node is near its end and cannot be renewed; without a message that is over."""
+        """Shows in the LatticeNode that a certificate is near its end and cannot be renewed; an empty flaw: that is over."""
         if found != self._registration.expiring:
             self._registration.expiring = found
             self._queues.queue_registration(self.node)
 
     async def tick(self) -> float | None:
-        """Lets the machine look whether a walltime or a grace period is over."""
+        """Posts that time has passed: a walltime or a grace period may be over."""
         self.post(Tick())
         return None
 
     async def register(self) -> float | None:
-        """Keeps the node's own object, and writes its history when a recovery asks for it."""
+        """Keeps the LatticeNode current, and answers a recovery that asks for the journal; returns the seconds until another try, None:
+        done.
+        """
         again = await self._registration.keep_true()
         try:
             await self.history.write_owed()
@@ -392,12 +403,12 @@ class Agent:
         return attempt is not None and attempt.stage is Stage.WAITING
 
     def ended(self, key: Key) -> bool:
-        """Tells whether nothing more will be printed by this attempt here."""
+        """Tells whether an attempt has ended on this node, so that its output is complete."""
         attempt = self.machine.attempts.get(key)
         return attempt is None or attempt.stage in OVER
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether the node does its work, with a sentence for people."""
+        """Tells whether the node does its work, with a sentence on why not."""
         if not self.planned:
             return False, f"node {self.node} has no index yet, or its plan has not been read"
         if not self.heartbeat.acknowledged:

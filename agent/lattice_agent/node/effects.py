@@ -30,7 +30,7 @@ NODE_KEY = Key("-", 0)
 
 
 class Effects:
-    """Carries out the instructions of one node through gateway and host; an instruction stays first in line until it is done."""
+    """Carries out the instructions of one node through gateway and host; an instruction is repeated until it succeeds or is refused."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Effects:
         return key
 
     async def carry_out(self, key: Key) -> float | None:
-        """Works the line off. Returns the seconds after which to go on when something refused to be done, else None."""
+        """Carries out the queue of a key; returns the seconds until it is to be continued after a failure, None: it is empty."""
         line = self._pending.get(key)
         while line:
             delay = await self._carry_out_one(line[0])

@@ -1,7 +1,7 @@
-"""Follows the cluster for the nodes of a process: their own objects, their plans, the configuration.
+"""Follows the cluster for the nodes of a process: their own objects, their plans, the LatticeConfig.
 
-A real node watches three objects by name, which is the cheap kind of watch. A hollow process watches the kinds once
-and hands out what concerns each of its nodes.
+A real node watches three objects by name, which is the cheap kind of watch. A process of hollow nodes watches the kinds once, and passes on
+what concerns each of its nodes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CONFIG_NAME = "lattice"
 
 
 class Configuration:
-    """Follows the LatticeConfig: its last known options, the defaults until it is read."""
+    """Follows the LatticeConfig: its last options, the defaults until it was read."""
 
     def __init__(
         self, cluster: Cluster, clock: Clock, *, heartbeat_seconds: float = 0.0, retimed: Callable[[], None] = lambda: None
     ) -> None:
-        """Calls `retimed` with every changed heartbeat interval: the one under way may be longer than the new timeout."""
+        """Calls `retimed` when the heartbeat interval has changed: the one under way may be longer than the new timeout."""
         self._heartbeat_seconds = heartbeat_seconds
         self._retimed = retimed
         self._known = LastKnown[Config](CONFIG_NAME)
@@ -52,20 +52,20 @@ class Configuration:
             self._retimed()
 
     async def run(self) -> None:
-        """Follows it until cancelled."""
+        """Follows the LatticeConfig until cancelled."""
         await self._informer.run()
 
     def spec(self) -> ConfigSpec:
-        """Gives every option."""
+        """Returns all options in force."""
         return self._known.object.spec if self._known.object is not None else ConfigSpec()
 
     def heartbeat(self) -> float:
-        """Gives the seconds between two heartbeats; a setting of this process is stronger than the cluster's."""
+        """Returns the seconds between two heartbeats: of this process's settings, else of the LatticeConfig."""
         return self._heartbeat_seconds or parse_duration(self.spec().nodes.heartbeat_interval)
 
 
 class Feed:
-    """Hands the plan to each node of the process once the scheduler has given the node an index."""
+    """Passes each node of the process its plan, once the scheduler has given the node an index."""
 
     def __init__(self, cluster: Cluster, clock: Clock, queues: WorkQueues, agents: dict[str, Agent], *, only: str = "") -> None:
         self._cluster = cluster
@@ -81,7 +81,7 @@ class Feed:
         self._unread: set[str] = set()
 
     async def run(self) -> None:
-        """Follows until cancelled."""
+        """Follows nodes and plans until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             await self._indexed.wait()
@@ -117,7 +117,7 @@ class Feed:
     # ── the plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hand(self, agent: Agent) -> None:
-        """Gives a node its first plan, as a consistent list has it, or the word that there is none."""
+        """Passes a node its first plan from the complete list, or that there is none."""
         if agent.planned or agent.index is None or self._plans is None or not self._plans.synced.is_set():
             return
         plan = self._plans.objects.get(plan_name(agent.index))
@@ -133,7 +133,7 @@ class Feed:
         self._read(change.new, self._groups.get(change.key, []))
 
     def _read(self, plan: Plan, agents: list[Agent]) -> None:
-        """Gives each agent its rows; a plan that cannot be read is acted on by nobody."""
+        """Passes each agent its rows of a plan; a plan that does not parse is reported to them, and followed by none."""
         try:
             rows = rows_by_node(plan)
         except Corrupt as error:
@@ -146,16 +146,13 @@ class Feed:
 
 
 def read_as(plan: Plan, rows: Iterable[PlanRow]) -> PlanRead:
-    """Makes the event of a plan from these of its rows."""
+    """Returns the event for a plan with these of its rows."""
     spec = plan.spec
     return PlanRead(spec.seq, tuple(rows), spec.epoch, spec.term, spec.since)
 
 
 def rows_by_node(plan: Plan) -> dict[str, list[PlanRow]]:
-    """Sorts a plan's rows by the nodes that they name: one pass for a process that is many nodes.
-
-    Raises Corrupt for a plan that this agent cannot read: it acts on none of it.
-    """
+    """Returns a plan's rows by each node that they name; raises Corrupt where the plan does not parse."""
     found: dict[str, list[PlanRow]] = {}
     if plan.spec.text:
         for row in parse_plan(plan.spec.text):

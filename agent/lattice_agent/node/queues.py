@@ -1,4 +1,4 @@
-"""Queues the work of an agent process, shared by its nodes: one for a real node, thousands for a hollow process."""
+"""The work queues of an agent process, shared by its nodes: one real node, or thousands of hollow ones."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from lattice_agent.attempts import Key
 
 
 class NodeWorker(Protocol):
-    """Does a node's share of the work when its turn comes; each method returns the seconds after which to come again, or None."""
+    """Does one node's work when its turn comes; `Agent` is the implementation.
+
+    Each method returns the seconds until it is called again; None: only when it is queued again.
+    """
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out what the machine has ordered for this attempt."""
+        """Carries out the instructions of this attempt."""
 
     async def persist(self, key: Key) -> float | None:
-        """Persists what the reporter of the attempt concludes."""
+        """Writes the status that the attempt's reporter concludes."""
 
     async def beat(self) -> float | None:
         """Renews the node's Lease."""
 
     async def tick(self) -> float | None:
-        """Tells the machine that time has passed."""
+        """Tells the state machine that time has passed."""
 
     async def register(self) -> float | None:
-        """Keeps the node's own object."""
+        """Keeps the node's LatticeNode current."""
 
 
 class WorkQueues:
-    """Queues the work of all nodes of a process for a few workers; a key names the node first."""
+    """Queues the work of all nodes of a process for a few workers; keys begin with the node's name."""
 
     def __init__(self, clock: Clock, *, workers: int = 8) -> None:
         self.workers: dict[str, NodeWorker] = {}
@@ -42,29 +45,29 @@ class WorkQueues:
         self._registrations = KeyedQueue(self._for_node(lambda worker: worker.register()), clock, workers=workers, name="registration")
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Works the queues off until cancelled."""
         async with asyncio.TaskGroup() as group:
             for queue in (self._effects, self._reports, self._heartbeats, self._deadlines, self._registrations):
                 group.create_task(queue.run())
 
     def queue_effects(self, node: str, key: Key) -> None:
-        """Queues the instructions of an attempt."""
+        """Queues the instructions of an attempt to be carried out."""
         self._effects.add(_join(node, key))
 
     def queue_report(self, node: str, key: Key, after: float = 0.0) -> None:
-        """Queues the status that an attempt's reporter may have to write, after so many seconds."""
+        """Queues the status write of an attempt's reporter, in so many seconds."""
         self._reports.add(_join(node, key), after)
 
     def queue_heartbeat(self, node: str, after: float = 0.0) -> None:
-        """Queues a renewal of the Lease, after so many seconds."""
+        """Queues a renewal of the Lease, in so many seconds."""
         self._heartbeats.add(node, after)
 
     def queue_deadline(self, node: str, after: float) -> None:
-        """Queues a look at walltimes and grace periods, after so many seconds."""
+        """Queues a check of walltimes and grace periods, in so many seconds."""
         self._deadlines.add(node, after)
 
     def queue_registration(self, node: str) -> None:
-        """Queues the keeping of the node's own object."""
+        """Queues an update of the node's LatticeNode."""
         self._registrations.add(node)
 
     async def _carry_out(self, name: str) -> float | None:

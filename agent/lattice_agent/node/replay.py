@@ -1,4 +1,4 @@
-"""`lattice-agent replay FILE`: tells what a node was given and what it ordered, and whether this version orders the same."""
+"""`lattice-agent replay FILE`: prints the events and instructions of a stimulus log, and whether this version decides the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_SAME, EXIT_DIFFERENT, EXIT_REFUSED, EXIT_CORRUPT = 0, 1, 2, 3
 
 
 def main(argv: Sequence[str], out: TextIO | None = None) -> int:
-    """Prints the story; the exit code: 0 all the same, 1 something differs, 2 no such file, 3 it is no stimulus log."""
+    """Prints the replay; returns the exit code: 0 all the same, 1 something differs, 2 no such file, 3 it is no stimulus log."""
     parser = argparse.ArgumentParser(prog="lattice-agent replay", description=__doc__, allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE", help="stimulus log of a node")
     parser.add_argument("--allocation", default="", metavar="UID", help="only what names this allocation")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str], out: TextIO | None = None) -> int:
 
 
 def _tell(step: Step, allocation: str, out: TextIO) -> None:
-    """Prints one line of the log where it concerns the allocation or differs, and both sides of a difference."""
+    """Prints one line of the log where it concerns the allocation or differs, with both sides of a difference."""
     match step.line:
         case Header() as header:
             out.write(f"node {header.node}, written by {header.agent} at {header.written} (boottime {header.boottime:.3f})\n")

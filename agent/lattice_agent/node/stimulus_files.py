@@ -1,6 +1,6 @@
-"""Puts the stimulus logs of a process where an operator gets them: whole at a signal or a defect, or continuously by a flag.
+"""Writes the stimulus logs of a process to files: whole at a signal or a defect, or continuously by a flag.
 
-Encoding and writing are done in threads; what a node does never waits for them, and a file that cannot be written is told of in the log.
+Encoding and writing run in threads, so that no node waits for them; a file that cannot be written is logged.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from lattice_agent.lifecycle.stimulus_text import FORMAT, CheckpointLine, Header
 log = logging.getLogger(__name__)
 
 DIRECTORY = "stimuli"
-"""Below the state directory: one file for each node."""
+"""The folder below the state directory with one file a node."""
 FOLLOW_SECONDS = 1.0
 FOLLOWED_BYTES, LEAST_BYTES = 64 << 20, 64 << 10
-"""Of the files that are written continuously: all of them together at most (twice, with the former ones), and each at least."""
+"""Most bytes of all files written continuously together (twice, with the former ones), and least limit of each."""
 
 
 class KeepsStimuli(Protocol):
-    """Has a state machine, which may keep its stimuli."""
+    """Has a state machine that may keep its stimuli; `Agent` is the implementation."""
 
     machine: Lifecycle
 
 
 class StimulusFiles:
-    """Writes the logs of a process's nodes into DIRECTORY/NODE, each file whole and in place of the former one."""
+    """Writes the stimulus logs of a process's nodes into DIRECTORY/NODE, each file as a whole."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
 
     def header(self, node: str) -> Header:
-        """Names the node, this version, and this moment on two clocks."""
+        """Returns the header for a node's log, with the time now on two clocks."""
         return Header(FORMAT, node, __version__, format_time(self._clock.now()), self._clock.monotonic())
 
     async def write_log(self, node: str, machine: Lifecycle, why: str) -> None:
-        """Writes one node's log; `why` is for the process's log."""
+        """Writes one node's stimulus log; `why` is logged beside it."""
         if machine.stimuli is not None:
             header, segments = self.header(node), machine.stimuli.segments()
             await asyncio.to_thread(self._write, header, segments, why)
@@ -71,7 +71,7 @@ class StimulusFiles:
             event(log, "StimuliWritten", node=header.node, reason=why, file=str(path))
 
     async def follow_logs(self, agents: Mapping[str, KeepsStimuli]) -> None:
-        """Writes every node's events into DIRECTORY/NODE as they come, until cancelled; files are rotated and bounded."""
+        """Writes every node's events into DIRECTORY/NODE as they come, until cancelled; files are rotated and limited."""
         limit = max(LEAST_BYTES, FOLLOWED_BYTES // max(1, len(agents)))
         files = {node: FollowedFile(self._directory / node, limit) for node in agents}
         failing: set[str] = set()
@@ -88,7 +88,7 @@ class StimulusFiles:
                     self._append(files[node], self.header(node), agent.machine.stimuli.segments(), failing)
 
     def _append(self, file: FollowedFile, header: Header, segments: Sequence[Segment], failing: set[str]) -> None:
-        """Writes what is new; of files that cannot be written only the first failure is told."""
+        """Writes new events; of a file that cannot be written only the first failure is logged."""
         try:
             file.append(header, segments)
             failing.discard(header.node)
@@ -98,7 +98,7 @@ class StimulusFiles:
             failing.add(header.node)
 
     def at_failure(self, agents: Mapping[str, KeepsStimuli]) -> AtFailure:
-        """Gives a context that writes every node's log when an error leaves it; a process that is ended by a signal writes nothing."""
+        """Returns a context that writes every node's log when an error leaves it; a process ended by a signal writes none."""
         return AtFailure(self, agents)
 
     async def write_at_signals(self, agents: Mapping[str, KeepsStimuli]) -> None:
@@ -119,7 +119,7 @@ class StimulusFiles:
 
 
 class AtFailure:
-    """Writes the logs of all nodes when an error ends the process."""
+    """A context that writes the logs of all nodes when an error ends the process."""
 
     def __init__(self, files: StimulusFiles, agents: Mapping[str, KeepsStimuli]) -> None:
         self._files = files
@@ -136,18 +136,18 @@ class AtFailure:
 
 
 class FollowedFile:
-    """Appends one node's stimuli to PATH as they come; at its limit it becomes PATH.1, and a new one begins with a checkpoint."""
+    """Appends one node's stimuli to PATH as they come; at its limit it is renamed to PATH.1, and a new file begins with a checkpoint."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        """Opens the file, at most `limit` bytes; a former process's file becomes PATH.1 too."""
+        """Opens the file, for at most `limit` bytes; an existing one is renamed to PATH.1."""
         self._path, self._limit = path, limit
         self._written = 0
-        """Events that are in this file or the ones before it."""
+        """How many events are in this file or the ones before it."""
         self._size = 0
-        """Bytes of the present file; 0: none is begun."""
+        """Bytes of the present file; 0: none was begun."""
 
     def append(self, header: Header, segments: Sequence[Segment]) -> None:
-        """Writes the events that have come since; what the log has dropped meanwhile is marked as a gap. Raises OSError."""
+        """Writes the events since the last call; marks a gap where the log has dropped some meanwhile. Raises OSError."""
         unwritten = [segment for segment in segments if segment.first + len(segment.stimuli) > self._written]
         if not unwritten:
             return

@@ -1,6 +1,6 @@
-"""Talks for a node to a reporter on another machine: one stream for each attempt, connected again for ever.
+"""A node's connection to a reporter on another machine: one gRPC stream an attempt, connected again whenever it breaks.
 
-The streams to one reporter share a connection, which stays open for a minute after the last of them: the next attempt on the same
+The streams to one reporter share a connection, which stays open for a minute after the last of them, so that the next attempt on the same
 nodes starts without a handshake.
 """
 
@@ -41,17 +41,17 @@ OPTIONS = [
 ]
 
 NOT_HERE = grpc.StatusCode.FAILED_PRECONDITION
-"""An agent that answers so can be reached, and has not read of the attempt yet, or no longer reports for it."""
+"""The status of an agent that is reachable but has not read of the attempt yet, or reports it no longer."""
 
 KEPT = 64
-"""Connections that are kept; of more, those that nobody uses are dropped, the oldest first."""
+"""Most connections that are kept; beyond, unused ones are closed, the oldest first."""
 
 Call = aio.StreamStreamCall[pb.MemberState, pb.ReporterState]
 
 
 @dataclass(eq=False)
 class _Connection:
-    """Holds a channel to one reporter, made with the certificates of `stamp`, and how many streams use it."""
+    """A channel to one reporter, the stamp of the certificates that it was made with, and how many streams use it."""
 
     channel: aio.Channel
     stamp: object
@@ -59,7 +59,7 @@ class _Connection:
 
 
 class GrpcPeers:
-    """Carries the nodes' words over gRPC; the reporter proves its node's name by its certificate."""
+    """Carries members' conversations with their reporters over gRPC; a reporter proves its node's name by its certificate."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -67,7 +67,7 @@ class GrpcPeers:
         self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Talks for the member until it is forgotten; every failure is followed by another try after at most 1 s."""
+        """Sends the member's states and passes on directions until the member has no state any more; reconnects after at most 1 s."""
         delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
         while member_side.member() is not None:
             answered, heard = False, True
@@ -100,7 +100,7 @@ class GrpcPeers:
 
     @asynccontextmanager
     async def _connected(self, reporter: str, address: str) -> AsyncIterator[aio.Channel]:
-        """Gives the channel to a reporter for one stream; a channel on which a stream has failed is used for no other one."""
+        """Yields the channel to a reporter for one stream; a channel on which a stream has failed is not given out again."""
         stamp, at = self._files.stamp(), (reporter, address)
         connection = self._connections.pop(at, None)
         if connection is None or connection.stamp != stamp:
@@ -120,14 +120,14 @@ class GrpcPeers:
             await self._close_unused(at, connection)
 
     async def _close_unused(self, at: tuple[str, str], connection: _Connection) -> None:
-        """Closes a channel that its last stream has left and that is not kept, and of those that are kept the oldest beyond `KEPT`."""
+        """Closes a channel without streams that is not kept, and the oldest unused ones beyond `KEPT`."""
         if not connection.streams and self._connections.get(at) is not connection:
             await connection.channel.close(None)
         while len(self._connections) > KEPT and (unused := [key for key, kept in self._connections.items() if not kept.streams]):
             await self._connections.pop(unused[0]).channel.close(None)
 
     async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
-        """Talks on one stream until it ends. Returns whether the reporter has said anything."""
+        """Runs one stream until it ends; returns whether the reporter has answered on it."""
         answered = False
         try:
             async with self._connected(reporter, address) as channel:
@@ -152,7 +152,7 @@ class GrpcPeers:
         return answered
 
     async def _send(self, call: Call, member_side: MemberSide) -> None:
-        """Sends the node's whole state whenever it has changed; the end of the call is seen by the reader."""
+        """Sends the node's whole state after each change, until it has none or the call has ended."""
         told = None
         while True:
             seen = member_side.changed.version

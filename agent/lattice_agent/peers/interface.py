@@ -1,4 +1,4 @@
-"""Defines the two sides of a conversation between agents, and what carries it."""
+"""The two sides of a conversation between agents about one attempt (a member and its reporter), and what carries it."""
 
 from __future__ import annotations
 
@@ -11,67 +11,67 @@ from lattice_agent.members import Direction, Member
 
 
 class MemberSide(Protocol):
-    """Plays a node's part in the conversation about one attempt."""
+    """One node's part in the conversation about one attempt: it gives the node's state and receives the reporter's directions."""
 
     key: Key
     changed: VersionedCondition
-    """Notified when `member` has changed."""
+    """Notified when the answer of `member` has changed."""
 
     def member(self) -> Member | None:
-        """Gives the node's whole state of the attempt; None: the node has forgotten it, and nothing follows."""
+        """Returns the node's whole state of the attempt; None: the node has forgotten it, and the conversation ends."""
         ...
 
     def directed(self, direction: Direction) -> None:
-        """Takes the reporter's whole answer."""
+        """Receives the reporter's newest direction."""
         ...
 
     def unreached(self, seconds: float) -> None:
-        """Notes for how many seconds calls to the reporter have failed; `directed` ends that."""
+        """Is told for how many seconds calls to the reporter have failed; the next `directed` ends that."""
         ...
 
 
 class ReporterSide(Protocol):
-    """Plays the reporter's part for every attempt that this agent reports for."""
+    """The reporter's part in the conversations about all attempts that it reports; `Reporter` is the implementation."""
 
     async def find_condition(self, key: Key) -> VersionedCondition | None:
-        """Gives the condition that is notified when the attempt's direction changes; None: this agent does not report for it.
+        """Returns the condition that is notified when the attempt's direction changes; None: this agent does not report it.
 
-        Waits a moment for the plan row.
+        Waits a moment for the plan row, which may come later than the first node's message.
         """
         ...
 
     def hear(self, member: Member) -> bool:
-        """Takes a node's whole state; False: this agent does not report for it, or the node is not of the attempt."""
+        """Receives a node's whole state; False: this agent does not report the attempt, or the node is not of it."""
         ...
 
     def direction(self, key: Key) -> Direction | None:
-        """Gives what the nodes of the attempt are told; None: this agent no longer reports for it."""
+        """Returns what the nodes of the attempt are to do; None: this agent does not report it any more."""
         ...
 
     def left(self, key: Key, node: str) -> None:
-        """Notes that the node's call has ended; whether it should have, the node's last state tells."""
+        """Is told that the node's call has ended; the node's last state shows whether that was due."""
         ...
 
 
 class Logs(Protocol):
-    """Finds what this node keeps of the output of attempts."""
+    """Finds the output of attempts that this node keeps; `LogStore` is the implementation."""
 
     def newest(self, uid: str) -> int:
-        """Finds the newest attempt of the Allocation that this node has; 0: none."""
+        """Returns the newest attempt of the Allocation of which this node has output; 0: none."""
         ...
 
     def directory(self, key: Key) -> Path | None:
-        """Finds the directory of the attempt's log segments; None: this node has nothing of it."""
+        """Returns the directory of the attempt's log segments; None: this node has none."""
         ...
 
     def ended(self, key: Key) -> bool:
-        """Tells whether nothing more will be printed."""
+        """Tells whether the attempt has ended on this node, so that its output is complete."""
         ...
 
 
 class Peers(Protocol):
-    """Carries a member's words to its reporter."""
+    """Carries conversations between members and reporters: over gRPC (`GrpcPeers`) or in process (`LocalPeers`)."""
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Talks for the member until it is forgotten, and connects again for ever when it is cut off; back-off at most 1 s."""
+        """Talks with the reporter for a member until the member has no state any more; reconnects for ever, after at most 1 s."""
         ...

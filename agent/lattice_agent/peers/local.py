@@ -1,4 +1,4 @@
-"""Carries the same conversation between the nodes of one process (hollow nodes): no wire, the same words."""
+"""Carries the conversation between hollow nodes of one process: the same values, without a wire."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ RETRY_SECONDS = 0.2
 
 
 class LocalPeers:
-    """Carries the conversation between the nodes of one process, and knows the reporter of each."""
+    """Connects the members and reporters of one process's nodes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._reporters: dict[str, ReporterSide] = {}
 
     def join(self, node: str, reporter_side: ReporterSide) -> None:
-        """Adds a node."""
+        """Makes a node's reporter reachable."""
         self._reporters[node] = reporter_side
 
     def leave(self, node: str) -> None:
-        """Takes a node away, as when its agent dies."""
+        """Makes a node's reporter unreachable, as when its agent dies."""
         self._reporters.pop(node, None)
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Talks for the member until it is forgotten."""
+        """Talks with the reporter for a member until the member has no state any more."""
         reached = self._clock.monotonic()
         while member_side.member() is not None:
             reporter_side = self._reporters.get(reporter)

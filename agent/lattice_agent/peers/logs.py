@@ -1,4 +1,4 @@
-"""Streams what the work printed on this node, from the log segments, with back pressure."""
+"""Streams the output of work on this node from its log segments, with back pressure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ STREAMS: dict[str, pb.Stream.ValueType] = {"stdout": pb.STDOUT, "stderr": pb.STD
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """Selects a part of some streams; `tail_lines` −1: all; `since` is in seconds since the epoch."""
+    """The output that a request asks for: streams, the last `tail_lines` lines (−1: all), from `since` on (seconds since the epoch).
+
+    `follow`: go on until the work has ended.
+    """
 
     streams: tuple[str, ...]
     follow: bool
@@ -28,13 +31,16 @@ class LogSelection:
 
 
 def wanted(request: pb.ReadLogsRequest) -> LogSelection:
-    """Reads the request."""
+    """Returns the selection of a request."""
     streams = tuple(name for name, value in STREAMS.items() if request.stream in (pb.STREAM_UNSPECIFIED, value))
     return LogSelection(streams, request.follow, request.tail_lines, request.since)
 
 
 async def read(directory: Path, attempt: int, want: LogSelection, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
-    """Yields the chunks, oldest first within a stream; the last one says `end` when the work on this node has ended."""
+    """Yields the output of one attempt in chunks, oldest first within a stream; the last chunk says in `end` whether the work has ended.
+
+    `ended` tells whether it has.
+    """
     readers: dict[str, LogReader] = {}
     try:
         for stream in want.streams:
@@ -66,7 +72,7 @@ async def read(directory: Path, attempt: int, want: LogSelection, ended: Callabl
 
 
 def _chunks(stream: str, attempt: int, entries: list[LogEntry], since: float) -> list[pb.LogChunk]:
-    """Makes one message for each entry, cut where it is large; entries older than `since` are left out, not counted as dropped."""
+    """Returns one message an entry, cut where it is large; entries older than `since` are left out, and not counted as dropped."""
     found = []
     for entry in entries:
         if entry.time < since:

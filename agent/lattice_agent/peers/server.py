@@ -1,4 +1,4 @@
-"""Serves the agent's gRPC: Coordinate for the nodes of its attempts, ReadLogs for the gateway."""
+"""Serves the agent's gRPC: Coordinate, by which other nodes talk to this reporter, and ReadLogs for the gateway."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]
 
 
 class AgentService(rpc.AgentServicer):
-    """Answers peers whose certificate says who they are."""
+    """Answers other agents and the gateway, whose certificates say who they are."""
 
     def __init__(self, reporter_side: ReporterSide, kept: Logs, clock: Clock) -> None:
         self._reporter = reporter_side
@@ -53,7 +53,7 @@ class AgentService(rpc.AgentServicer):
     async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
         self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
     ) -> None:
-        """Serves one node of one attempt: its states come in, directions go out until one side has nothing to say."""
+        """Serves one node of one attempt: receives its states and sends directions, until either side has no more."""
         first = await context.read()
         if not isinstance(first, pb.MemberState):  # the end of the stream
             return
@@ -99,7 +99,7 @@ class AgentService(rpc.AgentServicer):
             await changed.wait(seen)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
-        """Streams what an attempt printed here, for the gateway alone, which has asked the API server who may read it."""
+        """Streams an attempt's output on this node, to the gateway alone, which has checked the reader's rights."""
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")

@@ -46,11 +46,11 @@ def member_from_wire(message: pb.MemberState) -> Member:
 
 
 def direction_to_wire(direction: Direction) -> pb.ReporterState:
-    """Encodes the reporter's answer."""
+    """Encodes the reporter's direction."""
     return pb.ReporterState(order=pb.Order.ValueType(direction.order.value), cause=direction.cause, settled=direction.settled)
 
 
 def direction_from_wire(message: pb.ReporterState) -> Direction:
-    """Decodes the reporter's answer; an order that this agent does not know means wait."""
+    """Decodes the reporter's direction; an order that this agent does not know counts as WAIT."""
     order = Order(message.order) if message.order in {order.value for order in Order} else Order.WAIT
     return Direction(order, message.cause, message.settled)

@@ -18,12 +18,12 @@ from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEn
 
 @dataclass(frozen=True, slots=True)
 class NothingYet:
-    """Says that there is nothing to persist yet: nodes prepare, or not all of them have said anything."""
+    """The verdict that no status is due: nodes prepare, or some have not reported yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Says that every node has started: condition Started."""
+    """The verdict that every node has started, at the earliest at `start` (seconds since the epoch): condition Started is due."""
 
     start: float
     nodes: int
@@ -31,7 +31,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """Names the task that failed first, and its node."""
+    """The task that failed first, and its node."""
 
     node: str
     task: TaskEnd
@@ -39,9 +39,9 @@ class FirstFailure:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Says that no process is left anywhere: condition Finished, with a reason of END_REASONS.
+    """The verdict that no process is left on any node: condition Finished is due, with a reason of END_REASONS.
 
-    `start` and `end` are 0 when unknown.
+    `start` and `end` in seconds since the epoch, 0: unknown. `begun`: every node had started. `exit_known`: an exit code can be named.
     """
 
     reason: str
@@ -55,10 +55,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Surviving:
-    """Says that KILL has not ended every process: condition Finished stays False, and says who is left.
-
-    `start` is 0 when unknown.
-    """
+    """The verdict that processes survive KILL: condition Finished stays False and names the nodes. `start`: 0 when unknown."""
 
     message: str
     begun: bool
@@ -69,7 +66,7 @@ Verdict = NothingYet | Begun | Surviving | Over
 
 
 class AttemptView:
-    """Collects what the nodes of one attempt say, and concludes what they are told and what is persisted."""
+    """The reporter's view of one attempt: collects what its nodes report, and concludes their direction and the verdict for the status."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -79,14 +76,14 @@ class AttemptView:
         self.walltime_seconds: float | None = None
         self.members: dict[str, Member] = {}
         self.awaited: frozenset[str] | None = None
-        """Nodes that a stop row still names; None: no stop row was seen."""
+        """Nodes that the attempt's stop row still names, so that their end is still waited for; None: no stop row was seen."""
         self.started = False
         self.settled = False
 
     # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow_row(self, row: PlanRow) -> None:
-        """Takes the newest row: a run row names all nodes, a stop row those that have not confirmed."""
+        """Reads the attempt's newest plan row: a run row names all nodes, a stop row those that have not confirmed their end."""
         self.head = row.head or self.head
         if row.order == STOP:
             self.awaited = frozenset(row.nodes)
@@ -94,12 +91,12 @@ class AttemptView:
             self.nodes = row.nodes
 
     def describe(self, *, on_head_only: bool, walltime_seconds: float | None) -> None:
-        """Takes what the Allocation says."""
+        """Notes what the Allocation says: whether tasks run on the head only, and the walltime in seconds; None: none."""
         self.on_head_only = on_head_only
         self.walltime_seconds = walltime_seconds
 
     def hear(self, member: Member) -> bool:
-        """Takes a node's whole state, the first final one for good; False when the node is not of this attempt."""
+        """Notes a node's whole state; the first final one stays. Returns False when the node is not of this attempt."""
         if member.key != self.key or member.node not in self.nodes:
             return False
         before = self.members.get(member.node)
@@ -111,14 +108,14 @@ class AttemptView:
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
 
     def direction(self) -> Direction:
-        """Gives what every node of the attempt is told; the same to all of them."""
+        """Returns what all nodes of the attempt are to do now."""
         cause = self._cause()
         if cause:
             return Direction(Order.END, cause, self.settled)
         return Direction(Order.START if self.started else Order.WAIT, "", self.settled)
 
     def verdict(self) -> Verdict:
-        """Gives what is to be persisted now."""
+        """Returns which change of the Allocation's status is due now."""
         members = self._present()
         begun = len(members) == len(self.nodes) and all(_has_started(member) for member in members)
         starts = [member.started for member in members if member.started]
@@ -134,7 +131,7 @@ class AttemptView:
         return NothingYet()
 
     def missing(self) -> list[str]:
-        """Lists the nodes that have not said anything yet."""
+        """Returns the nodes that have not reported yet."""
         return [node for node in self.nodes if node not in self.members]
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +140,7 @@ class AttemptView:
         return [self.members[node] for node in self.nodes if node in self.members]
 
     def _may_start(self, member: Member) -> bool:
-        """Tells whether the tasks may start: every node is ready, or this one has started, so an earlier reporter had said START."""
+        """Tells whether the tasks may start: every node is ready, or `member` has started already, told by an earlier reporter."""
         if member.phase is Phase.RUNNING or member.started:
             return True
         return len(self.members) == len(self.nodes) and all(each.phase is Phase.READY for each in self.members.values())
@@ -157,7 +154,7 @@ class AttemptView:
         )
 
     def _cause(self) -> str:
-        """Gives the cause for which the others are to be ended; empty: they are not."""
+        """Returns why the nodes that still run are to be ended; empty: they are not."""
         for member in self._present():
             match member.phase:
                 case Phase.START_FAILED:
@@ -193,7 +190,7 @@ class AttemptView:
         return self._ended(begun, start, end, failure)
 
     def _ended(self, begun: bool, start: float, end: float, failure: FirstFailure | None) -> Over:
-        """Concludes the end of work that was neither stopped, nor refused, nor lost."""
+        """Returns the verdict on work that was neither stopped, nor refused, nor lost."""
         by_walltime = [member for member in self._present() if member.walltime]
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
             limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""
@@ -209,10 +206,7 @@ class AttemptView:
         return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
 
     def _knows_exit(self, failure: FirstFailure | None) -> bool:
-        """Tells whether an exit code can be named.
-
-        That is the code of the first failure, or 0 once every node with tasks has said how all of them ended.
-        """
+        """Tells whether an exit code can be named: the first failure's, or 0 once every node with tasks has reported all their ends."""
         if failure is not None:
             return not failure.task.unknown
         with_tasks = [self.head] if self.on_head_only else self.nodes
@@ -224,7 +218,7 @@ def _has_started(member: Member) -> bool:
 
 
 def _first(members: Iterable[Member]) -> FirstFailure | None:
-    """Finds the first failure: one that came by itself before one that an END, a stop or a walltime brought about."""
+    """Returns the first failure; one that came by itself counts before one that an END, a stop or a walltime brought about. None: none."""
     found = []
     for member in members:
         failed = first_failure(member.exits)

@@ -1,4 +1,4 @@
-"""Reports every attempt for which this node is the reporter: collects what its nodes say, directs them, persists the status."""
+"""Reports every attempt whose reporter is this node: collects its nodes' states, directs them, and writes the Allocation's status."""
 
 from __future__ import annotations
 
@@ -26,16 +26,21 @@ from lattice_agent.work.assignment import walltime_of
 log = logging.getLogger(__name__)
 
 FIRST_LOOK, LOOKS_GROW, LONGEST_LOOK = 0.03, 3.0, 5.0
-"""Seconds to the first look whether the scheduler's part of the status has come, how much longer each next one waits, and the longest:
-a scheduler that is behind is not to be held up by as many reads as there are attempts."""
+"""Seconds until it is first checked whether the scheduler has written its part of the status, the factor for each next wait, the longest.
+
+A scheduler that is behind must not be slowed down by as many reads as there are attempts.
+"""
 BEGUN_SECONDS = 0.5
-"""How long Started waits for the end of work that ends soon: then both are one write. Claims of the nodes prove a start meanwhile."""
+"""How long Started waits for the end of work that ends soon, so that both are one write; nodes' claims prove the start meanwhile."""
 RECHECK_SECONDS = 10.0
 FIND_SECONDS, FIND_STEP = 2.0, 0.02
 
 
 class _Case:
-    """Holds one attempt that this node reports for."""
+    """One attempt that this node reports: its view, its newest plan row, and the state of the status write.
+
+    `named`: the newest plan names the attempt; `described`: its Allocation has been read.
+    """
 
     def __init__(self, row: PlanRow) -> None:
         self.head = AttemptView(Key(*row.key))
@@ -45,18 +50,22 @@ class _Case:
         self.changed = VersionedCondition()
         self.direction = Direction()
         self.away: set[str] = set()
-        """Nodes whose call has broken off before their work had ended."""
+        """Nodes whose call broke off before their work had ended."""
         self.looks = 0
         self.begun_at: float | None = None
-        """When this reporter learnt that it has begun, on the monotonic clock: its end is waited for a moment."""
+        """When this reporter learnt that all nodes have started, monotonic; None: not yet."""
         self.found: FetchedWork | None = None
-        """The object as it was read or written here last: a write tries it before it reads again."""
+        """The Allocation as read or written here last: a write tries this version first. None: it must be read."""
         self.stale = ""
-        """The resourceVersion that the API server did not take any more."""
+        """A resourceVersion that is known to be outdated; empty: none."""
 
 
 class Reporter:
-    """Collects what the nodes say, tells them what to do, and writes Started and Finished."""
+    """The reporter's part of one node: keeps the attempts that name it as reporter, directs their nodes, writes Started and Finished.
+
+    `on_direction` is called with each new direction, `queue_report` with attempts whose status is to be written, after so many seconds;
+    `on_away` when nodes become reachable or unreachable.
+    """
 
     def __init__(
         self,
@@ -84,7 +93,7 @@ class Reporter:
     # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow_plan(self, rows: dict[Key, PlanRow]) -> None:
-        """Takes the rows of the newest plan: attempts come to this reporter, and leave it for another one."""
+        """Reads the rows of the newest plan: opens attempts that name this node as reporter, and closes those that name another one."""
         for key, row in rows.items():
             case = self._cases.get(key)
             if row.reporter != self.node:
@@ -105,7 +114,7 @@ class Reporter:
                 self._queue_report(key, 0.0)
 
     def describe(self, key: Key, found: FetchedWork) -> None:
-        """Takes what the Allocation says about the attempt."""
+        """Notes the attempt's Allocation as this node has read it: its walltime, where its tasks run, and the version to write at."""
         case = self._cases.get(key)
         if case is not None:
             case.described = True
@@ -115,13 +124,13 @@ class Reporter:
             self._update_direction(key)
 
     def reports(self, key: Key) -> bool:
-        """Tells whether this node reports for the attempt."""
+        """Tells whether this node is the attempt's reporter."""
         return key in self._cases
 
     # ── the nodes (peers.interface.ReporterSide) ────────────────────────────────────────────────────────────────────────
 
     async def find_condition(self, key: Key) -> VersionedCondition | None:
-        """Gives the attempt's condition; its plan row may come a moment later than the first node's word."""
+        """Returns the condition of the attempt's direction, waiting up to 2 s for its plan row; None: this node does not report it."""
         waited = 0.0
         while key not in self._cases and waited < FIND_SECONDS:
             await self._clock.sleep(FIND_STEP)
@@ -130,7 +139,10 @@ class Reporter:
         return case.changed if case else None
 
     def hear(self, member: Member) -> bool:
-        """Takes a node's whole state; what many nodes say at once is judged once."""
+        """Notes a node's whole state, and updates the direction once for states that arrive together.
+
+        Returns False: this node does not report the attempt, or the sender is not of it.
+        """
         case = self._cases.get(member.key)
         if case is None:
             return False
@@ -149,12 +161,12 @@ class Reporter:
         return True
 
     def direction(self, key: Key) -> Direction | None:
-        """Gives what the nodes of the attempt are told."""
+        """Returns what the nodes of the attempt are to do; None: this node does not report it any more."""
         case = self._cases.get(key)
         return case.direction if case else None
 
     def left(self, key: Key, node: str) -> None:
-        """Notes that a node's call has ended: before the end of its work that is a cut."""
+        """Notes that a node's call has ended; before the end of its work it counts as unreachable."""
         case = self._cases.get(key)
         member = case.head.members.get(node) if case is not None else None
         if case is not None and member is not None and member.phase not in FINAL:
@@ -162,7 +174,7 @@ class Reporter:
             self._on_away()
 
     def away(self) -> set[str]:
-        """Lists the nodes whose calls about attempts of this reporter have broken off."""
+        """Returns the unreachable nodes of all attempts that this node reports."""
         return {node for case in self._cases.values() for node in case.away}
 
     def _update_direction(self, key: Key) -> None:
@@ -183,7 +195,10 @@ class Reporter:
     # ── the status ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def persist(self, key: Key) -> float | None:
-        """Persists the verdict. Returns the seconds until the next look, None: when something changes."""
+        """Writes the attempt's verdict into the Allocation's status, if one is due.
+
+        Returns the seconds until it is to be called again; None: only after a change.
+        """
         case = self._cases.get(key)
         if case is None or case.head.settled:
             return None
@@ -205,13 +220,13 @@ class Reporter:
         return self._after(key, case, outcome)
 
     def _early(self, case: _Case) -> float:
-        """Returns the seconds for which Started still waits for the end."""
+        """Returns for how many more seconds Started waits so that it can be written together with the end."""
         now = self._clock.monotonic()
         case.begun_at = now if case.begun_at is None else case.begun_at
         return case.begun_at + BEGUN_SECONDS - now
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
-        """Decides what to write by the object as it is known here, or, where that is behind, as it is now."""
+        """Decides what to write by the Allocation as known here, and reads it again where the scheduler's part is missing in that."""
         if case.found is not None:
             outcome = self._outcome(case, case.found)
             if not isinstance(outcome, status.Later):
@@ -226,7 +241,7 @@ class Reporter:
         return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
 
     async def _write(self, case: _Case, found: FetchedWork, outcome: status.Write) -> None:
-        """Replaces the status at the version that was read: a node may not patch, so that it can look at nobody else's work."""
+        """Replaces the status at the version that was read; nodes may not patch, since a patch would let them read other work."""
         metadata = found.work.metadata
         case.found, case.stale = None, metadata.resource_version
         changed = merge(found.status, outcome.status)

@@ -1,4 +1,4 @@
-"""Decides the reporter's one change of an Allocation's status: pure. It changes only what the reporter may write."""
+"""Decides the reporter's one change of an Allocation's status, of the fields that a reporter may write; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lattice_agent.reporter.head import Begun, Over, Surviving, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Changes the status by a merge patch; `settles`: with it the attempt's end is persisted."""
+    """The outcome that the status is to be changed by this merge patch; `settles`: it holds the attempt's end."""
 
     status: dict[str, Any]
     settles: bool
@@ -25,19 +25,19 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Says that the scheduler has not written what this report needs: look again."""
+    """The outcome that the scheduler has not yet written what the report builds on: check again soon."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Says that all there is to say stands in the status."""
+    """The outcome that the status already shows the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Says that the end of this attempt is persisted already, or that nobody waits for it any more."""
+    """The outcome that nothing is left to report: the end is written already, or the attempt is not the current one."""
 
     why: str
 
@@ -46,7 +46,7 @@ Outcome = Write | Later | Nothing | Closed
 
 
 def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hollow: bool = False) -> Outcome:
-    """Decides what the reporter on `node` writes for this attempt; `now` is in seconds since the epoch."""
+    """Returns what the reporter on `node` does about its verdict on an attempt; `now` in seconds since the epoch."""
     status = work.status
     if work.metadata.uid != key.uid:
         return Closed(f"{work.metadata.key} is another object now")
@@ -107,7 +107,7 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
 
 
 def _moment(text: str | None) -> float:
-    """Reads seconds since the epoch, 0 for none."""
+    """Returns a time in seconds since the epoch; 0 for none."""
     return parse_time(text) if text else 0.0
 
 

@@ -18,14 +18,14 @@ from contextlib import suppress
 from typing import Any
 
 FORMAT = 1
-"""The number that is written; what is read is `state.journal.NEWEST` and the one before."""
+"""The format that is written; `state.journal.NEWEST` and the one before are read."""
 EXIT, RESERVE, CLAIM = "exit", "reserve", "shim"
 RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
-"""Room for an exit record: of any, and for each task in it."""
+"""Bytes reserved for an exit record, and for each task in it."""
 
 
 def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600) -> None:
-    """Writes DIRECTORY/NAME by tmp, fsync and rename."""
+    """Writes DIRECTORY/NAME by a temporary file, fsync and rename."""
     path, draft = os.path.join(directory, name), os.path.join(directory, f".{name}.{os.getpid()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -61,15 +61,15 @@ def sync_directory(directory: str) -> None:
 
 
 def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes:
-    """Encodes the file `shim`: the right to start this attempt, taken once."""
+    """Returns the content of the file `shim`, which is the right to start this attempt, taken once."""
     return f"{FORMAT}\n{pid} {ticks} {started!r} {boottime!r}\n".encode()
 
 
 def take_right(run_directory: str, directory: str, data: bytes) -> None:
-    """Takes the right to start; FileExistsError when it is taken, FileNotFoundError without a directory.
+    """Takes the right to start; raises FileExistsError when it is taken, FileNotFoundError without a directory.
 
-    Any other OSError came from the state directory: the right is taken all the same. Its copy there is for an
-    agent that knows no run directory, and whoever wrote such a copy alone had the right before.
+    Any other OSError came from the state directory: the right is taken all the same. The copy there is for an older agent, which knows no
+    run directory; a copy alone means that somebody had the right before.
     """
     _link(run_directory, data)
     try:
@@ -80,7 +80,7 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
 
 
 def _link(directory: str, data: bytes) -> None:
-    """Makes the claim once, whole. It is not fsynced: it matters in this boot only."""
+    """Makes the claim once, whole, without fsync: it matters only until the next boot."""
     draft = os.path.join(directory, f".{CLAIM}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -107,7 +107,7 @@ def encode_exit(
 
 
 def reserve(directory: str, tasks: int) -> None:
-    """Writes blanks where the exit record of so many tasks will stand, in blocks that nobody else can take."""
+    """Writes blanks for the exit record of so many tasks, so that a full disk still has room for it."""
     path, size = os.path.join(directory, RESERVE), RESERVE_BYTES + TASK_BYTES * tasks
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -118,10 +118,7 @@ def reserve(directory: str, tasks: int) -> None:
 
 
 def keep_exit(run_directory: str, directory: str, data: bytes) -> None:
-    """Keeps the exit record in memory and on the disk.
-
-    Goes on while neither takes it and there is a directory to take it.
-    """
+    """Writes the exit record in memory and on disk; repeats that while neither takes it and the directories exist."""
     delay, kept = 0.02, False
     while True:
         with suppress(OSError):
@@ -141,7 +138,7 @@ def keep_exit(run_directory: str, directory: str, data: bytes) -> None:
 
 
 def write_in_memory(directory: str, name: str, data: bytes) -> None:
-    """Writes DIRECTORY/NAME whole, for this boot only."""
+    """Writes DIRECTORY/NAME whole, without fsync: it lasts until the next boot."""
     draft = os.path.join(directory, f".{name}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -152,7 +149,7 @@ def write_in_memory(directory: str, name: str, data: bytes) -> None:
 
 
 def write_exit(directory: str, data: bytes) -> None:
-    """Writes the exit record into its reserve, in place, and renames that; without a reserve by tmp, fsync and rename.
+    """Writes the exit record into its reserved file, in place, and renames that; without one, by a temporary file, fsync and rename.
 
     A crash in between leaves a torn reserve and no record. Blanks that stay behind the record are no part of it.
     """

@@ -1,7 +1,7 @@
-"""Forks a process that begins in a cgroup, so that nobody has to move it there.
+"""Forks a process that begins in a cgroup, so that it need not be moved there.
 
-Moving a process waits for all processors to be seen idle once, 10 to 20 ms where nothing was moved just before; a fork into the
-cgroup (clone3 with CLONE_INTO_CGROUP, Linux 5.7) waits for nothing. It is of standard library alone, for runner and shim.
+Moving a process waits until all processors were idle once, 10 to 20 ms where nothing was moved just before; a fork into the cgroup (clone3
+with CLONE_INTO_CGROUP, Linux 5.7) waits for nothing. It uses the standard library alone, for runner and shim.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -14,13 +14,13 @@ import signal
 from contextlib import suppress
 
 CLONE3 = 435
-"""The system call's number on every architecture."""
+"""The number of the system call, the same on every architecture."""
 CLONE_INTO_CGROUP = 1 << 33
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class _CloneArguments(ctypes.Structure):
-    """Lays out `struct clone_args` of linux/sched.h."""
+    """The layout of `struct clone_args` in linux/sched.h."""
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
@@ -31,9 +31,9 @@ class _CloneArguments(ctypes.Structure):
 
 
 def fork_into(procs: str) -> tuple[int, bool]:
-    """Forks this process, which has one thread. Returns the child's pid (0 in the child), and whether the child stands in the cgroup.
+    """Forks this process, which has one thread; returns the child's pid (0 in the child), and whether the child is in the cgroup.
 
-    `procs` is the path of its `cgroup.procs`; without one, or where the kernel cannot, the child stands where its parent does.
+    `procs` is the path of the cgroup's `cgroup.procs`; empty, or where the kernel cannot, the child stays in its parent's cgroup.
     """
     with suppress(OSError):
         if procs:

@@ -1,7 +1,7 @@
-"""Removes what an attempt leaves in the directories for everybody, when its user runs nothing else here.
+"""Removes files that an attempt leaves in shared directories, once its user runs nothing else on the machine.
 
-It is of standard library alone, for the shim. SysV and POSIX message queues, semaphores and segments need no removal: each attempt has
-an IPC namespace of its own, which goes with its last process.
+It uses the standard library alone, for the shim. SysV and POSIX message queues, semaphores and segments need no removal: each attempt has
+an IPC namespace of its own, which ends with its last process.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -22,29 +22,28 @@ LOCK = "/run/lattice-leftovers.lock"
 """Root's own: who starts work shares it, who removes what is left has it alone."""
 LOCK_SECONDS = 10.0
 ASIDE = ".lattice-removed-"
-"""Begins the names of root's directories in which things are removed, out of everybody's way."""
+"""The beginning of the names of root's directories in which files are removed out of everybody's way."""
 NOBODY = 65534
-"""Who owns what no user here owns, such as files of a file server: nothing of his is removed."""
+"""The owner of files that belong to no user of this machine, such as a file server's; none of them is removed."""
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 CLONE_NEWIPC = 0x08000000
 CLOCK_GRAIN = 0.05
-"""Times of files are so much coarser than clocks."""
+"""How much coarser the times of files are than clocks, in seconds."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def separate_ipc() -> None:
-    """Gives this process and its children an IPC namespace of their own; without the right nothing changes."""
+    """Gives this process and its children an IPC namespace of their own; without the right it does nothing."""
     _libc.unshare(CLONE_NEWIPC)
 
 
 @contextmanager
 def locked(how: int) -> Iterator[bool]:
-    """Holds the machine's lock for a start (LOCK_SH) or a removal (LOCK_EX).
+    """Holds the machine's lock for a start (LOCK_SH) or a removal (LOCK_EX); yields False where it was not to be had.
 
-    A start shares it from its first file until its processes run as the user; a removal has it alone.
-
-    False: it was not to be had, because of a start that hangs, or without the right.
+    A start shares it from its first file until its processes run as the user. It is not to be had while a start hangs, or without the
+    right.
     """
     try:
         fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -87,7 +86,7 @@ def remove(user: int | None, since: float, keep: Collection[str] = ()) -> int:
 
 
 def _made(directory: str, user: int, since: float, keep: Collection[str]) -> list[str]:
-    """Lists what the user has made in a directory since then."""
+    """Returns the entries of a directory that the user has made since then."""
     found = list[str]()
     with suppress(OSError):
         for name in os.listdir(directory):
@@ -99,9 +98,9 @@ def _made(directory: str, user: int, since: float, keep: Collection[str]) -> lis
 
 
 def _put_aside(directory: str, names: list[str]) -> int:
-    """Moves entries into a directory of root's in the same place, which takes no time, however much is in them. Returns how many.
+    """Moves entries into a directory of root's beside them, which is quick whatever is in them; returns how many.
 
-    Where there is no room for such a directory they are removed at once.
+    Where there is no room for such a directory, they are removed at once.
     """
     aside, moved = os.path.join(directory, f"{ASIDE}{os.urandom(8).hex()}"), 0
     try:
@@ -118,7 +117,7 @@ def _put_aside(directory: str, names: list[str]) -> int:
 
 
 def _empty(directory: str) -> None:
-    """Removes what was put aside there, by this process or by one that was killed over it."""
+    """Removes the directories into which entries were moved, by this process or by one that was killed meanwhile."""
     with suppress(OSError):
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
@@ -132,7 +131,7 @@ def _remove(path: str) -> None:
 
 
 def _born(path: str) -> float:
-    """Reads by statx(2) when the file was made; 0 where the file system does not know: then it stays."""
+    """Returns when a file was made, by statx(2); 0 where the file system does not know: then it stays."""
     found = ctypes.create_string_buffer(256)
     if _libc.statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
         return 0.0
@@ -143,7 +142,7 @@ def _born(path: str) -> float:
 
 
 def _runs_something(user: int) -> bool:
-    """Tells whether any process of the machine is the user's, by its real uid."""
+    """Tells whether any process on the machine has the user's real uid."""
     wanted = str(user).encode()
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -1,8 +1,8 @@
-"""Starts work for the agent: a small, single-threaded process that forks shims and looks at files as the user.
+"""Starts work for the agent: a small, single-threaded process that forks shims and checks files as the user.
 
-The agent starts it as `python -I -S runner.py FD` with one end of a socketpair. Frames are a length of four bytes (big
-endian) and JSON; each request has an `id`, and its one answer the same. It keeps no state: when it is killed
-the agent starts another one, and when the agent goes (end of file) it ends. Shims outlive both.
+The agent starts it as `python -I -S runner.py FD` with one end of a socketpair. Frames are a length of four bytes (big endian) and JSON;
+each request has an `id`, and its one answer the same. It keeps no state: when it is killed the agent starts another one, and when the agent
+goes (end of file) it ends. Shims outlive both.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -27,10 +27,7 @@ MAX_FRAME = 64 << 20
 
 
 def load_shim() -> ModuleType:
-    """Loads the shim's code from the folder of this file.
-
-    The folder above it is importable as the package `lattice_agent`, and no other way.
-    """
+    """Returns the shim's module, loaded from the folder of this file; the package `lattice_agent` is importable in no other way."""
     package = ModuleType("lattice_agent")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["lattice_agent"] = package
@@ -38,7 +35,7 @@ def load_shim() -> ModuleType:
 
 
 class Runner:
-    """Reads requests, forks a child for each, passes on what the child says."""
+    """Reads requests, forks a child for each, and passes the child's answer on."""
 
     def __init__(self, sock: socket.socket, shim: ModuleType) -> None:
         self._sock, self._shim = sock, shim
@@ -128,7 +125,7 @@ def note_crash(request: dict[str, Any]) -> None:
 
 
 def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
-    """Becomes the user for good, enters the first directory that lets it, and opens the output files."""
+    """Becomes the user for good, enters the first directory that admits him, and opens the output files; returns what it found."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])).become()
     os.umask(0o022)
@@ -152,7 +149,7 @@ def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves the socket whose descriptor is the one argument."""
+    """Serves requests on the socket whose descriptor is the only argument."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children vanish by themselves; pidfds tell the agent
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)

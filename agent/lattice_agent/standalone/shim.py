@@ -35,7 +35,7 @@ from lattice_agent.standalone.streams import (
 )
 
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
-"""When memory is short the work goes, not the process that keeps its exit code; whatever the agent's own score is."""
+"""When memory is short the kernel takes the work, not the process that keeps its exit code, whatever the agent's own score."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
 
 RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64": 219}  # system call numbers
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Launch:
-    """Holds everything that decides what is started, as JSON brings it."""
+    """Everything that decides what is started, decoded from the agent's JSON."""
 
     directory: str
     run_directory: str
@@ -82,7 +82,7 @@ class Launch:
 
 @dataclass
 class Task:
-    """Holds one task, and how it ended (`status` is the wait status)."""
+    """One task and its end; `status` is the wait status, None: it has not ended."""
 
     rank: int
     pid: int
@@ -98,7 +98,7 @@ def prctl(option: int, value: int | bytes) -> None:
 
 
 def start_ticks(pid: int | str) -> int:
-    """Reads field 22 of /proc/PID/stat: with the pid it names a process."""
+    """Returns field 22 of /proc/PID/stat; with the pid it identifies a process."""
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
@@ -108,21 +108,21 @@ def start_ticks(pid: int | str) -> int:
 
 @dataclass(frozen=True)
 class StopWatch:
-    """Gives times of one attempt that differ by what has passed, whoever sets the machine's clock meanwhile.
+    """The clock of one attempt, whose times differ by what has passed even if somebody sets the machine's clock meanwhile.
 
-    It holds one moment on two clocks.
+    It holds the same moment on two clocks.
     """
 
     epoch: float
     boottime: float
 
     def now(self) -> float:
-        """Gives the seconds since the epoch, as they would be had nobody set the clock."""
+        """Returns seconds since the epoch, as if nobody had set the clock since the start."""
         return self.epoch + time.clock_gettime(time.CLOCK_BOOTTIME) - self.boottime
 
 
 class Shim:
-    """Keeps one attempt, from the claim to the exit record."""
+    """Keeps one attempt, from its claim to its exit record."""
 
     def __init__(self, launch: Launch, watch: StopWatch) -> None:
         self.launch = launch
@@ -138,7 +138,7 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def start(self) -> None:
-        """Starts all tasks; raises StartFailure with none of them left when one cannot be executed."""
+        """Starts all tasks; raises StartFailure, with none of them left, when one cannot be executed."""
         launch = self.launch
         if launch.shim_procs:
             _write(launch.shim_procs, b"0")
@@ -183,7 +183,7 @@ class Shim:
         self.inlets |= {out_r: Inlet(out_r, self.out), err_r: Inlet(err_r, self.err)}
 
     def copy_output(self) -> None:
-        """Copies output until the last task has ended."""
+        """Copies the tasks' output until the last task has ended."""
         poll = select.poll()
         for fd in (self._wake, *self.inlets):
             poll.register(fd, select.POLLIN)
@@ -204,7 +204,7 @@ class Shim:
             self._reap()
 
     def end_leftovers(self) -> None:
-        """Kills what the tasks left behind, and reaps all of it."""
+        """Kills the processes that the tasks left behind, and reaps all of them."""
         while self._reap():
             if self.launch.work_kill:
                 with suppress(OSError):
@@ -218,7 +218,7 @@ class Shim:
                     os.read(self._wake, 4096)
 
     def drain(self) -> None:
-        """Takes the last output."""
+        """Copies the output that is still in the pipes."""
         now = time.time()
         for inlet in self.inlets.values():
             inlet.drain(now)
@@ -229,7 +229,7 @@ class Shim:
         self.err.log.close()
 
     def _reap(self) -> bool:
-        """Reaps who has ended; False when no child is left."""
+        """Reaps every child that has ended; returns False when no child is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -264,7 +264,7 @@ def _task_entry(task: Task) -> dict[str, Any]:
 
 
 def descendants(*roots: int) -> list[int]:
-    """Finds all processes below `roots`, from the parents that /proc shows."""
+    """Returns the pids of all processes below `roots`, by the parents that /proc shows."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -284,7 +284,7 @@ def descendants(*roots: int) -> list[int]:
 
 
 def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int, joins: list[str]) -> NoReturn:
-    """Turns a fresh fork into the task; what hinders it goes through the error pipe, never into an exit code.
+    """Turns a fresh fork into the task; an error on the way goes through the error pipe, never into an exit code.
 
     It joins the cgroups whose files `joins` names; `ends` are its output, its errors and the error pipe.
     """
@@ -336,7 +336,7 @@ def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseExcep
 
 
 def _reset_signals() -> None:
-    """Restores all signals and the mask, so that the work inherits no ignored signal of Python's."""
+    """Restores all signal handlers and the mask, so that the work inherits no signal that Python ignores."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -347,20 +347,20 @@ def _reset_signals() -> None:
 
 
 def _join_own_keyring() -> None:
-    """Leaves the agent's session keyring, which everybody's work would share, for one with the user's own keys, as a login has."""
+    """Leaves the agent's session keyring, which all work would share, for a new one linked to the user's keys, as a login has."""
     if call := KEYCTL.get(os.uname().machine):
         _libc.syscall(call, JOIN_SESSION_KEYRING, None)
         _libc.syscall(call, LINK, USER_KEYRING, SESSION_KEYRING)
 
 
 def score_for_oom(score: int) -> None:
-    """Says how soon the kernel may take this process when memory is short (-1000 … 1000); without the right nothing changes."""
+    """Sets how soon the kernel takes this process when memory is short (-1000 … 1000); without the right nothing changes."""
     with suppress(OSError):
         _write("/proc/self/oom_score_adj", str(score).encode())
 
 
 def raise_limit(limit: int, wanted: int) -> None:
-    """Sets soft and hard limit, or, without the right, the soft one as near as the hard one lets it."""
+    """Sets soft and hard limit; without the right, the soft one as near to `wanted` as the hard one allows."""
     try:
         resource.setrlimit(limit, (wanted, wanted))
     except (ValueError, OSError):
@@ -378,7 +378,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _detach(report: int) -> None:
-    """Leaves the runner's session and descriptors; a terminal's or operator's signals do not reach the shim."""
+    """Leaves the runner's session and closes its descriptors, so that signals of a terminal or an operator do not reach the shim."""
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"lattice-shim")
@@ -396,7 +396,7 @@ def _detach(report: int) -> None:
 
 
 def run(launch: Launch, report: int) -> None:
-    """Keeps one attempt from beginning to end. `report` gets one JSON line: running, taken or failure."""
+    """Keeps one attempt from beginning to end; writes one JSON line into `report`: running, taken or failure."""
     _detach(report)
     running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
     shim = Shim(launch, StopWatch(*running[2:]))
@@ -427,7 +427,7 @@ def run(launch: Launch, report: int) -> None:
 
 
 def _start(shim: Shim) -> tuple[str, bool]:
-    """Starts the tasks. Returns why that failed (empty: they run), and whether the node is at fault."""
+    """Starts the tasks; returns why that failed (empty: they run), and whether the node is at fault."""
     try:
         with leftovers.locked(fcntl.LOCK_SH):
             shim.start()
@@ -443,6 +443,6 @@ def _state_sentence(launch: Launch, error: OSError) -> str:
 
 
 def send(report: int, what: dict[str, Any]) -> None:
-    """Sends one line to the runner, who may be gone."""
+    """Writes one line to the runner, which may be gone."""
     with suppress(OSError):
         os.write(report, json.dumps(what).encode())

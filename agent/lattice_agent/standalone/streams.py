@@ -1,6 +1,6 @@
-"""Writes the output of one attempt: to log segments of the agent's, and to files of the user's with the user's rights.
+"""Writes the output of one attempt: to log segments of the agent, and to files of the user with the user's rights.
 
-It is of standard library alone, for the shim. Formats: docs/explanation/formats.md (log segment 1).
+It uses the standard library alone, for the shim. Formats: docs/explanation/formats.md (log segment 1).
 """
 
 # System calls by their names: paths are plain strings here.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 FORMAT = 1
 SEGMENTS = 8
 RECORD = struct.Struct("<dQI")
-"""Of a log segment: when it was read, bytes lost before it, bytes that follow."""
+"""The head of a record in a log segment: time of reading, bytes lost before it, bytes that follow."""
 MAX_RECORD = 256 << 10
 MAX_PARTIAL = 64 << 10
 PARTIAL_SECONDS = 0.2
@@ -39,12 +39,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class StartFailure(Exception):
-    """Says that the work cannot be started; the text is the sentence for people."""
+    """Raised when the work cannot be started; its text is the sentence for people."""
 
 
 @dataclass(frozen=True)
 class UserIdentity:
-    """Names who the work runs as; without ids the process stays who it is."""
+    """The user that the work runs as; `user` or `group` None: the process keeps its own ids."""
 
     user: int | None = None
     group: int | None = None
@@ -59,7 +59,7 @@ class UserIdentity:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Opens and writes files with the user's rights and without capabilities. For single-threaded processes only."""
+        """Runs the block with the user's file rights and without capabilities; for single-threaded processes only."""
         if self.user is None or self.group is None:
             yield
             return
@@ -76,7 +76,7 @@ class UserIdentity:
 
 
 def check_output(path: str) -> bool:
-    """Raises StartFailure for a file that takes no output. Returns whether it is a pipe, whose reader would take a look for the end."""
+    """Raises StartFailure for a file that cannot take output; returns whether it is a pipe, whose reader would see a probe as its end."""
     try:
         found = os.stat(path)
     except OSError:
@@ -89,7 +89,7 @@ def check_output(path: str) -> bool:
 
 
 def open_output(path: str, *, truncate: bool) -> int:
-    """Opens an output file for appending; only a regular file is ever waited for."""
+    """Returns a descriptor for appending to an output file; the open waits for no reader of a pipe."""
     check_output(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
     try:
@@ -115,19 +115,19 @@ def _unsuitable(path: str) -> StartFailure:
 
 
 def _file_system(fd: int) -> int:
-    """Reads the type of the file system, the first word of struct statfs."""
+    """Returns the type of the file system, which is the first word of struct statfs; 0: unknown."""
     found = (ctypes.c_long * 32)()
     return int(found[0]) if _libc.fstatfs(fd, found) == 0 else 0
 
 
 class OutputFile:
-    """Writes a copy of the output to a file of the user's; what it does not take is counted and the work goes on."""
+    """Copies the output to a file of the user's; bytes that the file does not take are counted, and the work goes on."""
 
     def __init__(self, path: str, fd: int, identity: UserIdentity) -> None:
         self.path, self.fd, self.identity, self.lost, self.error = path, fd, identity, 0, ""
 
     def write(self, data: bytes) -> None:
-        """Writes all of it with the user's rights, so that his quota holds, or counts what is lost."""
+        """Writes the data with the user's rights, so that his quota holds; counts what is lost."""
         view = memoryview(data)
         try:
             with self.identity.acting():
@@ -139,7 +139,7 @@ class OutputFile:
 
 
 class LogStream:
-    """Writes one stream's rotating segments; the oldest is dropped beyond `keep_bytes`, what a full disk loses is counted."""
+    """Writes one stream's rotating segments; beyond `keep_bytes` the oldest is deleted, and bytes that a full disk refuses are counted."""
 
     def __init__(self, directory: str, name: str, keep_bytes: int) -> None:
         self._prefix = os.path.join(directory, name + ".")
@@ -153,7 +153,7 @@ class LogStream:
             self._append(now, data[at : at + MAX_RECORD])
 
     def close(self) -> None:
-        """Notes what was lost last; nothing is written afterwards."""
+        """Writes a last record where bytes were lost at the end, and closes the segment."""
         if self._lost:
             self._append(time.time(), b"")
         if self._fd >= 0:
@@ -177,7 +177,7 @@ class LogStream:
         self._lost = 0
 
     def _rotate(self) -> None:
-        """Begins the next segment; on a full disk the old one stays current and the caller counts."""
+        """Begins the next segment; raises OSError on a full disk, and the old one stays current."""
         number = self._number + 1
         path = f"{self._prefix}{number}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -197,28 +197,28 @@ class LogStream:
 
 
 class OutputStream:
-    """Writes one of the two streams: to log segments, and to a file when asked."""
+    """Writes one of the two streams: to log segments, and to a file where the user asks for one."""
 
     def __init__(self, log: LogStream) -> None:
         self.log = log
         self.file: OutputFile | None = None
 
     def write(self, now: float, data: bytes) -> None:
-        """Writes to both; neither can stop the work."""
+        """Writes to segments and file; a failure of either does not stop the work."""
         self.log.write(now, data)
         if self.file:
             self.file.write(data)
 
 
 class Inlet:
-    """Reads one task's pipe: passes whole lines on, partial ones after a moment."""
+    """Reads one task's pipe: passes whole lines on, and a partial line after a moment."""
 
     def __init__(self, fd: int, stream: OutputStream) -> None:
         self.fd, self._stream, self._pending, self.since = fd, stream, b"", 0.0
         os.set_blocking(fd, False)
 
     def read_pipe(self, now: float) -> bool:
-        """Takes what is there; False at the end."""
+        """Reads what is in the pipe; returns False at its end."""
         try:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:
@@ -237,7 +237,7 @@ class Inlet:
             self.flush(now)
 
     def overdue(self, now: float) -> bool:
-        """Tells whether a partial line has waited long enough."""
+        """Tells whether a partial line was held back for long enough."""
         return bool(self._pending) and not 0 <= now - self.since < PARTIAL_SECONDS
 
     @property
@@ -252,7 +252,7 @@ class Inlet:
             self._pending = b""
 
     def drain(self, now: float) -> None:
-        """Takes all that is left without waiting, then closes."""
+        """Passes on everything that is left in the pipe without waiting, then closes it."""
         with suppress(BlockingIOError):
             while data := os.read(self.fd, PIPE_BYTES):
                 self._accept(now, data)

@@ -1,6 +1,6 @@
-"""Watches the disk below the state directory: when it has too little room for work, and what is given up before that.
+"""Checks the disk below the state directory: whether it has room for new work, and which kept output is deleted to make room.
 
-It is synchronous file work; `LinuxHost` calls it in a thread with every heartbeat.
+All of it is synchronous file work; `LinuxHost` calls it in a thread with every heartbeat.
 """
 
 from __future__ import annotations
@@ -15,27 +15,34 @@ from lattice_agent.state import log_store
 from lattice_agent.state.journal import Journal
 
 FREE_BYTES, FREE_FILES = 16 << 20, 256
-"""A node with less room for its state is given no more work, until there is twice as much."""
+"""A node with less free space, or fewer free inodes, is given no more work until it has twice as many."""
 GIVEN_UP_BELOW = 4 * FREE_BYTES
-"""With less, the output of settled work is given up, the longest settled first."""
+"""With less free space, the output of settled attempts is deleted, the longest settled first."""
 _SHIM_WRITES_SECONDS = 1.0
-"""An end that is younger is still being written by its shim."""
+"""A younger exit record in memory may still be on its way to the disk, by its shim."""
 
 
 @dataclass(frozen=True)
 class DiskCheck:
-    """Tells what a look at the disk found and did; attempts are named by their directories."""
+    """The outcome of one check of the disk; attempts are named by their directories.
+
+    `flaw` is a clause on what is wrong (empty: nothing); `given_up` names attempts whose output was deleted.
+    """
 
     flaw: str
     given_up: list[str]
     brought: list[str]
-    """Ends that stood in memory only, and are on the disk now."""
+    """Attempts whose exit record was in memory only, and is on the disk now."""
     waiting: int
-    """Ends that still stand in memory only."""
+    """How many exit records are still in memory only."""
 
 
 def check_disk(journal: Journal, now: float, *, wanting: bool, busy: bool) -> DiskCheck:
-    """Brings ends to the disk, makes room unless work runs (its own growth is no reason), and says what is wrong."""
+    """Copies exit records that are in memory only to the disk, deletes old output where room is short, and returns what it found.
+
+    `wanting`: the last check found a flaw, so that twice the room is needed to clear it. `busy`: work runs, whose own writing is no reason
+    to delete anything.
+    """
     brought, waiting = _bring_ends(journal, now)
     given_up = [] if busy else free_space(journal, now)
     found = disk_flaw(journal.state_dir, wanting=wanting)
@@ -46,7 +53,7 @@ def check_disk(journal: Journal, now: float, *, wanting: bool, busy: bool) -> Di
 
 
 def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
-    """Brings ends to the disk that stand in memory only. Returns which are there now, and how many still are not."""
+    """Copies exit records from memory to the disk; returns the attempts that are there now, and how many records still are not."""
     brought, waiting = list[str](), 0
     for key in journal.in_memory_only():
         directory = journal.run_directory(key)
@@ -60,9 +67,9 @@ def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
 
 
 def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
-    """Tells what is wrong with the disk, as a clause; empty: nothing.
+    """Returns a clause on what is wrong with the disk; empty: nothing.
 
-    `wanting`: something was wrong at the last look, so more has to be free.
+    `wanting`: the last check found a flaw, so that twice the room is needed.
     """
     try:
         disk = os.statvfs(state_dir)
@@ -84,7 +91,7 @@ def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
 
 
 def _try_to_write(state_dir: Path) -> None:
-    """Writes one byte to the disk itself: an error of the device shows nowhere else."""
+    """Writes one byte and fsyncs it; raises OSError: nothing else shows an error of the device."""
     fd = os.open(state_dir / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         os.pwrite(fd, b"1", 0)
@@ -94,9 +101,9 @@ def _try_to_write(state_dir: Path) -> None:
 
 
 def free_space(journal: Journal, now: float) -> list[str]:
-    """Deletes the output of settled attempts while room is short, and names them.
+    """Deletes the output of settled attempts while room is short; returns their directories' names.
 
-    Exit records stay; what goes is counted as dropped.
+    Exit records stay; a reader of the output sees the deleted bytes as dropped.
     """
     given_up: list[str] = []
     if not _is_short(journal.state_dir):

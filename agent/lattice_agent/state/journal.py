@@ -1,8 +1,8 @@
-"""Remembers decisions and ends: in the state directory, on a disk; those of this boot in the run directory, too, in memory.
+"""The agent's journal: decisions and ends of attempts, in the state directory on disk; those since the last boot in memory, too.
 
-All of it is synchronous file work without decisions; `LinuxHost` calls it in a thread. Format 1 is written, 1 and 2 are read. The
-journal of an attempt is fsynced before its first fork; the right to start it is the file `shim` of the run directory, which is taken
-once by link(2). What stands in memory is read there, so that a disk that does not answer is not asked.
+All of it is synchronous file work without decisions; `LinuxHost` calls it in a thread. Format 1 is written, 1 and 2 are read. An attempt's
+journal is fsynced before its first fork. The right to start it is the file `shim` in the run directory (tmpfs), which link(2) can make only
+once. A file that exists in memory is read there, so that a disk that does not answer is not asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lattice_agent.standalone import durable
 from lattice_agent.work.environment import Account
 
 FORMAT, NEWEST = 1, 2
-"""The number that is written, and the highest one that is read: a node may go back to this agent from the next one."""
+"""The format that is written, and the newest that is read: a node may go back from the next release's agent to this one."""
 KEEP_SECONDS = 7 * 86400.0
 _T = TypeVar("_T")
 _EPOCH_WORDS = ("seq", "epoch", "term")
@@ -37,21 +37,21 @@ _ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER, _ACL_NOBODY = 1, 2, 4,
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """Holds one journal: what was decided, and in which boot."""
+    """One attempt's journal: the work that was decided, and the boot in which it was written."""
 
     boot: str
     work: NodeWork
 
 
 class Journal:
-    """Reads and writes the state directory and the run directory, but for what a shim writes into its attempt's."""
+    """Reads and writes the state directory and the run directory, except for what shims write into their attempts' directories."""
 
     def __init__(self, state_dir: Path, run_dir: Path) -> None:
         self.state_dir, self.run_dir = state_dir, run_dir
         self.attempts_dir = state_dir / "attempts"
 
     def open(self) -> None:
-        """Makes the directories. Raises Corrupt for a state directory of another format."""
+        """Creates the directories; raises Corrupt for a state directory of an unknown format."""
         for directory in (self.state_dir, self.attempts_dir, self.run_dir):
             directory.mkdir(parents=True, exist_ok=True)
             if stat.S_IMODE(directory.stat().st_mode) != 0o711:
@@ -65,11 +65,11 @@ class Journal:
             durable.write_durably(str(self.state_dir), "instance", f"{secrets.token_hex(8)}\n".encode())
 
     def instance(self) -> str:
-        """Reads the directory's random id."""
+        """Returns the state directory's random id, which tells two agents of one name apart; empty before `open`."""
         return (self._read("instance") or b"").decode().strip()
 
     def read_seen(self) -> Seen:
-        """Reads the newest plan that is kept. Its epoch is known where the two files agree.
+        """Returns the highest plan seq that the node has kept; its epoch only where both files agree.
 
         Raises Corrupt for a seq that is not a number.
         """
@@ -89,9 +89,9 @@ class Journal:
         return int(text)
 
     def remember(self, seen: Seen) -> None:
-        """Keeps the seq durably, and its epoch beside it.
+        """Keeps a plan's seq durably, and its epoch in a file beside it.
 
-        An older agent reads `seq` alone, and an epoch that is torn is known no more.
+        An older agent reads `seq` alone; where the epoch's file is torn, the epoch is unknown.
         """
         if seen.epoch:
             (self.state_dir / "epoch.new").write_text(f"{seen.seq} {seen.epoch} {seen.term}\n", encoding="utf-8")
@@ -99,20 +99,20 @@ class Journal:
         durable.write_durably(str(self.state_dir), "seq", f"{seen.seq}\n".encode())
 
     def directory(self, key: Key) -> Path:
-        """Names the directory of the attempt's files."""
+        """Returns the attempt's directory on disk."""
         return self.attempts_dir / f"{key.uid}-{key.attempt}"
 
     def run_directory(self, key: Key) -> Path:
-        """Names the directory of this boot's part of the attempt."""
+        """Returns the attempt's directory in memory, which lasts until the machine's next boot."""
         return self.run_dir / f"{key.uid}-{key.attempt}"
 
     def known(self) -> list[Key]:
-        """Lists every attempt that has a directory."""
+        """Returns every attempt that has a directory, on disk or in memory."""
         paths = [path for directory in (self.attempts_dir, self.run_dir) for path in directory.iterdir()]
         return sorted({key for path in paths if (key := parse_key(path.name))})
 
     def write_journal(self, work: NodeWork, boot: str) -> None:
-        """Makes the attempt's directories with journal and reserve, durably."""
+        """Makes the attempt's directories, and writes its journal and the reserved room for its end durably."""
         directory = self.directory(work.key)
         for made, mode in ((directory, 0o711), (self.run_directory(work.key), 0o700)):
             made.mkdir(exist_ok=True)
@@ -123,7 +123,10 @@ class Journal:
         durable.sync_directory(str(self.attempts_dir))
 
     def write_script(self, key: Key, script: str, account: Account | None) -> Path:
-        """Writes the script, which its user may read and execute, and only the agent change; without an account it is the agent's own."""
+        """Writes the script and returns its path; its user may read and execute it, and only the agent change it.
+
+        `account` None: the work runs as the agent's own user.
+        """
         path = self.directory(key) / "script"
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o500)
@@ -134,13 +137,13 @@ class Journal:
         return path
 
     def entry(self, key: Key) -> JournalEntry | None:
-        """Reads the journal; None when it is absent or torn. Raises Corrupt for another format."""
+        """Returns the attempt's journal; None where it is absent or torn. Raises Corrupt for an unknown format."""
         return _decode(f"journal of {self.directory(key).name}", self._read_of(key, "journal"), JournalEntry)
 
     def claimed(self, key: Key) -> Running | None:
-        """Reads who took the right to start; pid 0: the attempt was ended before, or has no tasks here; None: nobody yet.
+        """Returns the process that took the right to start the attempt; None: nobody has.
 
-        Raises Corrupt for another format.
+        pid 0: the attempt was ended before its start, or has no tasks here. Raises Corrupt for an unknown format.
         """
         body = _body(f"claim of {self.directory(key).name}", self._read_of(key, durable.CLAIM))
         try:
@@ -150,7 +153,9 @@ class Journal:
             return None
 
     def claim(self, key: Key, running: Running = _NOBODY) -> bool:
-        """Takes the right to start away from every shim; False when one has it. Raises NotFound without a directory."""
+        """Takes the right to start the attempt, so that no shim can; returns False when somebody has it. Raises NotFound without a
+        directory.
+        """
         text = durable.encode_claim(running.pid, running.start_ticks, running.started, running.started_boottime)
         self.run_directory(key).mkdir(exist_ok=True, mode=0o700)
         try:
@@ -177,47 +182,47 @@ class Journal:
             durable.write_exit(str(self.directory(key)), text)
 
     def note_order(self, key: Key, order: Ordered) -> None:
-        """Keeps why an attempt is ended, for this boot: an agent that finds it ended shall not take that for the attempt's own doing."""
+        """Keeps, until the next boot, that an attempt is ended by order: a restarted agent must not take that for the work's own end."""
         if self.run_directory(key).is_dir():
             durable.write_in_memory(str(self.run_directory(key)), "order", f"{FORMAT}\n{order.at!r} {order.why}\n".encode())
 
     def order(self, key: Key) -> Ordered | None:
-        """Reads the last order to end the attempt; None where there was none in this boot."""
+        """Returns the last order to end the attempt; None: there was none since the last boot."""
         with suppress(OSError, IndexError, ValueError):
             at, _, why = (self.run_directory(key) / "order").read_text(encoding="utf-8").splitlines()[1].partition(" ")
             return Ordered(why, float(at))
         return None
 
     def in_memory_only(self) -> list[Key]:
-        """Lists the attempts whose end no disk has yet."""
+        """Returns the attempts whose exit record is in memory but not on disk."""
         keys = [key for path in self.run_dir.glob(f"*/{durable.EXIT}") if (key := parse_key(path.parent.name))]
         return sorted(key for key in keys if self.directory(key).is_dir() and not (self.directory(key) / durable.EXIT).exists())
 
     def bring_to_disk(self, key: Key) -> None:
-        """Writes the end that stands in memory to the disk too."""
+        """Copies an attempt's exit record from memory to disk."""
         durable.write_exit(str(self.directory(key)), (self.run_directory(key) / durable.EXIT).read_bytes())
 
     def is_settled(self, key: Key) -> bool:
-        """Tells whether the attempt is settled."""
+        """Tells whether the attempt was marked settled: its end stands in the Allocation's status."""
         return (self.directory(key) / "settled").exists()
 
     def settled_by(self, key: Key) -> int:
-        """Reads the seq of the plan that settled the attempt; 0: it is not settled, or an older agent did it."""
+        """Returns the seq of the plan that settled the attempt; 0: it is not settled, or an older agent did not keep the seq."""
         text = self._read_of(key, "settled-by") or b""
         return int(text) if text.strip().isdigit() and self.is_settled(key) else 0
 
     def prepared_at(self, key: Key) -> float:
-        """Reads when the journal was written, in seconds since the epoch; 0: there is none."""
+        """Returns when the attempt's journal was written, seconds since the epoch; 0: there is none."""
         with suppress(OSError):
             return (self.directory(key) / "journal").stat().st_mtime
         return 0.0
 
     def made(self) -> float:
-        """Reads when the state directory was made, in seconds since the epoch."""
+        """Returns when the state directory was made, seconds since the epoch."""
         return (self.state_dir / "instance").stat().st_mtime
 
     def mark_settled(self, key: Key, now: float, seq: int = 0) -> None:
-        """Settles an attempt, by the plan of this seq (0: unknown): exit record and logs stay for a while."""
+        """Marks an attempt settled, by the plan of this seq (0: unknown); its exit record and output stay for 7 days."""
         directory = self.directory(key)
         if not directory.is_dir():
             shutil.rmtree(self.run_directory(key), ignore_errors=True)
@@ -233,11 +238,11 @@ class Journal:
         shutil.rmtree(self.run_directory(key), ignore_errors=True)
 
     def settled(self) -> list[Key]:
-        """Lists the attempts that are settled and still kept, the longest settled first."""
+        """Returns the settled attempts that are still kept, the longest settled first."""
         return [key for at, key in sorted((self._settled_at(key), key) for key in self.known()) if at > 0.0]
 
     def prune(self, now: float) -> int:
-        """Removes what was settled more than 7 days ago. Returns how many attempts."""
+        """Deletes attempts that were settled more than 7 days ago; returns how many."""
         old = [key for key in self.known() if 0.0 < self._settled_at(key) < now - KEEP_SECONDS]
         for key in old:
             shutil.rmtree(self.directory(key), ignore_errors=True)
@@ -256,7 +261,7 @@ class Journal:
             return None
 
     def _read_of(self, key: Key, name: str) -> bytes | None:
-        """Reads the file as it stands in memory, else on the disk."""
+        """Returns an attempt's file from memory, else from disk; None: neither has it."""
         for directory in (self.run_directory(key), self.directory(key)):
             with suppress(FileNotFoundError, NotADirectoryError):
                 return (directory / name).read_bytes()
@@ -264,10 +269,7 @@ class Journal:
 
 
 def _let_execute(fd: int, account: Account) -> None:
-    """Gives the user, who does not own the file, the right to read and execute it.
-
-    Where the disk knows no ACLs, his group gets the right.
-    """
+    """Lets the user, who does not own the file, read and execute it by an ACL; by his group, where the disk has no ACLs."""
     entries = ((_ACL_OWNER, 5, _ACL_NOBODY), (_ACL_USER, 5, account.uid), (_ACL_GROUP, 0, _ACL_NOBODY), (_ACL_MASK, 5, _ACL_NOBODY))
     acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in (*entries, (_ACL_OTHER, 0, _ACL_NOBODY)))
     try:
@@ -278,7 +280,7 @@ def _let_execute(fd: int, account: Account) -> None:
 
 
 def parse_key(name: str) -> Key | None:
-    """Parses `UID-ATTEMPT`; None for any other name."""
+    """Returns the attempt of a directory name `UID-ATTEMPT`; None for any other name."""
     uid, _, attempt = name.rpartition("-")
     return Key(uid, int(attempt)) if uid and attempt.isdigit() else None
 
@@ -290,7 +292,7 @@ def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
 
 
 def _body(what: str, data: bytes | None) -> bytes:
-    """Cuts off the format number; empty where the file is absent or torn. Raises Corrupt for a number that is not read."""
+    """Returns the file without its format number; empty where it is absent or torn. Raises Corrupt for an unknown format."""
     number, _, body = (data or b"").partition(b"\n")
     if not number.isdigit():
         return b""

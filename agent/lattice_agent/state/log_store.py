@@ -1,7 +1,7 @@
-"""Reads what the work printed back from the log segments that its shim writes (log segment 1).
+r"""Reads the output of work back from the log segments that its shim writes (log segment, format 1).
 
-A segment is `1 START\\n` and records: `<dQI` (when it was read, bytes lost before it to a full disk, bytes that
-follow) and the bytes. START counts the stream's bytes before the segment, so what rotation dropped shows as a gap.
+A segment is `1 START\n` and records: `<dQI` (time of reading, bytes lost before it to a full disk, length) and the bytes. START counts the
+stream's bytes before the segment, so that what rotation dropped shows as a gap.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lattice_agent.standalone import streams
 
 FORMAT = streams.FORMAT
 _SHED_BYTES = 64
-"""No segment of output that was given up is larger."""
+"""The largest segment that is left of output that was deleted."""
 MAX_UID = 64
-"""No uid is longer; what a caller makes up is no file name."""
+"""The longest uid; a longer one is made up by a caller, and no file name."""
 
 
 class LogStore:
-    """Finds the output below one state directory (peers.interface.Logs)."""
+    """The output of all attempts below one state directory; implements `peers.interface.Logs` for the agent's server."""
 
     def __init__(self, state_dir: Path, ended: Callable[[Key], bool]) -> None:
         self._attempts = state_dir / "attempts"
         self._ended = ended
 
     def newest(self, uid: str) -> int:
-        """Finds the newest attempt of the Allocation that this node has; 0: none."""
+        """Returns the newest attempt of the Allocation that has a directory here; 0: none."""
         try:
             names = [path.name for path in self._attempts.iterdir() if path.name.startswith(f"{uid}-")]
         except FileNotFoundError:
@@ -39,20 +39,23 @@ class LogStore:
         return max((int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()), default=0)
 
     def directory(self, key: Key) -> Path | None:
-        """Finds the directory of the attempt's log segments; None: this node has nothing of it."""
+        """Returns the directory of the attempt's log segments; None: this node has none."""
         if "/" in key.uid or key.uid.startswith(".") or len(key.uid) > MAX_UID:
             return None
         path = self._attempts / f"{key.uid}-{key.attempt}"
         return path if path.is_dir() else None
 
     def ended(self, key: Key) -> bool:
-        """Tells whether nothing more will be printed."""
+        """Tells whether the attempt has ended on this node, so that its output is complete."""
         return self._ended(key)
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """Holds some whole lines where possible; `dropped` bytes are missing before them."""
+    """Some output of one stream, read at `time` (seconds since the epoch), in whole lines where possible.
+
+    `dropped` bytes of the stream are missing before it.
+    """
 
     time: float
     data: bytes
@@ -60,7 +63,7 @@ class LogEntry:
 
 
 class LogReader:
-    """Reads one stream of one attempt, oldest first, while it grows; each call takes what is there."""
+    """Reads one stream of one attempt, oldest first, while it grows; each call goes on where the last one ended."""
 
     def __init__(self, directory: Path, stream: str, *, first: int = 0) -> None:
         """Opens the log of `stream` (stdout or stderr) from segment `first` on; the directory need not exist yet."""
@@ -70,7 +73,7 @@ class LogReader:
         self._first = first
 
     def read(self, max_bytes: int = 1 << 20) -> list[LogEntry]:
-        """Reads the next entries, about `max_bytes` of them; empty when nothing is there now."""
+        """Returns the next entries, about `max_bytes` of them; empty when there is nothing new now."""
         found: list[LogEntry] = []
         size = 0
         while size < max_bytes:
@@ -83,11 +86,11 @@ class LogReader:
 
     @property
     def position(self) -> int:
-        """Gives the bytes of the stream before what is read next."""
+        """Returns how many bytes of the stream lie before the next entry."""
         return self._position
 
     def close(self) -> None:
-        """Closes the segment that is open."""
+        """Closes the open segment."""
         if self._file:
             self._file.close()
             self._file = None
@@ -144,9 +147,9 @@ class LogReader:
 
 
 def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogReader]:
-    """Reads the last lines that are there now, and gives a reader that goes on behind them.
+    """Returns the last lines that exist now, and a reader that goes on behind them.
 
-    Only as many segments are read as hold the lines.
+    Only the segments that hold these lines are read.
     """
     numbers = segments(directory, stream)
     for first in reversed(numbers[1:]):
@@ -159,7 +162,7 @@ def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogR
 
 
 def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[list[LogEntry], LogReader]:
-    """Reads these segments' last lines, and a little more."""
+    """Returns the last lines of these segments, and a little more, with the reader behind them; `first` is the first segment read."""
     reader = LogReader(directory, stream, first=first)
     kept: deque[LogEntry] = deque()
     count = 0
@@ -173,7 +176,7 @@ def _tail_from(directory: Path, stream: str, lines: int, first: int) -> tuple[li
 
 
 def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
-    """Keeps the last `lines`; a last line without its end counts as one."""
+    """Returns the last `lines` lines; one without an end of line counts as a line."""
     text = b"".join(entry.data for entry in entries)
     whole = text.count(b"\n") + (0 if text.endswith(b"\n") or not text else 1)
     surplus, result = max(0, whole - lines), list[LogEntry]()
@@ -189,7 +192,7 @@ def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
 
 
 def shed(directory: Path, stream: str, now: float) -> int:
-    """Deletes the output of an attempt that has ended, and leaves a segment that says how much. Returns the bytes that this frees."""
+    """Deletes the output of an ended attempt but for a segment that says how much it was; returns the bytes freed, 0: nothing to delete."""
     numbers = segments(directory, stream)
     paths = [directory / f"{stream}.{number}" for number in numbers]
     freed = sum(path.stat().st_size for path in paths)
@@ -214,7 +217,7 @@ def shed(directory: Path, stream: str, now: float) -> int:
 
 
 def segments(directory: Path, stream: str) -> list[int]:
-    """Lists the numbers of the segments that are there, oldest first."""
+    """Returns the numbers of the stream's segments, oldest first; empty: there are none."""
     prefix = stream + "."
     try:
         names = [path.name for path in directory.iterdir()]

@@ -1,4 +1,4 @@
-"""Decides what one node starts for one row: pure. Names and patterns are expanded here, and every default is filled in."""
+"""Makes the work of one node from an Allocation and a plan row; pure. Names and patterns are expanded, defaults filled in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
 
 def tasks_on(allocation: Allocation, node: str, head: str) -> int:
-    """Counts the tasks of this node: work of the head runs once, and on the head only."""
+    """Returns how many tasks run on this node; work on the head only has one there, and none elsewhere."""
     if allocation.spec.on_head_only:
         return 1 if node == head else 0
     return allocation.spec.tasks.per_node
@@ -29,7 +29,7 @@ def terms_of(allocation: Allocation, node: str, head: str) -> WorkTerms:
 
 
 def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
-    """Gives the longest run in seconds: the shorter one of the spec's and the admitted one; None: endless."""
+    """Returns the walltime in seconds: the shorter of the spec's and the one admitted in the row; None: neither sets one."""
     walltime = allocation.spec.lifecycle.walltime
     asked = parse_duration(walltime) if walltime else None
     return min((seconds for seconds in (asked, row.walltime) if seconds is not None), default=None)
@@ -62,7 +62,7 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
 
 
 def _files(environment: Environment, names: PatternValues) -> tuple[str, str, bool]:
-    """Names the files for the output, expanded, and tells whether they are kept as they stand when the work starts."""
+    """Returns the expanded names of the files for output and errors (empty: none), and whether they are appended to."""
     output = environment.output
     if output is None:
         return "", "", False

@@ -14,7 +14,7 @@ _PAIRED_QUOTES = ("'", '"')
 
 @dataclass(frozen=True)
 class Account:
-    """Describes a user as the node's account database has it."""
+    """A user as the node's account database has him."""
 
     name: str
     uid: int
@@ -25,7 +25,7 @@ class Account:
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """Parses the variables of /etc/environment as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
+    """Returns the variables of /etc/environment as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         entry = line.strip().removeprefix("export ").lstrip()
@@ -40,7 +40,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
 
 def login(account: Account, environment_file: str) -> dict[str, str]:
-    """Gives the variables that the user's login would start from, without running anything of the user's."""
+    """Returns the variables that a login of the user starts with; nothing of the user's is run for that."""
     return {
         "PATH": DEFAULT_PATH,
         **parse_environment_file(environment_file),
@@ -75,7 +75,7 @@ def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
 
 
 def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
-    """Gives the variables in which the tasks of one node differ."""
+    """Returns the variables that differ between the tasks of one node."""
     rank = work.first_rank + local_rank
     own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
     if work.slurm_env:
@@ -117,7 +117,7 @@ def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str) -> di
 
 
 def flaw(variables: dict[str, str]) -> str:
-    """Tells what the kernel could not take of these variables, as a clause; empty when there is nothing."""
+    """Returns a clause on a variable that the kernel cannot take; empty: all are possible."""
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name:
             return f"the variable name {name!r} is not possible"

@@ -1,4 +1,4 @@
-"""Makes what a shim is told from decided work, pure: which command, which environment, which files."""
+"""Makes the fields of a shim's launch from the work of a node, pure: command, environment, files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lattice_agent.work import environment
 from lattice_agent.work.environment import Account
 
 MAX_ENTRYPOINT = 131071
-"""What the kernel takes as one argument."""
+"""The longest argument that the kernel takes, in characters."""
 _SHOWN = 80
 
 
 def refuse(work: NodeWork, why: str) -> Rejected:
-    """Makes the error of work that this node cannot start."""
+    """Returns the error (StartFailed) for work that this node cannot start; `why` is a clause."""
     return Rejected(f"node {work.node} cannot start it: {why}", reason="StartFailed")
 
 
 def unfit(work: NodeWork, why: str) -> Rejected:
-    """Makes the error of work that this node is not able to take now, whatever the work is."""
+    """Returns the error (NodeUnfit) for a node that cannot take any work now; `why` is a clause."""
     return Rejected(f"node {work.node} is not able to take it: {why}", reason="NodeUnfit")
 
 
@@ -68,13 +68,13 @@ def _shorten(text: str) -> str:
 
 
 def command(work: NodeWork, script_path: str) -> list[str]:
-    """Gives the argument list: the script's own path, or the entrypoint split as a shell would."""
+    """Returns the argument list: the script's path, or the entrypoint split as a shell would."""
     return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """Holds what `prepare` found out: who runs the work, where, and which directories were passed over on the way there."""
+    """The result of `prepare`: the account that runs the work, the working directory, and a note on directories that could not be used."""
 
     account: Account
     workdir: str
@@ -91,7 +91,7 @@ def describe(
     environment_file: str,
     switch_user: bool,
 ) -> dict[str, object]:
-    """Gives the fields of `shim.Launch`, but for the entrances of the scope and the values of Secrets."""
+    """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds."""
     account = place.account
     return {
         "directory": directory,

@@ -1,7 +1,6 @@
-"""Expands names of output files as Slurm expands them: pure.
+"""Expands names of output files as Slurm expands them; pure.
 
-A number between `%` and the letter pads with zeros (`%4j`); a backslash anywhere switches expansion off; an
-unknown letter stays as it stands.
+A number between `%` and the letter pads with zeros (`%4j`); a backslash anywhere switches expansion off; an unknown letter stays as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 NO_ARRAY = 4294967294
-"""What Slurm writes for `%a` outside of an array."""
+"""The number that Slurm writes for `%a` outside of an array."""
 
 _SYMBOL = re.compile(r"%(?:(%)|([0-9]{0,2})([A-Za-z]))")
 _PER_NODE = frozenset("nN")
@@ -18,7 +17,7 @@ _PER_NODE = frozenset("nN")
 
 @dataclass(frozen=True)
 class PatternValues:
-    """Holds what the letters stand for."""
+    """The values of the pattern letters for one work on one node."""
 
     number: int
     job_name: str
@@ -27,7 +26,7 @@ class PatternValues:
     rank_of_node: int
 
     def value(self, letter: str) -> str | int | None:
-        """Gives the value of `%letter`; None where Slurm has no such letter."""
+        """Returns the value of `%letter`; None where Slurm has no such letter."""
         match letter:
             case "j" | "A" | "J":
                 return self.number
@@ -50,7 +49,7 @@ class PatternValues:
 
 
 def expand(pattern: str, names: PatternValues) -> str:
-    """Expands `pattern` to the file name that it means for this work on this node."""
+    """Returns the file name that a pattern means for this work on this node."""
     if "\\" in pattern:
         return pattern.replace("\\", "")
 
@@ -67,5 +66,5 @@ def expand(pattern: str, names: PatternValues) -> str:
 
 
 def is_per_node(pattern: str) -> bool:
-    """Tells whether each node gets a file of its own; if not, only rank 0 may truncate it."""
+    """Tells whether a pattern gives each node a file of its own; otherwise only rank 0 may truncate the file."""
     return "\\" not in pattern and any(match[3] in _PER_NODE for match in _SYMBOL.finditer(pattern) if match[3])
