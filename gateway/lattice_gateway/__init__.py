@@ -1,8 +1,8 @@
-"""The gateway: what people read from nodes and ask of the scheduler, over HTTPS; they never talk to either themselves.
+"""The gateway: serves people over HTTPS what nodes and the scheduler know, and nodes their work over gRPC; people reach neither directly.
 
-What belongs here: who asks (client certificate or token), whether they may, finding the agents, merging
-what they send into one stream with back pressure. What does not: any decision about work, any state that
-outlives a request, any write to the cluster other than reviews of tokens and rights.
+What belongs here: identifying the caller, checking his rights, finding the agents, merging what they send into one stream with back
+pressure. What does not: any decision about work, any state that outlives a request, any write to the cluster other than reviews of tokens
+and rights.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""lattice-gateway: what people read from nodes and ask of the scheduler, over HTTPS, and what nodes read of their work, over gRPC.
+"""The program lattice-gateway: output, answers of the scheduler and lists for people, over HTTPS; work for nodes, over gRPC.
 
-Stateless, safe to run many times.
+It keeps no state, so that any number of them may run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lattice_gateway.works import Works
 PROGRAM = "lattice-gateway"
 CLIENT_CA = ("extension-apiserver-authentication", "kube-system", "client-ca-file")
 CLIENT_CA_SECONDS, CLIENT_CA_UNREAD_SECONDS = 60.0, 1.0
-"""Between two readings of the client CA, and after one that failed."""
+"""Time between two readings of the client CA, and after a reading that failed."""
 
 log = logging.getLogger("lattice_gateway")
 
@@ -58,14 +58,14 @@ class Settings(StartSettings):
 
 @dataclass(frozen=True)
 class Outside:
-    """The gateway's means of reaching the world, agents and scheduler apart."""
+    """Everything outside the process that the gateway uses, except for agents and scheduler."""
 
     cluster: Cluster
     clock: Clock
 
 
 class Gateway:
-    """Everything that runs: the cache of nodes, the server, the watchers of certificates and client CA, the metrics."""
+    """Everything that the gateway runs: caches, HTTPS and gRPC servers, the watch of certificates and client CA, the metrics."""
 
     def __init__(self, settings: Settings, outside: Outside) -> None:
         self._settings = settings
@@ -85,7 +85,7 @@ class Gateway:
         self.listening = https.Listening(log)
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether requests are answered, and the sentence that says so."""
+        """Tells whether requests are answered, with a sentence on why not."""
         for informer in (self._nodes, self._plans):
             if not informer.synced.is_set():
                 return False, f"not read yet: {informer.resource.plural}"
@@ -119,7 +119,9 @@ class Gateway:
             trusted = await self._trust()
 
     async def _trust(self) -> bool:
-        """Takes the cluster's client CA as it is now; False when it cannot be read: until then, only tokens tell who asks."""
+        """Trusts the cluster's client CA as it is now; returns False when it cannot be read: callers then need a token until the next
+        reading.
+        """
         name, namespace, key = CLIENT_CA
         try:
             found = await self._outside.cluster.get(CONFIG_MAPS, name, namespace)
@@ -145,7 +147,7 @@ class Gateway:
 
 
 def build(settings: Settings, outside: Outside) -> Gateway:
-    """Returns the gateway with everything that runs in it, not yet running."""
+    """Builds the gateway without starting it."""
     return Gateway(settings, outside)
 
 

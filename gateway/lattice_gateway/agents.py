@@ -1,4 +1,4 @@
-"""The agents as the gateway sees them: an address, a certificate that must be the node's, and a stream of chunks."""
+"""The agents as the gateway calls them: at their address, by a certificate that must be the node's, for a stream of output."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from lattice.views import Node
 
 CONNECT_SECONDS: Final = 5.0
 OUT_OF_SERVICE: Final = frozenset({"Down", "Failed"})
-"""States in which nothing more is expected of a node."""
+"""States of a node from which no more output is expected."""
 
 
 class Agents(Protocol):
-    """The agents that output is read from."""
+    """The agents of all nodes, from which output is read; `GrpcAgents` is the implementation."""
 
     def state(self, node: str) -> str:
-        """Returns the node's state, empty when there is no such node."""
+        """Returns the state of a node's LatticeNode; empty when there is no such node."""
         raise NotImplementedError
 
     def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """Returns the chunks that the node's agent sends; Retry, NotFound or Denied when it does not."""
+        """Yields the output that the node's agent sends; raises Retry, NotFound or Denied when the call fails."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AgentFiles:
-    """The gateway's client certificate and key, and the CA of the agents: PEM files, read at each connection."""
+    """PEM files for calls to agents and scheduler: the gateway's certificate and key, and the CA of the others."""
 
     certificate: str
     key: str
     authority: str
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Returns the files as they are now."""
+        """Returns gRPC credentials from the files as they are now; raises Rejected where one cannot be read."""
         try:
             certificate, key, authority = (Path(path).read_bytes() for path in (self.certificate, self.key, self.authority))
         except OSError as error:
@@ -53,19 +53,19 @@ class AgentFiles:
 
 
 class GrpcAgents:
-    """Agents behind mTLS; `nodes` is a live view of the LatticeNodes by name."""
+    """Calls agents over gRPC with mTLS; `nodes` is a live view of the LatticeNodes by name."""
 
     def __init__(self, nodes: Mapping[str, Node], files: AgentFiles) -> None:
         self._nodes = nodes
         self._files = files
 
     def state(self, node: str) -> str:
-        """Returns the node's state, empty when there is no such node."""
+        """Returns the state of a node's LatticeNode; empty when there is no such node."""
         found = self._nodes.get(node)
         return found.status.state if found is not None else ""
 
     async def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """Returns the chunks of one call; the agent's certificate must name the node."""
+        """Yields the output of one call; the agent's certificate must name the node. Raises Retry, NotFound or Denied."""
         address = self._address(node)
         options = [
             ("grpc.ssl_target_name_override", node),

@@ -1,4 +1,4 @@
-"""Chooses the attempt to read, its nodes, and whether another one may follow; pure."""
+"""Chooses which attempt's output is read, on which nodes, and whether another attempt may follow; pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from lattice.views import Allocation, AllocationStatus
 
 @dataclass(frozen=True)
 class Target:
-    """One attempt and its nodes, in rank order."""
+    """The attempt whose output is read, and the nodes it is read from, in rank order."""
 
     attempt: int
     nodes: tuple[str, ...]
 
 
 def is_live(allocation: Allocation | None, attempt: int) -> bool:
-    """Tells whether the attempt may still print something: it is the present one, and has not finished."""
+    """Tells whether an attempt may still print something: it is the current one, and is not
+    finished. None for a deleted allocation: False.
+    """
     if allocation is None or allocation.status.attempt != attempt:
         return False
     return not is_true(allocation.status.conditions, FINISHED) and not is_final(allocation.status)
 
 
 def present(status: AllocationStatus) -> Target | None:
-    """Returns the present attempt, once it has nodes."""
+    """Returns the current attempt and its nodes; None while it has none."""
     scheduled = condition(status.conditions, SCHEDULED)
     if not status.nodes or status.attempt < 1 or (scheduled is not None and scheduled.status == "False"):
         return None
@@ -36,7 +38,7 @@ def present(status: AllocationStatus) -> Target | None:
 
 
 def newest(status: AllocationStatus) -> Target | None:
-    """Returns the newest attempt that ever had nodes."""
+    """Returns the newest attempt that ever had nodes; None: none had any."""
     now = present(status)
     if now is not None:
         return now
@@ -46,7 +48,7 @@ def newest(status: AllocationStatus) -> Target | None:
 
 
 def named(status: AllocationStatus, attempt: int) -> Target | None:
-    """Returns the attempt of this number, where its nodes are still known."""
+    """Returns the attempt of this number; None where it had no nodes, or its record is gone."""
     now = present(status)
     if now is not None and now.attempt == attempt:
         return now
@@ -55,7 +57,10 @@ def named(status: AllocationStatus, attempt: int) -> Target | None:
 
 
 def at_once(allocation: Allocation, attempt: int) -> Target:
-    """Returns the attempt of this number (0: the newest) to read without waiting; raises NotFound, or Stale while nothing has started."""
+    """Returns the attempt of this number (0: the newest) whose output is read without waiting.
+
+    Raises NotFound where it is not on record, Stale while it has not started.
+    """
     status = allocation.status
     target = named(status, attempt) if attempt else newest(status)
     if target is not None:
@@ -71,7 +76,7 @@ def at_once(allocation: Allocation, attempt: int) -> Target:
 
 
 def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
-    """Returns the target on these of its nodes only (none named: all); Rejected when one of them is not its node."""
+    """Returns the target with these of its nodes only (empty: all); raises Rejected for a node on which the attempt did not run."""
     foreign = [node for node in nodes if node not in target.nodes]
     if foreign:
         raise Rejected(
@@ -81,7 +86,9 @@ def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
 
 
 def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
-    """Returns the next attempt to follow after attempt `done`: the wanted one, or any later one that has nodes."""
+    """Returns the attempt to follow after `done` (0: none yet): the wanted one (0: any later one)
+    that has nodes; None: there is none now.
+    """
     if wanted:
         return named(allocation.status, wanted) if done < wanted else None
     now = present(allocation.status)
@@ -93,7 +100,7 @@ def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
 
 
 def is_over(allocation: Allocation | None, done: int, wanted: int) -> bool:
-    """Tells whether nothing can follow attempt `done`: gone, final, or past the wanted attempt."""
+    """Tells whether no attempt can follow `done`: the allocation is deleted (None) or final, or past the wanted attempt."""
     if allocation is None or is_final(allocation.status):
         return True
     return bool(wanted) and (done >= wanted or allocation.status.attempt > wanted)

@@ -19,7 +19,7 @@ AUTHENTICATED: Final = "system:authenticated"
 
 @dataclass(frozen=True)
 class Identity:
-    """A user as the API server names them, with all that an authoriser may look at."""
+    """The user on whose behalf a request is answered, with everything that an authoriser may read."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -28,14 +28,14 @@ class Identity:
 
 
 class Authenticator:
-    """Tells who asks; answers about tokens are kept for ten seconds."""
+    """Identifies callers; the API server's answers about tokens are kept for ten seconds."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._tokens: Memory[str, Identity | None] = Memory(clock, CACHE_SECONDS)
 
     async def identify(self, certificate: Mapping[str, Any] | None, authorization: str) -> Identity:
-        """Returns the requester, by certificate before token; Denied (Unauthenticated) when neither tells."""
+        """Returns the caller by his certificate, else by his bearer token; raises Denied (Unauthenticated) where neither identifies him."""
         if certificate:
             return by_certificate(certificate)
         scheme, _, token = authorization.partition(" ")
@@ -59,7 +59,7 @@ class Authenticator:
 
 
 def by_certificate(certificate: Mapping[str, Any]) -> Identity:
-    """Returns the identity of a verified certificate: the common name is the user, each organisation a group, as in Kubernetes."""
+    """Returns the identity in a verified certificate: the common name is the user, each organisation a group, as in Kubernetes."""
     names = [pair for part in certificate.get("subject", ()) for pair in part]
     users = [value for key, value in names if key == "commonName"]
     if not users or not users[0]:

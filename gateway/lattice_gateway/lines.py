@@ -1,4 +1,4 @@
-"""From a node's chunks to records: whole lines where there are any, nothing lost, nothing twice; pure."""
+"""Makes records of lines from the chunks of a node's output, without loss or repetition over reconnects; pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Record = dict[str, Any]
 
 NAMES: Final = {pb.STDOUT: "stdout", pb.STDERR: "stderr"}
 LONGEST_LINE: Final = 65536
-"""Characters after which a line without an end is given in parts."""
+"""Characters after which a line without an end is sent in parts."""
 
 
 @dataclass
 class _OutputStream:
-    """The state of one stream: the unfinished line, and the position up to which it has been read."""
+    """The state of one stream (stdout or stderr): its unfinished line, and up to which moment it has been read."""
 
     name: str
     decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
@@ -30,7 +30,7 @@ class _OutputStream:
 
 
 class OutputLines:
-    """Turns the chunks of one node and attempt into records; after a reconnect it skips what it has had."""
+    """Makes records from the chunks of one node and attempt; after a reconnect it skips chunks that it has had."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -40,21 +40,23 @@ class OutputLines:
 
     @property
     def position(self) -> float:
-        """Returns the time from which a reconnect must read: the older of the two streams that have said something."""
+        """Returns the time from which a reconnect must read, seconds since the epoch: that of the stream that is behind; 0: from the
+        beginning.
+        """
         return min((stream.last for stream in self._streams.values() if stream.last), default=0.0)
 
     @property
     def unfinished(self) -> bool:
-        """Tells whether a line waits for its end."""
+        """Tells whether some line has no end yet."""
         return any(stream.text for stream in self._streams.values())
 
     def resume(self) -> None:
-        """Continues with a new connection that reads from `position` on."""
+        """Prepares for a new connection that reads from `position` on: chunks of that moment that were had are skipped."""
         for stream in self._streams.values():
             stream.skip = stream.at_last
 
     def feed(self, chunk: pb.LogChunk) -> list[Record]:
-        """Returns the records of one chunk; the last line of it waits when it has no end yet."""
+        """Returns the records of one chunk; its last line is held back until its end comes."""
         stream = self._streams.get(chunk.stream)
         if stream is None or self._had(stream, chunk):
             return []
@@ -75,17 +77,17 @@ class OutputLines:
         return records
 
     def flush(self) -> list[Record]:
-        """Returns the unfinished lines, marked as parts."""
+        """Returns the unfinished lines as they are, marked as parts."""
         return [record for stream in self._streams.values() for record in self._part(stream)]
 
     def finish(self) -> list[Record]:
-        """Returns the last, unfinished lines; nothing follows."""
+        """Returns the unfinished lines at the end of the output."""
         for stream in self._streams.values():
             stream.text += stream.decoder.decode(b"", final=True)
         return self.flush()
 
     def _had(self, stream: _OutputStream, chunk: pb.LogChunk) -> bool:
-        """Tells whether the chunk came before the reconnect; chunks of one moment are counted."""
+        """Tells whether a chunk was read before the reconnect; chunks with the same time are counted."""
         if chunk.time < stream.last:
             return stream.skip > 0
         if chunk.time == stream.last and stream.skip > 0:

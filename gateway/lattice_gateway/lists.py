@@ -1,7 +1,7 @@
-"""Rows of `lattice status` and `lattice nodes` from caches: whoever may list the objects at the API server is given the same rows here.
+"""The rows of `lattice status` and `lattice nodes` from caches, for readers who may list the objects at the API server.
 
-Who may not is denied, and asks the API server, whose answer counts. Allocations come from the scheduler that leads, nodes and the
-vclusters at home on them from this gateway's own cache. No answer is older than the version that the reader has seen.
+A reader who may not is denied here and asks the API server, whose answer counts. Rows of Allocations come from the leading scheduler, those
+of nodes and their home vclusters from this gateway's own cache. No answer is older than the version that the reader has seen.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Lists:
         return _answer(await asyncio.to_thread(lambda: self._encoded(held, home, version)))
 
     def _encoded(self, held: list[Node], home: dict[str, str], version: str) -> bytes:
-        """Returns the answer; each row is made once for each version of its node. May run in several threads at a time."""
+        """Returns the answer as JSON; each row is made once a version of its node. Several threads may call it at a time."""
         rows = {}
         for node in held:
             known = self._rows.get(node.metadata.name)

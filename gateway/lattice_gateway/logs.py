@@ -1,7 +1,7 @@
-"""The output of an allocation as one stream: every node of an attempt at a time, attempt after attempt.
+"""Merges the output of an allocation into one stream: all nodes of an attempt at a time, attempt after attempt.
 
-Records are written one batch at a time through the sink, which returns when the reader has room: a slow
-reader slows the agents down, and nothing piles up here.
+Records are written batch by batch to a sink that returns when the reader has room: a slow reader slows the agents down, and nothing piles
+up here.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from lattice_gateway.query import ALL_LINES, Query
 Sink = Callable[[list[Record]], Awaitable[None]]
 
 READERS_AT_A_TIME: Final = 64
-"""Nodes that are read at a time when nothing is followed."""
+"""Nodes that are read at a time when the output is not followed."""
 PATIENCE_SECONDS: Final = 60.0
-"""How long the agent of a node that should work may be silent before it is given up."""
+"""How long an agent of a running attempt may be silent until its node is given up."""
 LAST_PATIENCE_SECONDS: Final = 10.0
-"""How long it may be silent once the attempt has ended."""
+"""How long an agent may be silent once the attempt has ended."""
 PART_SECONDS: Final = 1.0
-"""How long an unfinished line waits for its end."""
+"""How long an unfinished line waits for its end before it is sent as a part."""
 CHECK_SECONDS: Final = 10.0
-"""How often a silent stream is held against the node's state."""
+"""Silence of a stream after which its node's state is checked."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 
 
 class AllocationState:
-    """The newest known state of one allocation; `changed` wakes whoever waits."""
+    """The newest known state of one allocation, None: it is deleted; `changed` is set at each change."""
 
     def __init__(self, allocation: Allocation | None) -> None:
         self.allocation = allocation
         self.changed = asyncio.Event()
 
     def tell(self, allocation: Allocation | None) -> None:
-        """Takes a newer state."""
+        """Replaces the state, and sets `changed`."""
         self.allocation = allocation
         self.changed.set()
 
 
 class NodeReader:
-    """Reads one node's output of one attempt to its end, over reconnects, or says why it cannot."""
+    """Reads one node's output of one attempt to its end, over reconnects, into the sink."""
 
     def __init__(self, agents: Agents, clock: Clock, level: AllocationState, sink: Sink, query: Query) -> None:
         self._agents = agents
@@ -62,7 +62,7 @@ class NodeReader:
         self._query = query
 
     async def read(self, uid: str, node: str, attempt: int) -> None:
-        """Returns when the node's output is complete, or when the node is given up and that has been said."""
+        """Reads until the node's output is complete, or the node is given up, which a record in the stream then says."""
         lines, pause = OutputLines(node), FIRST_PAUSE
         heard = self._clock.monotonic()
         while True:
@@ -102,7 +102,7 @@ class NodeReader:
         return not state or state in OUT_OF_SERVICE
 
     async def _connection(self, request: pb.ReadLogsRequest, lines: OutputLines, attempt: int) -> LatticeError | None:
-        """One call to the agent, until it ends; why the output is not complete then, if it is not."""
+        """Reads one call to the agent to its end; returns why the output is not complete then, None: it is complete."""
         chunks: asyncio.Queue[pb.LogChunk | LatticeError | None] = asyncio.Queue(maxsize=4)
         async with asyncio.TaskGroup() as group:
             pump = group.create_task(self._pump(lines.node, request, chunks))
@@ -142,7 +142,7 @@ class NodeReader:
                 return None
 
     def _explained(self, node: str, attempt: int) -> LatticeError | None:
-        """Returns the reason why a silent stream can bring nothing more; None when it still can."""
+        """Returns why a silent stream can bring nothing more; None: it still can."""
         if self._out_of_service(node):
             state = self._agents.state(node) or "gone"
             return NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
@@ -155,7 +155,7 @@ class NodeReader:
 
 
 class LogStream:
-    """The output of one allocation, as one query asks for it."""
+    """The output of one allocation as one request asks for it, written to the sink."""
 
     def __init__(self, cluster: Cluster, agents: Agents, clock: Clock, allocation: Allocation, query: Query, sink: Sink) -> None:
         self._cluster = cluster
@@ -169,12 +169,12 @@ class LogStream:
         self._reader = NodeReader(agents, clock, self._level, sink, query)
 
     async def read(self, target: Target) -> None:
-        """Yields the present output of one attempt, and its end."""
+        """Writes the output that one attempt has printed so far, and a last record `end`."""
         await self._attempt(target)
         await self._sink([{"end": True}])
 
     async def follow(self) -> None:
-        """Yields present and later output, attempt after attempt, until the allocation is final and its nodes are drained."""
+        """Writes all output, attempt after attempt, until the allocation is final and its nodes have sent everything."""
         informer = Informer(
             self._cluster,
             ALLOCATIONS,
@@ -206,13 +206,13 @@ class LogStream:
                 await self._level.changed.wait()
 
     async def _notice_absence(self, informer: Informer[Allocation]) -> None:
-        """Tells when the object was gone already before the watch began: no change will."""
+        """Notes that the allocation is deleted where it was gone before the watch began, since no change will tell."""
         await informer.synced.wait()
         if not informer.objects:
             self._level.tell(None)
 
     def _changed(self, change: Change[Allocation]) -> None:
-        """A newer state of the same object; another object of its name is not ours."""
+        """Notes a newer state of the allocation; an object of its name with another uid counts as a deletion."""
         new = change.new
         self._level.tell(new if new is not None and new.metadata.uid == self._uid else None)
 

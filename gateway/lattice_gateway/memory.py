@@ -1,4 +1,4 @@
-"""Answers kept for some seconds, and questions that are asked once for all who ask at the same time."""
+"""Keeps answers for some seconds, and lets simultaneous callers of one question share its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ENTRIES: Final = 4096
 
 
 class Memory(Generic[K, V]):
-    """Answers by question, each for `seconds`; of at most 4096 questions the oldest are forgotten first."""
+    """Keeps answers by question for `seconds`; beyond 4096 questions the oldest are dropped."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Memory(Generic[K, V]):
         self._entries: dict[K, tuple[float, V]] = {}
 
     def get(self, key: K) -> tuple[V] | None:
-        """Returns the answer in a tuple, or None when there is none that is young enough."""
+        """Returns the answer in a tuple of one, since it may itself be None; None: there is no answer that is young enough."""
         entry = self._entries.get(key)
         if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
             return None
@@ -40,7 +40,7 @@ class Memory(Generic[K, V]):
 
 
 class Kept(Generic[K, V]):
-    """Large answers by question, each for `seconds`; the oldest are forgotten beyond `limit`, in bytes as `size` counts them."""
+    """Keeps large answers by question for `seconds`; beyond `limit` bytes, as `size` counts them, the oldest are dropped."""
 
     def __init__(self, clock: Clock, seconds: float, limit: int, size: Callable[[V], int]) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class Kept(Generic[K, V]):
         self._bytes = 0
 
     def get(self, key: K) -> V | None:
-        """Returns the answer, or None when there is none that is young enough."""
+        """Returns the answer; None: there is none that is young enough."""
         entry = self._entries.get(key)
         if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
             return None
@@ -73,13 +73,13 @@ class Kept(Generic[K, V]):
 
 
 class Once(Generic[K, V]):
-    """Has a question that is under way answer all who ask it meanwhile."""
+    """Runs a question once for all callers that ask it while it is under way."""
 
     def __init__(self) -> None:
         self._running: dict[K, asyncio.Task[V]] = {}
 
     async def run(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """Returns the answer of the question that is under way, or of a new one; who is cancelled does not end it for the others."""
+        """Returns the answer of the question under way, else of a new one; a caller who is cancelled does not end it for the others."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(_awaited(ask))

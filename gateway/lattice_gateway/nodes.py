@@ -1,4 +1,4 @@
-"""The gRPC side: what nodes ask of a gateway, each known by its certificate."""
+"""The gRPC side of the gateway: answers the questions of nodes for their work; each node is known by its certificate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lattice_gateway.works import WorkQuestion, Works
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""Questions of one node that are answered at a time."""
+"""Questions of one node that are answered at a time; more are refused with Retry."""
 OPTIONS: Final = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -42,7 +42,7 @@ Context = aio.ServicerContext[pb.GetWorkRequest, pb.Work]
 
 
 class WorkService(rpc.GatewayServicer):
-    """Answers nodes; `nodes` is a live view of the LatticeNodes by name."""
+    """Answers the GetWork calls of nodes; `nodes` is a live view of the LatticeNodes by name."""
 
     def __init__(self, works: Works, secrets: Secrets, nodes: Mapping[str, Node], clock: Clock, metrics: Metrics) -> None:
         self._works = works
@@ -85,7 +85,9 @@ class WorkService(rpc.GatewayServicer):
         return pb.Work(allocation=found.body, variables=values)
 
     def _check(self, caller: str, request: pb.GetWorkRequest) -> None:
-        """Checks that the caller is the node (or the process of a hollow one), is registered, and does not ask too much at once."""
+        """Raises Denied unless the caller's certificate is the node's, or that of the process of a hollow node; Retry where it asks too
+        much.
+        """
         node = self._nodes.get(request.node)
         hollow = caller == HOLLOW and node is not None and node.status.hollow
         if caller != AGENT + request.node and not hollow:
@@ -97,7 +99,7 @@ class WorkService(rpc.GatewayServicer):
 
 
 def _code(error: LatticeError) -> grpc.StatusCode:
-    """Returns the gRPC status of an error; the details begin with its reason."""
+    """Returns the gRPC status of an error, whose details begin with the reason."""
     if isinstance(error, NotFound):
         return grpc.StatusCode.NOT_FOUND
     if isinstance(error, Denied) and error.reason in ("NotYourWork", "NotYourNode"):

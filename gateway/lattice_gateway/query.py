@@ -17,7 +17,10 @@ ALL_LINES: Final = -1
 
 @dataclass(frozen=True)
 class Query:
-    """The requested part of the output; no nodes: all of them; attempt 0: the newest; `since` in seconds since the epoch."""
+    """The part of an allocation's output that a request asks for.
+
+    `nodes` empty: all; `attempt` 0: the newest; `since` in seconds since the epoch; `tail` −1: all lines.
+    """
 
     follow: bool = False
     nodes: tuple[str, ...] = ()
@@ -28,7 +31,7 @@ class Query:
 
 
 def read_query(values: Mapping[str, str], now: float) -> Query:
-    """Returns the query; Rejected names the parameter that is unknown or wrong."""
+    """Returns the query of the URL's parameters; raises Rejected for one that is unknown or wrong."""
     unknown = sorted(set(values) - set(KNOWN))
     if unknown:
         raise _wrong(unknown[0], f"is not known; known are {', '.join(KNOWN)}")
@@ -66,7 +69,7 @@ def _count(name: str, text: str, absent: int, *, least: int) -> int:
 
 
 def _since(text: str, now: float) -> float:
-    """A time (RFC 3339, or seconds since the epoch), or how long ago as a duration."""
+    """Returns a time in seconds since the epoch, from RFC 3339, from seconds, or from how long ago as a duration; empty: 0."""
     if not text:
         return 0.0
     if text[-1] in "smhd":

@@ -1,4 +1,4 @@
-"""Forwards people's questions about the queue to the scheduler, with the reader and his rights."""
+"""Passes people's questions about the queue on to the scheduler, with the reader and his rights."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ QUOTA: Final = "/quota"
 QUOTA_EXPLAINED: Final = "/quota/explain/{namespace}/{name}"
 LARGEST_PLAN: Final = 8 * 1024 * 1024
 MOST_PLANNED: Final = 64
-"""Allocations in one question."""
+"""Most allocations in one plan question."""
 MOST_NAMESPACES: Final = 16
 
 
 class PlanQuestion(msgspec.Struct, frozen=True):
-    """The body of a plan: complete Allocations, as a server dry run gives them."""
+    """The body of a plan question: complete Allocations, as a server-side dry run returns them."""
 
     allocations: list[dict[str, Any]]
     optimal: bool = False
@@ -44,21 +44,21 @@ class PlanQuestion(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Questions:
-    """Answers `why`, `queue`, `plan`, `quota` and what is recorded, for an identity that is known."""
+    """Answers `why`, `queue`, `plan`, `quota` and recorded cycles for an identified reader, by asking the leading scheduler."""
 
     cluster: Cluster
     rights: Rights
     scheduler: Scheduler
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers why an allocation waits, to readers who may read it."""
+        """Returns why an allocation waits, to a reader who may get it."""
         allocation = await self._readable(request, identity)
         event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._reader(identity, (allocation.metadata.namespace,))
         return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), reader))
 
     async def queue(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the queues, or one of them, for everybody who is known."""
+        """Returns one vcluster's queue, or all, to any identified reader."""
         unknown = sorted(set(request.query) - {"namespaces", "limit"})
         if unknown:
             raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit", reason="ParameterInvalid")
@@ -69,7 +69,7 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", path, {key: value for key, value in query.items() if value}))
 
     async def plan(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers the plan for Allocations that are not submitted, to readers who may submit them."""
+        """Returns the plan for Allocations that are not submitted, to a reader who may submit them."""
         asked = await _asked(request)
         namespaces = []
         for document in asked.allocations:
@@ -80,7 +80,7 @@ class Questions:
         return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
 
     async def cycles(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers the recorded cycles of the scheduler, or the log of one, to readers who may read everything."""
+        """Returns which cycles are recorded, or the log of one, to a reader who may get `ledgers/cycles`."""
         if not await self.rights.may(identity, Action("get", LEDGERS.plural, "lattice", subresource="cycles")):
             sentence = (
                 f'"{identity.user}" may not read recorded cycles, which hold the work of every tenant: the verb get on ledgers/cycles '
@@ -92,8 +92,9 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
     async def quota(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the quota trees, for everybody who is known: his leaves and what is above them; the others in sums unless he may list
-        them.
+        """Returns the quota trees to any identified reader: his leaves and the groups above them.
+
+        Of other groups he is given sums, unless he may list ElasticQuotas.
         """
         unknown = sorted(set(request.query) - {"namespaces"})
         if unknown:
@@ -103,14 +104,14 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "quota"), reader))
 
     async def quota_explained(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns every gate before an allocation, for whoever may read it."""
+        """Returns the result of every gate for an allocation, to a reader who may get it."""
         allocation = await self._readable(request, identity)
         event(log, "QuotaExplained", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._quota_reader(identity, (allocation.metadata.namespace,))
         return _answer(await self.scheduler.ask("GET", ("v1", "quota", "explain", allocation.metadata.uid), reader))
 
     async def _readable(self, request: web.Request, identity: Identity) -> Allocation:
-        """Returns the allocation of the path; Denied to whoever may not read it."""
+        """Returns the allocation that the path names; raises Denied where the reader may not get it."""
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
             sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
@@ -118,13 +119,13 @@ class Questions:
         return await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
 
     async def _quota_reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader, and whether he may know every group of the quota tree."""
+        """Returns the reader's parameters for the scheduler, with whether he may see every group of the quota trees."""
         reader = await self._reader(identity, namespaces)
         may_list = await self.rights.may(identity, Action("list", ELASTIC_QUOTAS.plural, ""))
         return {**reader, "groups": "true"} if may_list else reader
 
     async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
-        """Returns the document's namespace; Denied unless they may create it there, as themselves or with `runas`."""
+        """Returns a document's namespace; raises Denied unless the reader may create it there, as himself or by the verb `runas`."""
         metadata, spec = document.get("metadata"), document.get("spec")
         if not isinstance(metadata, dict) or not isinstance(spec, dict) or not metadata.get("namespace"):
             raise Rejected("each allocation of a plan has metadata.namespace and spec", reason="PlanInvalid", fields=("allocations",))
@@ -139,7 +140,7 @@ class Questions:
         return namespace
 
     async def _reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader and his rights, as the scheduler reads them."""
+        """Returns the reader and the namespaces that he may list, as parameters for the scheduler."""
         if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "")):
             return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
         seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]
@@ -147,7 +148,7 @@ class Questions:
 
 
 def _namespaces(request: web.Request) -> tuple[str, ...]:
-    """Returns the namespaces that the reader looks at."""
+    """Returns the namespaces that the request asks about, at most `MOST_NAMESPACES`."""
     return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 

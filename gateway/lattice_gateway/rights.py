@@ -1,4 +1,4 @@
-"""Decides whether a caller may do something: SubjectAccessReviews, and the rule of ownership."""
+"""Decides whether a caller may do something, by SubjectAccessReviews and by ownership of the work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lattice_gateway.memory import Memory
 
 CACHE_SECONDS: Final = 10.0
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
-"""What an identity carries beside its groups, such as the scopes of a token."""
+"""The parts of an identity beside user and groups, such as the scopes of a token."""
 ACTING_FOR_OTHERS: Final = ("runas", "manage")
-"""Verbs on a tenant, each of which lets its holder read everybody's output there."""
+"""Verbs on a Tenant, each of which lets its holder read the output of everybody's work there."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """A verb on an object."""
+    """A verb on an object, or on all objects of a kind where `name` is empty; an empty namespace means all."""
 
     verb: str
     resource: str
@@ -32,14 +32,14 @@ class Action:
 
 
 class Rights:
-    """Asks the API server's authorisers; answers are kept for ten seconds."""
+    """Asks the API server's authorisers; its answers are kept for ten seconds."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._answers: Memory[tuple[Action, str, tuple[str, ...], str, Extra], bool] = Memory(clock, CACHE_SECONDS)
 
     async def may_read_logs(self, identity: Identity, namespace: str, name: str) -> None:
-        """Denied unless they may get the subresource `logs` of this allocation's name."""
+        """Raises Denied unless the caller may get the subresource `logs` of the allocation of this name."""
         if not await self.may(identity, Action("get", ALLOCATIONS.plural, name, namespace, "logs")):
             raise Denied(
                 f'"{identity.user}" may not read logs in namespace "{namespace}": the verb get on allocations/logs is missing; '
@@ -48,7 +48,7 @@ class Rights:
             )
 
     async def may_see_work_of(self, identity: Identity, allocation: Allocation) -> None:
-        """Denied unless the work is theirs, or they act for others in its tenant."""
+        """Raises Denied unless the allocation is the caller's own, or he may act for others in its tenant."""
         owner, tenant = allocation.spec.user, allocation.spec.tenant
         if owner and owner == identity.user:
             return
@@ -62,7 +62,7 @@ class Rights:
         )
 
     async def may(self, identity: Identity, action: Action) -> bool:
-        """Tells whether the authorisers allow it; an empty name means every object, an empty namespace all of them."""
+        """Tells whether the authorisers allow the action."""
         extra = tuple(sorted((name, tuple(values)) for name, values in identity.extra.items()))
         key = (action, identity.user, identity.groups, identity.uid, extra)
         known = self._answers.get(key)

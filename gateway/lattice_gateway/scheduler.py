@@ -1,7 +1,7 @@
-"""The scheduler as the gateway sees it: the leader's Lease says where it answers, mTLS says who asks and who answers.
+"""The scheduler as the gateway calls it: at the address in the leader's Lease, over mTLS.
 
-Where it answers is kept for a second, and a connection for a minute: ten people who look at their work at a time cost one reading
-of the Lease and few handshakes.
+The address is kept for a second and a connection for a minute, so that ten people who ask at a time cost one reading of the Lease and few
+handshakes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lattice_gateway.memory import Memory
 
 LEASE, NAMESPACE = "lattice-scheduler", "lattice-system"
 ANNOTATION: Final = "lattice.dev/answers"
-"""On the Lease: the URL at which its holder answers."""
+"""The annotation on the leader's Lease with the URL at which it answers."""
 SERVER_NAME: Final = "lattice-scheduler"
 """The host name in the scheduler's certificate, whatever its address."""
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 30.0
 ADDRESS_SECONDS, CONNECTION_SECONDS = 1.0, 60.0
-"""How long the leader's address, and connections to it, are used before they are made anew."""
+"""How long the leader's address, and connections to it, are used before they are read and made again."""
 _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 """What the HTTP client's sentences say of its TLS, which is nothing for people."""
 
@@ -59,7 +59,7 @@ class LeadingScheduler:
         self._line: _SchedulerSession | None = None
 
     async def run(self) -> None:
-        """Holds connections until cancelled, and then closes them."""
+        """Closes the connections when cancelled; runs as long as the gateway."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -110,7 +110,7 @@ class LeadingScheduler:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """Returns the connections of now: made anew each minute, and when a file has changed; the former end with their last answer."""
+        """Yields the current connections; new ones each minute and when a file changed: the old ones close with their last answer."""
         line, marks = self._line, self._marks()
         if line is None or line.marks != marks or self._clock.monotonic() - line.made >= CONNECTION_SECONDS:
             line, former = _SchedulerSession(aiohttp.TCPConnector(ssl=self._context()), marks, self._clock.monotonic()), line
@@ -130,7 +130,7 @@ class LeadingScheduler:
         return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)
 
     def _context(self) -> ssl.SSLContext:
-        """Returns the files as they are now."""
+        """Returns a TLS context from the files as they are now; raises Rejected where they cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self._files.authority)
             context.load_cert_chain(self._files.certificate, self._files.key)
@@ -140,7 +140,7 @@ class LeadingScheduler:
 
 
 class _SchedulerSession:
-    """Connections to the scheduler, and how many questions are on them."""
+    """Connections to the scheduler, the marks of the files that they were made with, and how many questions are under way on them."""
 
     def __init__(self, connector: aiohttp.TCPConnector, marks: tuple[int, ...], made: float) -> None:
         self.session = aiohttp.ClientSession(connector=connector)
@@ -150,7 +150,7 @@ class _SchedulerSession:
 
 
 def error_of(status: int, body: bytes) -> LatticeError:
-    """Returns the error that the scheduler gave, as the same kind of error."""
+    """Returns the error in the scheduler's answer, as the same class of error."""
     try:
         said = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, who asks and whether they may, errors as JSON, records as lines of JSON."""
+"""The HTTPS side of the gateway: routes, identity and rights of callers, errors as JSON, output as lines of JSON."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16}
 """Questions of one kind that one person has answered at a time, where it is another number than the usual one."""
 USUAL_QUESTIONS: Final = 8
 AGAIN_SECONDS: Final = {"POST plan": 2.0}
-"""After how long who asks too much may ask again, where it is another time than the usual one."""
+"""Seconds after which a caller who asked too much may ask again, for kinds that differ from `USUAL_AGAIN_SECONDS`."""
 USUAL_AGAIN_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 300.0
-"""How often the rights of a long stream are checked again."""
+"""Time between two checks of the rights of a reader whose stream is open."""
 LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Question = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Answers people; every stream is one request, and nothing outlives it."""
+    """Answers people's requests; an output stream is one request, and no state outlives a request."""
 
     def __init__(
         self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics, nodes: Informer[Node],
@@ -71,7 +71,7 @@ class Server:
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
-        """Returns the routes, each under /v1 and /api/v1."""
+        """Returns the web application; its routes are under /v1 and /api/v1."""
         app = web.Application(client_max_size=LARGEST_PLAN)
         for root in ("/v1", "/api/v1"):
             app.router.add_get(root + LOGS, self._measured("GET logs", self._answer_logs))
@@ -95,7 +95,7 @@ class Server:
         return web.Response(text="ok\n")
 
     def _measured(self, method: str, answer: Answer) -> Answer:
-        """Returns the handler with its errors as JSON, counted and timed under this name."""
+        """Returns the handler with errors turned into JSON, counted and timed under this name."""
 
         async def measured(request: web.Request) -> web.StreamResponse:
             begun = self._clock.monotonic()
@@ -111,7 +111,7 @@ class Server:
         return measured
 
     def _identified(self, method: str, answer: Question) -> Answer:
-        """Returns the handler, told who asks; nobody has more than a few questions of one kind answered at a time."""
+        """Returns the handler with the caller identified, and limited to a few questions of this kind at a time."""
 
         async def identified(request: web.Request) -> web.StreamResponse:
             identity = await self._identify(request)
@@ -122,7 +122,7 @@ class Server:
 
     @contextlib.contextmanager
     def _turn(self, identity: Identity, method: str, most: int) -> Iterator[None]:
-        """One of so many of this person at a time; TooMany where all are taken."""
+        """Counts a question of this person as under way; raises TooMany where he has `most` already."""
         key = (identity.user, method)
         if self._turns[key] >= most:
             said = f'"{identity.user}" has {self._turns[key]} requests {method} under way (limit: {most}): wait for their answers'
@@ -176,7 +176,7 @@ class Server:
         return response
 
     async def _cut(self, response: web.StreamResponse, allocation: Allocation, errors: BaseExceptionGroup[LatticeError]) -> None:
-        """Break a stream that had begun off, with the reason as its last record and no `end`."""
+        """Ends a stream that has begun with the reason as its last record, and without `end`."""
         cause = first_cause(errors)
         if not isinstance(cause, LatticeError):
             return
@@ -187,7 +187,7 @@ class Server:
             await response.write_eof()
 
     async def _recheck(self, request: web.Request, allocation: Allocation) -> None:
-        """Denied as soon as who asks may no longer read this."""
+        """Raises Denied as soon as the caller may no longer read this output; else runs until cancelled."""
         while True:
             await self._clock.sleep(RECHECK_SECONDS)
             identity = await self._identify(request)

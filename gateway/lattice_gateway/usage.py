@@ -1,4 +1,4 @@
-"""Usage and history for people: what each may see is found out here; records come from a cache, what no record holds from the scheduler."""
+"""Answers `usage` and `history` for people, limited to what each may see: records from a cache, the rest from the scheduler."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 USAGE: Final = "/usage"
 USAGE_OF_TENANT: Final = "/tenants/{tenant}/usage"
-"""The book's spelling (chapter "Internal Budget Ledger", "API Access")."""
+"""The path as the book spells it (chapter "Internal Budget Ledger", "API Access")."""
 HISTORY: Final = "/history"
 DEFAULT_DAYS: Final = 30
 DEFAULT_ROWS: Final = 100
 MOST_ROWS: Final = 10_000
 CATCH_UP_SECONDS: Final = 2.0
-"""How long the cache of records may be behind what the scheduler has read."""
+"""How long an answer waits until the cache has the records that the scheduler has read."""
 _WHO: Final = ("tenant", "user", "project")
 _NUMBERS: Final = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", re.ASCII)
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -48,14 +48,14 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 @dataclass(frozen=True)
 class _Sight:
-    """The sight of a reader: the question as it is answered, and the owners of the rows that are read for it."""
+    """The rows that a reader may see for one question: the question, narrowed to his rights, and the tenants whose records are read."""
 
     asked: Asked
     tenants: frozenset[str] | None
-    """None: all."""
+    """None: all tenants."""
 
     def query(self, tenants: Iterable[str]) -> dict[str, str]:
-        """Returns the question to the scheduler; for these tenants as well."""
+        """Returns the parameters of the question to the scheduler, with these tenants beside the reader's own."""
         if self.tenants is None:
             return {}
         query = {"tenants": ",".join(sorted(self.tenants.union(tenants))), "user": self.asked.user}
@@ -63,7 +63,7 @@ class _Sight:
 
 
 class UsageDesk:
-    """Answers `usage` and `history`; `informer` is run by whoever owns it."""
+    """Answers `usage` and `history`; the `Gateway` runs its `informer` of UsageRecords."""
 
     def __init__(self, cluster: Cluster, clock: Clock, rights: Rights, scheduler: Scheduler) -> None:
         self._records = Records()
@@ -76,7 +76,7 @@ class UsageDesk:
         self._scheduler = scheduler
 
     async def usage(self, request: web.Request, identity: Identity) -> web.Response:
-        """Hours and budgets of whom the question names, as far as the reader may see them."""
+        """Returns hours and budgets of the tenants or user that the request names, limited to what the reader may see."""
         asked = _asked({**request.query, **request.match_info}, identity, ("days",))
         days = _whole("days", request.query.get("days", ""), DEFAULT_DAYS, MOST_DAYS)
         sight = await self._sight(identity, asked)
@@ -94,7 +94,7 @@ class UsageDesk:
         return _json(await asyncio.to_thread(answered))
 
     async def history(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers which work ran, how long, and how it ended: the reader's own, or that of others as far as he may name them."""
+        """Returns which work ran, how long, and how it ended: the reader's own, or that of others where he may see it."""
         asked = _asked(request.query, identity, ("since", "until", "state", "limit", "number", "name"))
         now = self._clock.now()
         among = _among(request.query, now)
@@ -114,7 +114,7 @@ class UsageDesk:
     # -- who may see what -----------------------------------------------------------------------------
 
     async def _sight(self, identity: Identity, asked: Asked) -> _Sight:
-        """Owns work, or as much of others as the reader's rights allow; Denied where that is not what is asked for."""
+        """Returns what the reader may see of his question; raises Denied where he asks for others' work without the right to it."""
         everything = await self._rights.may(identity, Action("list", ALLOCATIONS.plural, ""))
         names = everything or bool(asked.tenant and await self._acts_for(identity, asked.tenant))
         asked = Asked(asked.reader, asked.tenant, asked.user, asked.project, names)
@@ -138,7 +138,7 @@ class UsageDesk:
         return _Sight(asked, frozenset({asked.tenant}))
 
     async def _known(self, tenant: str) -> None:
-        """Raises NotFound for a tenant that neither exists nor ever used anything: its name is mistyped."""
+        """Raises NotFound for a tenant that neither exists nor has a usage record: its name is mistyped. Empty: nothing is checked."""
         if not tenant or any(page.tenant == tenant for page in self._records.pages.values()):
             return
         try:
@@ -157,7 +157,7 @@ class UsageDesk:
         return await self._rights.may(identity, Action("get", TENANTS.plural, tenant))
 
     async def _budgets(self, identity: Identity, sight: _Sight) -> dict[str, Budgets]:
-        """Returns the budgets of the tenants in sight; of own work: of the tenants that it is charged to."""
+        """Returns the budgets of the tenants in sight; for the reader's own work, of the tenants that it is charged to."""
         if sight.tenants is None:
             listing = await self._cluster.list(TENANTS, type=Tenant)
             return {tenant.metadata.name: budgets_of(tenant) for tenant in listing.items}
@@ -180,7 +180,10 @@ class UsageDesk:
     # -- what there is --------------------------------------------------------------------------------
 
     async def _gather(self, sight: _Sight, tenants: Iterable[str] = ()) -> tuple[list[Charge], str, list[Page]]:
-        """Returns unsettled charges, the missing parts, and the records, read after the scheduler answered so that none is lost."""
+        """Returns the unsettled charges, a sentence on what is missing (empty: nothing), and the record pages.
+
+        The scheduler is asked first and the records are read afterwards, so that a charge settled in between is not lost.
+        """
         if not self.informer.synced.is_set():
             raise Retry("the usage records have not been read yet: try again in a second", reason="NotReadYet", after_seconds=1.0)
         charges: list[Charge] = []
@@ -195,7 +198,7 @@ class UsageDesk:
         return charges, incomplete, list(self._records.pages.values())
 
     async def _catch_up(self, version: int) -> None:
-        """Waits until the cache holds what the scheduler had read."""
+        """Waits up to 2 s until the cache holds the records that the scheduler had read."""
         until = self._clock.monotonic() + CATCH_UP_SECONDS
         while int(self._records.version) < version and self._clock.monotonic() < until:
             await self._clock.sleep(0.02)
@@ -233,7 +236,7 @@ def _among(query: Mapping[str, str], now: float) -> Among:
 
 
 def _range(text: str) -> tuple[int, int]:
-    """`12` or `12-17`."""
+    """Returns first and last of a number `12` or a range `12-17`; raises Rejected for anything else."""
     found = _NUMBERS.fullmatch(text)
     if found is None:
         raise Rejected(f"the parameter number has {text!r}: numbers or ranges such as 12,15-17", reason="ParameterInvalid")
@@ -241,7 +244,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _moment(name: str, text: str, now: float, absent: float) -> float:
-    """A time, a day (its beginning, UTC), or how long ago as a duration."""
+    """Returns seconds since the epoch from a time, a day (its beginning, UTC), or how long ago; `absent` where the text is empty."""
     if not text:
         return absent
     try:

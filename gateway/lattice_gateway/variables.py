@@ -1,4 +1,4 @@
-"""The values of `environment.variablesFrom`: read for a node that starts the work, kept in memory for moments, written nowhere."""
+"""Reads the values of `environment.variablesFrom` for a node that starts work; they are kept in memory for 30 s and written nowhere."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lattice_gateway.memory import Kept, Once
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 30.0
-"""So long all nodes of an attempt get the same values from one reading."""
+"""How long values are kept, so that all nodes of an attempt get those of one reading."""
 KEPT_BYTES: Final = 16 << 20
 MAX_VALUE: Final = 32768
 MAX_BYTES: Final = 131072
-"""As much as `environment.variables` may hold: names and values together."""
+"""Most bytes of names and values together, as for `environment.variables`."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Key = tuple[str, int]
@@ -32,7 +32,7 @@ Values = Mapping[str, str]
 
 
 class Secrets:
-    """Reads Secrets of tenants' namespaces, each set once for all nodes of an attempt."""
+    """Reads Secrets in tenants' namespaces, once for all nodes of an attempt."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Secrets:
         self._once: Once[Key, Values] = Once()
 
     async def values(self, key: Key, namespace: str, sources: Sequence[VariablesFrom]) -> Values:
-        """Returns every variable by name. Raises Rejected with the sentence why the work cannot start, Retry while nobody knows."""
+        """Returns every variable by name; raises Rejected with the sentence why the work cannot start, Retry where the API server fails."""
         kept = self._kept.get(key)
         if kept is not None:
             return kept
@@ -66,7 +66,7 @@ class Secrets:
 
 
 def variables(namespace: str, source: VariablesFrom, secret: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variables of one Secret; pure. Raises Rejected with the key that can be none: no message has a value in it."""
+    """Returns the variables of one Secret; pure. Raises Rejected naming a key that cannot be a variable, never its value."""
     found = {}
     for key, encoded in sorted((secret.get("data") or {}).items()):
         name, where = source.prefix + key, f"Secret {namespace}/{source.secret_ref}: key {key!r}"

@@ -38,7 +38,7 @@ Rows = Mapping[tuple[str, int], PlanRow]
 
 @dataclass(frozen=True)
 class WorkQuestion:
-    """A node's question: the attempt as its plan row names it."""
+    """A node's question for the Allocation of an attempt, in the words of its plan row."""
 
     node: str
     uid: str
@@ -47,12 +47,14 @@ class WorkQuestion:
     namespace: str
     name: str
     stale: str = ""
-    """A resourceVersion that will not do: the Allocation is read afresh."""
+    """A resourceVersion that the node has and cannot use; then the Allocation is read again. Empty: any version will do."""
 
 
 @dataclass(frozen=True)
 class FoundWork:
-    """One Allocation, as it is sent; `starts`: the row orders the node to run it, with variables of these Secrets."""
+    """An Allocation as it is sent to a node; `starts`: the node is ordered to run it, and gets the
+    variables of the Secrets in `sources`.
+    """
 
     namespace: str
     generation: int
@@ -62,7 +64,7 @@ class FoundWork:
 
 
 class Works:
-    """Answers nodes; `nodes` and `plans` are live views by name."""
+    """Answers nodes' questions for their work; `nodes` and `plans` are live views by name."""
 
     def __init__(self, cluster: Cluster, clock: Clock, nodes: Mapping[str, Node], plans: Mapping[str, Plan]) -> None:
         self._cluster = cluster
@@ -73,7 +75,7 @@ class Works:
         self._once: Once[tuple[str, str], Any] = Once()
 
     async def find(self, asked: WorkQuestion) -> FoundWork:
-        """Returns the Allocation. Raises NotFound (gone, or the attempt is over), Denied (NotYourWork), Retry."""
+        """Returns the Allocation that a node asks for; raises NotFound (gone, or the attempt is over), Denied (NotYourWork) or Retry."""
         row = await self._row(asked)
         if row is None:
             return await self._as_reporter(asked)
@@ -83,7 +85,7 @@ class Works:
     # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _row(self, asked: WorkQuestion) -> PlanRow | None:
-        """Returns the row of the node's plan that gives it the right; a plan that the cache is behind of is read once more."""
+        """Returns the row of the node's plan that gives it the right; None: none does. A plan without such a row is read again once."""
         node = self._nodes.get(asked.node)
         if node is None or node.status.index is None:
             return None
@@ -100,7 +102,7 @@ class Works:
             return None
 
     def _parsed(self, plan: Plan | None) -> Rows:
-        """Returns the plan's rows, parsed once for each version of it."""
+        """Returns the plan's rows by attempt, parsed once a version of the plan; None for a plan: none."""
         if plan is None or not plan.spec.text:
             return {}
         name, version = plan.metadata.name, plan.metadata.resource_version
@@ -115,7 +117,7 @@ class Works:
     # ── the object ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _allocation(self, asked: WorkQuestion, row: PlanRow) -> FoundWork:
-        """Returns the Allocation at the generation that is asked for, or newer; one read serves all who ask meanwhile."""
+        """Returns the Allocation at the generation asked for or newer; one reading serves all who ask meanwhile."""
         kept = self._kept.get(row.uid)
         if kept is not None and not asked.stale and kept.generation >= asked.generation:
             return kept
@@ -128,7 +130,10 @@ class Works:
         return self._kept.keep(row.uid, found)
 
     async def _as_reporter(self, asked: WorkQuestion) -> FoundWork:
-        """For a node that no row names any more: whether its attempt is over, or, while it reports it, the Allocation."""
+        """Returns the Allocation to a node that no row names but that its status names as reporter.
+
+        Raises NotFound where the attempt is over, Denied where the node is not its reporter.
+        """
         read = await self._read(asked.namespace, asked.name)
         found = _found(read, asked.uid)
         status = msgspec.convert(read.get("status") or {}, AllocationStatus)
@@ -153,7 +158,7 @@ class Works:
 
 
 def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
-    """Returns the row of the attempt, if it is the ledger's and names the node or has it report."""
+    """Returns the row of the attempt if it is the ledger's own and names the node, or has it report; None: it does not."""
     row = rows.get((asked.uid, asked.attempt))
     if row is None or not row.name or row.cause == UNNAMED:
         return None

@@ -1,4 +1,4 @@
-"""lattice-webhook: defaults and checks at submission, over HTTPS; stateless, safe to run many times."""
+"""The program lattice-webhook: defaults and checks at submission, over HTTPS; it keeps no state, so that any number may run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Settings(StartSettings):
 
 @dataclass(frozen=True)
 class Outside:
-    """The webhook's means of reaching the world."""
+    """Everything outside the process that the webhook uses."""
 
     cluster: Cluster
     clock: Clock
 
 
 class Webhook:
-    """Everything that runs: four caches, the server, the certificate's watcher, the metrics."""
+    """Everything that the webhook runs: its caches, the HTTPS server, the watch of its certificate and of the client CA, the metrics."""
 
     def __init__(self, settings: Settings, outside: Outside) -> None:
         self._settings = settings
@@ -78,7 +78,7 @@ class Webhook:
         await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self.listening.set)
 
     async def _follow_clients(self) -> None:
-        """Trust another authority of clients once its file says so, until cancelled."""
+        """Reads the client CA's file again every few seconds and trusts what it holds, until cancelled."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -88,7 +88,10 @@ class Webhook:
 
 
 def _clients(settings: Settings) -> str | None:
-    """Returns the authority of clients; Rejected where neither is chosen, that they show a certificate or that they need none."""
+    """Returns the PEM text of the clients' CA; None: reviews are answered without a client certificate (`--answer-everybody`).
+
+    Raises Rejected where the settings choose neither.
+    """
     if settings.client_ca:
         return _read(settings.client_ca)
     if settings.answer_everybody:
@@ -109,7 +112,7 @@ def _read(path: str) -> str:
 
 
 def build(settings: Settings, outside: Outside) -> Webhook:
-    """Returns the webhook with everything that runs in it, not yet running."""
+    """Builds the webhook without starting it."""
     return Webhook(settings, outside)
 
 

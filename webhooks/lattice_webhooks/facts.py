@@ -1,4 +1,4 @@
-"""The facts of a review, gathered from caches; the API server is asked only for what they cannot know."""
+"""Gathers the facts of a review from caches; the API server is asked only for what the caches cannot know."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ TENANT_LABEL = "lattice.dev/tenant"
 
 
 class Named(View, frozen=True):
-    """An object of which only the metadata matters."""
+    """An object of which only the metadata is read."""
 
     metadata: Metadata
 
 
 @dataclass(frozen=True)
 class Caches:
-    """The caches that the facts come from."""
+    """All caches of the webhook, from which the facts of a review come."""
 
     tenants: Informer[Tenant]
     vclusters: Informer[VCluster]
@@ -68,7 +68,7 @@ class Caches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> Caches:
-        """Returns the caches of a cluster, not yet running."""
+        """Builds the caches of a cluster without starting them."""
         inventory, config = Inventory(), LastKnown[Config]("lattice")
         return cls(
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
@@ -84,20 +84,20 @@ class Caches:
         )
 
     def all(self) -> tuple[Informer[Any], ...]:
-        """Each that must have been read before anything is answered."""
+        """Returns the caches that must have been listed before anything is answered."""
         return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours, self.configs)
 
     def unsynced(self) -> list[str]:
-        """Returns the resources that have not been read yet."""
+        """Returns the plurals of resources that have not been listed yet."""
         return [cache.resource.plural for cache in self.all() if not cache.synced.is_set()]
 
     async def synced(self) -> None:
-        """Returns when everything has been read once."""
+        """Waits until everything has been listed once."""
         for cache in self.all():
             await cache.synced.wait()
 
     async def run(self) -> None:
-        """Follows all of them until cancelled."""
+        """Follows all resources until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pending.run())
             for cache in (*self.all(), self.quotas.koordinators, self.quotas.profiles):
@@ -105,7 +105,7 @@ class Caches:
 
 
 class Gatherer:
-    """Gathers the facts of one review; it only reads."""
+    """Gathers the facts of one review for `lattice.admission`; it only reads."""
 
     def __init__(self, cluster: Cluster, clock: Clock, caches: Caches) -> None:
         self._cluster = cluster
@@ -114,14 +114,14 @@ class Gatherer:
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
     async def defaults(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that `fill` reads."""
+        """Returns the facts that `fill` reads for defaults."""
         if request.kind in JUDGED:
             creates = request.kind == KOORDINATORS and request.operation == "CREATE"
             return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)
         return await self._known(request, identity)
 
     async def checks(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that `judge` reads."""
+        """Returns the facts that `judge` reads for checks."""
         if request.kind in JUDGED:
             return await self._of_quota(request, identity)
         if request.operation == "UPDATE" and request.obj.get("spec") == request.old.get("spec"):
@@ -163,11 +163,11 @@ class Gatherer:
         )
 
     def _groups(self) -> Counter[str]:
-        """Returns how many nodes each topology group has; a node without one is a group of its own."""
+        """Returns how many nodes each topology group has; a node without a group is one by its own name."""
         return Counter(node.spec.group or name for name, node in self._caches.nodes.objects.items())
 
     async def _home(self, namespace: str) -> str:
-        """Returns the tenant of the namespace, asked of the server while the cache does not name one: it may be new."""
+        """Returns the tenant whose namespace it is (empty: none's); asked of the server where the cache names none, since it may be new."""
         cached = self._caches.namespaces.objects.get(namespace)
         if cached is not None and cached.metadata.labels.get(TENANT_LABEL):
             return cached.metadata.labels[TENANT_LABEL]
@@ -205,7 +205,7 @@ class Gatherer:
             return known
 
     async def _occupied(self, request: Request) -> tuple[Occupied, ...]:
-        """Returns the work that holds nodes, asked of the server: a new Reservation may not be in its way unknowingly."""
+        """Returns the work that holds nodes now, as listed from the server, for a new Reservation; empty for other operations."""
         if request.operation != "CREATE":
             return ()
         found: list[Occupied] = []
@@ -215,14 +215,16 @@ class Gatherer:
         return tuple(found)
 
     def _pending(self, request: Request, known: Facts) -> Pending | None:
-        """Returns the waiting work of the tenant, as of the last count."""
+        """Returns how much work of the tenant and user waits, by the last count; None: the tenant is unknown, or not counted yet."""
         spec = request.obj.get("spec") or {}
         tenant, config = (known.tenants or {}).get(str(spec.get("tenant") or "")), self._caches.config.object
         options = config.spec.submission if config is not None else SubmissionOptions()
         return self._caches.pending.count_of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 
     async def _waits(self, request: Request, known: Facts) -> Waits | None:
-        """Returns how many allocations wait in the vcluster, asked of the server only as far as the vcluster limits them."""
+        """Returns how many allocations wait in the vcluster, listed from the server only for limits that the vcluster sets; None: unknown
+        vcluster.
+        """
         spec = request.obj.get("spec") or {}
         vcluster = (known.vclusters or {}).get(str(spec.get("vcluster") or ""))
         if vcluster is None:
@@ -234,12 +236,12 @@ class Gatherer:
         return Waits(*[None if whose is None else await self._waiting(here + whose) for whose in (user, tenant, everybody)])
 
     async def _waiting(self, fields: str) -> int:
-        """Returns how many of these allocations wait."""
+        """Returns how many allocations that match the field selector wait."""
         listing = await self._cluster.list(ALLOCATIONS, type=Allocation, fields=fields + WAITING)
         return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
 
     async def _own(self, request: Request, known: Facts) -> Own | None:
-        """Returns the user's holdings in the tenant; asks the server only where the tenant limits its users."""
+        """Returns what the user holds in the tenant, listed from the server; None where the tenant does not limit its users."""
         spec = request.obj.get("spec") or {}
         tenant = (known.tenants or {}).get(str(spec.get("tenant") or ""))
         if tenant is None or tenant.spec.quota.per_user == UserQuota():
@@ -252,15 +254,16 @@ class Gatherer:
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
     async def _of_quota(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that judge a quota or a profile; None where the change means nothing to a tree."""
+        """Returns the facts by which a changed quota or profile is judged; the requester alone where the change means nothing to a tree."""
         if request.operation == "UPDATE" and request.kind in QUOTA_KINDS and means_the_same(request.kind, request.old, request.obj):
             return Facts(identity.requester)
         tenants, vclusters = self._caches.tenants.objects, self._caches.vclusters.objects
         return Facts(identity.requester, tenants=tenants, vclusters=vclusters, quotas=await self._quotas.of_tree(request))
 
     async def _of_submission(self, request: Request, identity: Authenticated) -> QuotaFacts | None:
-        """Returns the quota trees as a new Allocation sees them; whether the requester may use the leaf that it names is asked of the
-        server.
+        """Returns the quota trees for a new Allocation; None where it does not parse.
+
+        Where it names a leaf that is not its default one, the server is asked whether the requester may use that leaf.
         """
         quotas = await self._quotas.of_submission(request)
         asked = read_submission(request.obj)
@@ -296,7 +299,7 @@ class Gatherer:
         return isinstance(status, dict) and bool(status.get("allowed"))
 
     async def _holders(self, request: Request) -> int | None:
-        """Returns how many allocations that have not ended name the tenant or vcluster that is to be deleted."""
+        """Returns how many allocations that have not ended name the Tenant or VCluster to be deleted; None for other kinds."""
         field = {"Tenant": "spec.tenant", "VCluster": "spec.vcluster"}.get(request.kind)
         name = request.old.get("metadata", {}).get("name", "")
         if field is None or not name:
@@ -306,7 +309,7 @@ class Gatherer:
 
 
 def occupied(allocation: Allocation, now: float) -> Occupied:
-    """Returns the nodes of an allocation, and when they are free at the latest: its start, walltime and grace period."""
+    """Returns the nodes that an allocation holds, and when they are free at the latest (start, walltime, grace); None: no end is known."""
     spec, status = allocation.spec.lifecycle, allocation.status
     end: float | None = None
     try:

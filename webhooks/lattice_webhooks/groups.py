@@ -1,4 +1,4 @@
-"""The groups that stand, from the objects that declare them: read once for each version, laid out only when one has changed."""
+"""Reads the groups of the quota trees from the objects that declare them: each version once, laid out again only after a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Me
 
 @dataclass(frozen=True)
 class Objects:
-    """Everything that declares groups, as it was read at one time."""
+    """All objects that declare groups, as read at one time."""
 
     ours: Sequence[ElasticQuota]
     theirs: Sequence[KoordinatorQuota]
@@ -36,13 +36,13 @@ class Objects:
 
 
 class GroupReader:
-    """Reads objects; what has not changed since it was read last is not read again, and one that does not read takes no part."""
+    """Parses objects that declare groups; an unchanged one is not parsed again, and one that does not parse is left out."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[str, Declared | None]] = {}
 
     def declared(self, objects: Objects) -> QuotaFacts:
-        """Returns the groups, each for itself: what a change of one of them is judged by."""
+        """Returns all declared groups, not yet laid out as trees; `laid_out` does that for a review that needs the trees."""
         profiles = objects.profiles
         stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)
         found = [self._one(each.metadata, str(each.metadata.generation), partial(declared_of, each)) for each in objects.ours]
@@ -60,7 +60,7 @@ class GroupReader:
         return QuotaFacts(declared=declared, profiles=tuple(profiles), used=numbers[0], requested=numbers[1])
 
     def keep_only(self, standing: frozenset[str]) -> None:
-        """Drops what was read of objects that are gone, by uid."""
+        """Drops what was parsed of objects whose uid is not among these."""
         self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
 
     def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:
@@ -76,13 +76,16 @@ class GroupReader:
 
 
 def laid_out(facts: QuotaFacts) -> QuotaFacts:
-    """Returns the same with the groups that take part, and whose work belongs to which."""
+    """Returns these facts with the groups that take part in a tree, and the rules that give work its leaf."""
     groups = gather(facts.declared).groups
     return QuotaFacts(facts.declared, groups, bindings_of(groups.values()), facts.profiles, facts.used, facts.requested)
 
 
 class Published(Mapping[str, Resources]):
-    """Numbers that the scheduler published, read when they are asked for: what is used, or what work and children ask for."""
+    """Amounts that the scheduler has published in the status of groups, by name; read when asked for.
+
+    `what` chooses the amounts: used, or requested by work and children.
+    """
 
     def __init__(
         self, ours: Mapping[str, ElasticQuota], theirs: Mapping[str, KoordinatorQuota], what: Literal["used", "childRequest"]
@@ -113,13 +116,13 @@ class Published(Mapping[str, Resources]):
 
 
 class Declarations:
-    """Counts the changes that declare something: what the scheduler publishes does not."""
+    """Counts the changes that declare something; `version` rises with each. What the scheduler publishes does not count."""
 
     def __init__(self) -> None:
         self.version = 0
 
     def on_change(self, change: Change[Any]) -> None:
-        """An object came, changed or went."""
+        """Handles an object that appeared, changed or vanished."""
         if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
             self.version += 1
 

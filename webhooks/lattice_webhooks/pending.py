@@ -1,4 +1,4 @@
-"""Counts the waiting work of each tenant every few seconds while people submit there: no submission waits for the count."""
+"""Counts the waiting work of each tenant every few seconds while people submit there, so that no submission waits for the count."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ WAITING: Final = "".join(f",status.phase!={phase}" for phase in (RUNNING, COMPLE
 
 
 class _Spec(View, frozen=True):
-    """The owner of the work."""
+    """The owner of an Allocation's work."""
 
     user: str = ""
 
 
 class _Status(View, frozen=True):
-    """The conditions that tell whether it waits."""
+    """The phase, which tells whether an Allocation waits."""
 
     phase: str = ""
 
 
 class Waiting(View, frozen=True):
-    """An Allocation, as far as it is counted."""
+    """The fields of an Allocation that are needed to count it."""
 
     metadata: Metadata
     spec: _Spec = _Spec()
@@ -43,7 +43,7 @@ class Waiting(View, frozen=True):
 
 
 class PendingCounts:
-    """The last count of each tenant; a tenant that is asked about is counted again soon."""
+    """The last count of waiting work of each tenant; a tenant that is asked about is counted again soon."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -51,10 +51,12 @@ class PendingCounts:
         self._asked: set[str] = set()
         self._counts: dict[str, Counter[str]] = {}
         self._admitted: dict[str, Counter[str]] = {}
-        """By tenant and user: what was let in since the last count began."""
+        """By tenant and user: how many allocations were admitted since the last count began."""
 
     def count_of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
-        """Returns the waiting work of a user and of the tenant, counted last and admitted since, with the limits; None: unknown."""
+        """Returns how much work of a user and of the tenant waits (last count and admitted since),
+        with the limits; None: not counted yet.
+        """
         name, quota = tenant.metadata.name, tenant.spec.quota
         self._asked.add(name)
         counted, since = self._counts.get(name), self._admitted.get(name)
@@ -64,11 +66,11 @@ class PendingCounts:
         return Pending(users[user], users.total(), options.pending_of_user(quota), options.pending_of_tenant(quota))
 
     def admitted(self, tenant: str, user: str) -> None:
-        """One more was let in, which no count has seen: a flood is at its end with the limit, not with the next count."""
+        """Counts one admitted allocation that no count has seen, so that a flood ends at the limit, not at the next count."""
         self._admitted.setdefault(tenant, Counter())[user] += 1
 
     async def run(self) -> None:
-        """Count what was asked about, until cancelled."""
+        """Counts, every few seconds until cancelled, the tenants that were asked about since."""
         while True:
             await self._clock.sleep(COUNT_SECONDS)
             asked, self._asked = self._asked, set()

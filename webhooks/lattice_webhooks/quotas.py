@@ -1,4 +1,4 @@
-"""The facts about quota trees: from caches for work that is submitted, fresh from the server for what changes a tree."""
+"""Gathers facts about quota trees: from caches for submitted work, fresh from the server for a change of a tree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WorkSpec(View, frozen=True):
 
 
 class CountedWork(View, frozen=True):
-    """An Allocation, as far as it is counted."""
+    """The fields of an Allocation that are needed to count it for its leaf."""
 
     metadata: Metadata
     spec: WorkSpec = WorkSpec()
@@ -54,7 +54,7 @@ class CountedWork(View, frozen=True):
 
 @dataclass(frozen=True)
 class QuotaCaches:
-    """The caches that the facts about submissions come from; Koordinator's kinds need not be served."""
+    """The caches of objects that declare groups; Koordinator's kinds may be absent."""
 
     ours: Informer[ElasticQuota]
     koordinators: Informer[KoordinatorQuota]
@@ -63,7 +63,7 @@ class QuotaCaches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
-        """Returns the caches of a cluster, not yet running."""
+        """Builds the caches of a cluster without starting them."""
         declarations = Declarations()
         heard = declarations.on_change
         return cls(
@@ -75,13 +75,13 @@ class QuotaCaches:
 
 
 class Inventory:
-    """Counts the nodes of each class of hardware, kept by changes of the nodes."""
+    """Counts the nodes of each class of hardware, as nodes appear, change and vanish."""
 
     def __init__(self) -> None:
         self.classes: dict[Hardware, int] = {}
 
     def on_node(self, change: Change[Node]) -> None:
-        """A node came, changed, or went."""
+        """Handles a node that appeared, changed or vanished."""
         for node, more in ((change.old, -1), (change.new, 1)):
             if node is None:
                 continue
@@ -93,7 +93,7 @@ class Inventory:
                 del self.classes[kind]
 
     def capacity(self) -> dict[str, int] | None:
-        """Returns the amounts of all nodes together; None while there are none."""
+        """Returns the sum of all nodes' amounts by resource; None: there are no nodes."""
         total: dict[str, int] = {}
         for kind, count in self.classes.items():
             for resource, amount in _amounts(kind).items():
@@ -101,7 +101,9 @@ class Inventory:
         return total or None
 
     def charge(self, resources: Resources) -> dict[str, int] | None:
-        """Returns the least request of work: its plainest class times its least number of nodes; None where no class fits."""
+        """Returns the least that work can ask for, by resource: its least number of nodes of the
+        plainest class that fits; None: none fits.
+        """
         try:
             need, (least, _) = need_of(resources, {}), parse_node_count(resources.nodes)
         except Rejected:
@@ -113,7 +115,7 @@ class Inventory:
 
 
 class QuotaGatherer:
-    """Gathers what a review needs to know of quota trees; it only reads."""
+    """Gathers the facts about quota trees that a review needs; it only reads."""
 
     def __init__(self, cluster: Cluster, caches: QuotaCaches, nodes: Mapping[str, Node], inventory: Inventory) -> None:
         self._cluster = cluster
@@ -124,12 +126,12 @@ class QuotaGatherer:
         self._turn = asyncio.Lock()
         self._begun = 0
         self._latest: tuple[int, QuotaFacts] | None = None
-        """The newest reading, and its number."""
+        """The newest reading from the server, and its number; None: none yet."""
         self._known: tuple[int, QuotaFacts] | None = None
-        """The caches laid out, and the number of the declaration that changed last."""
+        """The caches laid out, and the version of declarations that they show; None: not laid out yet."""
 
     async def of_tree(self, request: Request) -> QuotaFacts:
-        """Returns the facts that judge a group or a profile: every other one as the server has it now, not as a cache remembers it."""
+        """Returns the facts by which a group or profile is judged: all others as the server has them now, not as the caches do."""
         quotas = await self._fresh()
         has_nodes = request.kind == PROFILE or "tree" in part(request.obj, "spec")
         nodes = tuple(traits_of(node) for node in self._nodes.values()) if has_nodes else None
@@ -137,7 +139,7 @@ class QuotaGatherer:
         return replace(facts, work=await self._work(laid_out(quotas))) if _needs_work(request) else facts
 
     async def of_submission(self, request: Request) -> QuotaFacts | None:
-        """Returns the facts that judge the leaf of an Allocation; None where it does not parse."""
+        """Returns the facts by which the leaf of an Allocation is judged; None where the Allocation does not parse."""
         asked = read_submission(request.obj)
         if isinstance(asked, Refused):
             return None
@@ -150,7 +152,7 @@ class QuotaGatherer:
         return replace(quotas, charge=charge)
 
     def _cached(self) -> QuotaFacts:
-        """Returns the caches as they are: laid out again when a group was declared, its numbers as they were published last."""
+        """Returns the quota trees from the caches, laid out again after a declaration changed, with the amounts published last."""
         caches, version = self._caches, self._caches.declarations.version
         if self._known is None or self._known[0] != version:
             theirs, profiles = list(caches.koordinators.objects.values()), list(caches.profiles.objects.values())
@@ -160,7 +162,7 @@ class QuotaGatherer:
         return replace(self._known[1], used=Published(*objects, "used"), requested=Published(*objects, "childRequest"))
 
     async def _fresh(self) -> QuotaFacts:
-        """Returns the objects as read after this call began; callers during a reading share the next one."""
+        """Returns the groups from a reading of the server that began after this call; callers during a reading share the next one."""
         begun = self._begun
         async with self._turn:
             if self._latest is None or self._latest[0] <= begun:
@@ -182,7 +184,7 @@ class QuotaGatherer:
             return []  # the kind is not served here
 
     async def _work(self, quotas: QuotaFacts) -> dict[str, int]:
-        """Returns how many allocations that have not ended belong to each leaf."""
+        """Returns how many allocations that have not ended belong to each leaf, by its name."""
         counts: dict[str, int] = {}
         for work in (await self._cluster.list(ALLOCATIONS, type=CountedWork)).items:
             if not is_final(work.status):
@@ -194,7 +196,7 @@ class QuotaGatherer:
 
 
 def _needs_work(request: Request) -> bool:
-    """Tells whether the answer depends on work that has not ended: a group goes, moves, or changes what it is."""
+    """Tells whether the verdict depends on work in the group: it is deleted, moved, or becomes another kind of group."""
     if request.kind not in QUOTA_KINDS:
         return False
     if request.operation == "DELETE":

@@ -1,4 +1,4 @@
-"""AdmissionReview (admission.k8s.io/v1): what the API server asks, and how it is answered."""
+"""Reads and answers AdmissionReview (admission.k8s.io/v1)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from lattice.errors import Rejected
 
 API_VERSION = "admission.k8s.io/v1"
 MOST_BYTES: Final = 512 * 1024
-"""Of what is read of an object: the spec of an Allocation (its script and its variables have 192 KiB at most), another object as a
-whole."""
+"""Most bytes read of an object: of an Allocation its spec (script and variables have 192 KiB at most), of others the whole."""
 MOST_CREATED: Final = 2 * 1024 * 1024
-"""Of the review of a new object: etcd keeps none of more than 1.5 MiB."""
+"""Most bytes of the review of a new object; etcd stores none of more than 1.5 MiB."""
 MOST_PARTS: Final = 32_768
-"""Fields, elements and lists in it: building each takes time, in which nobody else is answered."""
+"""Most fields, elements and lists of an object: building them takes time in which nobody else is answered."""
 MOST_PARTS_OF_ALL: Final = 3 * MOST_PARTS
-"""In a whole review: the object, what `kubectl apply` keeps of it, and the object before."""
+"""The same for a whole review: the object, what `kubectl apply` keeps of it, and the object before."""
 HEAD_BYTES: Final = 64 * 1024
-"""Of a review that is not read: the API server writes what is asked, and of whom, before the objects."""
+"""Bytes kept of a review that is not read; the API server writes operation and requester before the objects."""
 JUDGED: Final = "judged"
-"""A field of a new Allocation between the mutating webhook and the store. `webhooks.yaml` names it."""
+"""A field that marks a new Allocation as judged, between the mutating webhook and the store. `webhooks.yaml` names it."""
 FORBIDDEN_REASONS = frozenset({"UserMismatch", "WalltimeExtension", "QuotaNotAllowed"})
-"""Refusals that a right would lift; they are answered with 403, all others with 422."""
+"""Reasons of refusals that a right would lift, answered with 403; all others with 422."""
 
 
 class _GroupKind(msgspec.Struct):
@@ -68,7 +67,7 @@ class _Review(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Authenticated:
-    """The identity of the requester, with all that an authoriser may read."""
+    """The identity of the requester, with everything that an authoriser may read."""
 
     user: str
     uid: str
@@ -77,36 +76,36 @@ class Authenticated:
 
     @property
     def requester(self) -> Requester:
-        """Returns the part that admission looks at."""
+        """Returns the part of the identity that admission reads."""
         return Requester(self.user, frozenset(self.groups))
 
 
 @dataclass(frozen=True)
 class Review:
-    """One review: its uid, what is asked (None: nothing that is judged here), who asks, and whether nothing is stored."""
+    """One review: its uid, the request (None: of a kind that is not judged here), the requester, and whether it is a dry run."""
 
     uid: str
     request: Request | None
     identity: Authenticated
     too_large: Refused | None = None
-    """The refusal of an object that is not read for its size."""
+    """The refusal of an object that is too large to be read; None: it was read."""
     dry_run: bool = False
     judged: bool = False
-    """The object says that it was judged when it was filled in: this webhook is asked again, since another one has changed it."""
+    """True where the object carries the mark `JUDGED`: this webhook is asked again because another one has changed the object."""
 
 
 _KINDS: Final[dict[tuple[str, str], str]] = {
     ("scheduling.sigs.k8s.io", "ElasticQuota"): KOORDINATORS,
     ("quota.koordinator.sh", "ElasticQuotaProfile"): PROFILE,
 }
-"""Koordinator's kinds by the names that admission has for them."""
+"""Koordinator's kinds by group and kind, with the names that admission has for them."""
 _AS_PEOPLE_WRITE: Final = {name: kind for (_, kind), name in _KINDS.items()}
 _decoder = msgspec.json.Decoder(_Review)
 _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DELETE": "DELETE"}
 
 
 def read_review(body: bytes) -> Review:
-    """Returns the review of an HTTP body; Rejected when it is none."""
+    """Returns the review in an HTTP body; raises Rejected where it is none."""
     unread = _unread(body)
     if unread is not None:
         return unread
@@ -131,7 +130,7 @@ def read_review(body: bytes) -> Review:
 
 
 def _unread(body: bytes) -> Review | None:
-    """Returns the refusal of what is too large as a whole; None where it is to be read."""
+    """Returns a review with its refusal where the body is too large to be parsed; None: it is to be parsed."""
     uid, asked = _UID.search(body, 0, HEAD_BYTES), _OPERATION.search(body, 0, HEAD_BYTES)
     if uid is None or asked is None or asked[1] == b"DELETE":
         return None
@@ -144,7 +143,7 @@ def _unread(body: bytes) -> Review | None:
 
 
 def beyond(head: bytes, size: int, most: int) -> bytes | None:
-    """Returns the answer to a review of so many bytes, more than are read, by its first ones; None where they do not show the request."""
+    """Returns the answer to a review that is larger than what is read, from its first bytes; None where these do not name the request."""
     uid, operation = _UID.search(head), _OPERATION.search(head)
     if uid is None or operation is None:
         return None
@@ -178,7 +177,7 @@ _OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
 
 
 def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Object, Object, Refused | None]:
-    """Returns the object, the one before, and why they are not read, where they are too large."""
+    """Returns the object, the object before, and the refusal where they are too large to be read (None: they are not)."""
     if kind != "Allocation":
         too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None
         return ({}, {}, too_large) if too_large else (_any.decode(asked.object) or {}, _any.decode(asked.old_object) or {}, None)
@@ -205,7 +204,7 @@ def _named_only(parts: _Parts) -> Object:
 
 
 def _built(parts: _Parts) -> Object:
-    """Returns the object as JSON has it, as far as admission reads it."""
+    """Returns an Allocation as plain JSON, with the parts that admission reads."""
     obj, meta = _named_only(parts), parts.metadata
     for at, key, raw in (
         (obj["metadata"], "labels", meta.labels), (obj["metadata"], "finalizers", meta.finalizers),
@@ -226,7 +225,7 @@ def _too_large(raw: msgspec.Raw, what: str) -> Refused | None:
 
 
 def _parts_of(text: bytes) -> int:
-    """About how many fields, elements and lists it has, or more: such signs in texts count, too."""
+    """Returns about how many fields, elements and lists a JSON text has, or more, since such signs in strings count too."""
     return text.count(b'":') + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -241,7 +240,7 @@ def _oversize(sentence: str, most: int) -> Refused:
 
 
 def allowed(review: Review) -> bytes:
-    """Returns the answer to what is not judged here."""
+    """Returns the answer that allows a request which is not judged here."""
     return _encoded({"uid": review.uid, "allowed": True})
 
 
@@ -266,7 +265,7 @@ def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes
 
 
 def judged(review: Review, verdict: Verdict) -> bytes:
-    """Returns the validating answer: yes with warnings, or no with the sentence, and reason and field among the causes."""
+    """Returns the validating answer: allowed with warnings, or refused with the sentence, its reason and field among the causes."""
     match verdict:
         case Accepted(_, warnings):
             answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
@@ -278,7 +277,7 @@ def judged(review: Review, verdict: Verdict) -> bytes:
 
 
 def _named(request: Request | None) -> str:
-    """Returns the object as a refusal names it, so that one of many in a file is found: `Allocation "job": `."""
+    """Returns the prefix of a refusal that names the object, so that one of many in a file is found: `Allocation "job": `."""
     if request is None:
         return ""
     metadata = (request.obj or request.old).get("metadata") or {}

@@ -1,4 +1,4 @@
-"""The HTTP side: /mutate, /validate and /readyz; an answer within three seconds, or none that could be mistaken for one."""
+"""The HTTPS side of the webhook: /mutate, /validate and /readyz; a review is answered within three seconds, or with an error status."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from lattice_webhooks.reviews import HEAD_BYTES, Authenticated, Review, allowed,
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.5
-"""The API server waits three seconds."""
+"""Time for one answer; the API server waits three seconds."""
 EARLY_SECONDS = 1.0
-"""How long facts are waited for where the validating call can still judge."""
+"""Time for the facts of an early judgement, which the validating call can still make up for."""
 MAX_BODY = 4 * 1024 * 1024
-"""Two objects of the largest size that etcd takes, and room for the rest. What is larger is refused by its first bytes: an error would
-leave it to the failure policy, which lets it in."""
+"""Largest body that is read: two objects of the largest size in etcd, and the rest of a review.
+
+A larger one is refused by its first bytes; an error would leave it to the failure policy, which lets it in.
+"""
 
 
 class Server:
     """Answers reviews; each answer depends only on the review and the facts."""
 
     def __init__(self, gatherer: Gatherer, caches: Caches, metrics: Metrics, clock: Clock, *, asks_certificate: bool) -> None:
-        """`asks_certificate`: only who shows a certificate that the context verified is answered."""
+        """Answers only clients whose certificate the TLS context verified, where `asks_certificate` is set."""
         self._asks_certificate = asks_certificate
         self._gatherer = gatherer
         self._caches = caches
@@ -42,7 +44,7 @@ class Server:
         self._clock = clock
 
     def application(self) -> web.Application:
-        """Returns the routes."""
+        """Returns the web application with its routes."""
         app = web.Application()
         app.router.add_post("/mutate", self._mutate)
         app.router.add_post("/validate", self._validate)
@@ -50,7 +52,7 @@ class Server:
         return app
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether every cache has been read, and the sentence that says so."""
+        """Tells whether every cache has been listed, with a sentence that names those that have not."""
         missing = self._caches.unsynced()
         return (False, f"not read yet: {', '.join(missing)}") if missing else (True, "reviews are answered")
 
@@ -79,7 +81,7 @@ class Server:
         return response
 
     async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]], begun: float) -> web.Response:
-        """Returns the answer; an error of ours is a status that leaves the decision to the webhook's failure policy."""
+        """Returns the answer of `decide`; an error of ours becomes a status that leaves the request to the webhook's failure policy."""
         try:
             review = read_review(body)
         except Rejected as error:
@@ -98,7 +100,7 @@ class Server:
             return web.Response(status=503, text=f"the facts could not be gathered: {error.message}")
 
     def _trace(self, review: Review, begun: float) -> None:
-        """Logs when a creation was brought and when it was answered: steps of a start."""
+        """Logs when a creation arrived and when it was answered, where starts are traced."""
         asked = review.request
         if starts.traced() and asked is not None and (asked.kind, asked.operation) == ("Allocation", "CREATE"):
             key = f"{asked.namespace}/{asked.obj.get('metadata', {}).get('name', '')}"
@@ -127,9 +129,9 @@ class Server:
         return filled(review, verdict, judged=True)
 
     async def _judged_early(self, request: Request, identity: Authenticated) -> Accepted | None:
-        """Returns the acceptance of a new Allocation, so that it needs no second call; None: the validating call says what it makes of it.
+        """Returns the acceptance of a new Allocation, which then needs no validating call; None: that call must judge it.
 
-        A refusal waits for that call, so that the schema and the policies have their say before.
+        A refusal is left to that call, so that schema and policies are checked before it.
         """
         if (request.kind, request.operation) != ("Allocation", "CREATE"):
             return None
@@ -141,7 +143,7 @@ class Server:
         return verdict if isinstance(verdict, Accepted) else None
 
     def _count(self, request: Request, review: Review) -> None:
-        """Counts a new Allocation that was let in; one that the schema or a policy refuses afterwards is counted until the next count."""
+        """Counts an admitted Allocation as waiting until the next count, even if the schema or a policy refuses it afterwards."""
         if (request.kind, request.operation) == ("Allocation", "CREATE") and not review.dry_run:
             spec = request.obj.get("spec") or {}
             self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
@@ -170,7 +172,7 @@ class Server:
 
 
 async def _body(request: web.Request) -> tuple[bytes, int]:
-    """Returns the body, or its first bytes where it is larger than is read, and its size; all of it is taken off the connection."""
+    """Returns the body and its size; only its first bytes where it is too large. All of it is read off the connection."""
     body, size = bytearray(), 0
     async for chunk in request.content.iter_any():
         size += len(chunk)
