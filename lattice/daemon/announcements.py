@@ -1,4 +1,4 @@
-"""Kubernetes Events: what happened to an object, told to people; never a part of the state."""
+"""Writes Kubernetes Events: what happened to an object, for people; nothing reads them back as state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTE_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Announcer:
-    """Writes Events in the name of a controller; one that cannot be written is logged and dropped."""
+    """Writes Events in the name of one controller; an Event that cannot be written is logged and dropped."""
 
     cluster: Cluster
     clock: Clock
@@ -31,9 +31,9 @@ class Announcer:
         self, resource: Resource, metadata: Metadata, reason: str, note: str, *, action: str, warning: bool = False, name: str = "",
         namespace: str = "",
     ) -> None:  # fmt: skip
-        """Tells that something happened to an object; events of cluster objects stand in `default`, or in `namespace`.
+        """Writes an Event about an object, into its namespace; about a cluster object into `namespace`, or `default`.
 
-        With a `name` it is told once: an Event of that name is there only if it was told before.
+        With a `name` it is written once: where an Event of that name exists, nothing is.
         """
         shown_in = metadata.namespace or namespace
         namespace = shown_in or "default"

@@ -21,10 +21,12 @@ CHECK_SECONDS = 5.0
 
 
 class ServerCertificate:
-    """Certificate and key files as a server context; `trust` sets the CA of optional client certificates."""
+    """The certificate and key files of a server as a TLS context that follows their changes; `trust` sets the CA of client certificates."""
 
     def __init__(self, certificate: str, key: str, *, client_ca: str | None = None) -> None:
-        """Reads the files; `client_ca` (PEM, may be empty) asks clients for certificates without requiring them."""
+        """Reads the files. With `client_ca` (PEM, may be empty) clients are asked for certificates, which stay optional; None: they are not
+        asked.
+        """
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -34,7 +36,7 @@ class ServerCertificate:
         self.context.sni_callback = self._choose
 
     def trust(self, client_ca: str) -> None:
-        """Accepts client certificates of this CA (PEM), and of no other, from now on."""
+        """Accepts client certificates of this CA (PEM) alone from now on; raises Rejected where it does not parse, and keeps the former."""
         if client_ca != self._client_ca:
             former, self._client_ca = self._client_ca, client_ca
             try:
@@ -44,7 +46,9 @@ class ServerCertificate:
                 raise
 
     def refresh(self) -> bool:
-        """Reads the files again if they changed; whether they had. A pair that does not fit is Rejected, and the former stays."""
+        """Reads the files again if they changed; returns whether they had. Raises Rejected for a
+        pair that does not fit: the former stays.
+        """
         stamp = self._stamped()
         if stamp == self._stamp:
             return False
@@ -53,7 +57,7 @@ class ServerCertificate:
         return True
 
     async def follow(self, clock: Clock) -> None:
-        """Looks at the files every few seconds, until cancelled."""
+        """Calls `refresh` every few seconds until cancelled; a pair that cannot be used is logged."""
         while True:
             await clock.sleep(CHECK_SECONDS)
             try:

@@ -16,10 +16,10 @@ _SETTLE_TURNS = 25
 
 
 class SystemClock:
-    """The machine's clock; monotonic time goes on while the machine is suspended, where the kernel offers that."""
+    """The machine's clock; its monotonic time continues while the machine is suspended, where the kernel offers that."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns seconds since the epoch."""
         return time.time()
 
     if sys.platform == "linux":
@@ -49,20 +49,20 @@ class ManualClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> float:
-        """Seconds since the epoch, as set and advanced."""
+        """Returns seconds since the epoch, as set and advanced."""
         return self._now + self._elapsed
 
     def monotonic(self) -> float:
-        """Seconds that this clock was advanced since it was made."""
+        """Returns for how many seconds the clock was advanced since it was made."""
         return self._elapsed
 
     @property
     def sleepers(self) -> int:
-        """Returns how many tasks wait for a later time."""
+        """Returns how many tasks sleep until a later time."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
-        """Waits until the clock has been advanced so far."""
+        """Sleeps until the clock has been advanced by so many seconds."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -71,7 +71,7 @@ class ManualClock:
         await future
 
     def advance(self, seconds: float) -> None:
-        """Moves time on at once and wake every sleeper that is due; they run when the caller next waits."""
+        """Advances the clock in one step and wakes every sleeper that is due; they run when the caller next awaits."""
         self._elapsed += seconds
         while self._sleepers and self._sleepers[0][0] <= self._elapsed:
             _, _, future = heapq.heappop(self._sleepers)
@@ -79,16 +79,16 @@ class ManualClock:
                 future.set_result(None)
 
     def jump(self, seconds: float) -> None:
-        """Moves wall time only, as when somebody sets the machine's clock."""
+        """Moves wall time alone, as when somebody sets the machine's clock."""
         self._now += seconds
 
     async def settle(self) -> None:
-        """Lets every task that is able to run do so, without moving time."""
+        """Runs every task that can run, without advancing the clock."""
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)
 
     async def run_for(self, seconds: float) -> None:
-        """Moves time on step by step: each sleeper wakes at its own moment, and the tasks run before the next step."""
+        """Advances the clock step by step: each sleeper wakes at its own time, and tasks run before the next step."""
         end = self._elapsed + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:

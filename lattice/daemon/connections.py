@@ -1,7 +1,7 @@
-"""Accepts TLS connections for a server of aiohttp routes: bounded by address and in all, and none for nothing.
+"""Accepts TLS connections for a server of aiohttp routes, limited in number by client address and in all.
 
-A handshake that does not come to its end, a request that does not come, and a connection that nobody uses any more are
-closed; a request under way is never idle, so that streams last.
+A handshake that does not finish, a connection without a request, and one that is no longer used are closed; one with a request under way is
+never idle, so that streams last.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NO_DESCRIPTOR_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits on clients: open connections, and seconds without use."""
+    """Limits on clients: open connections (`per_address`, `in_all`), and seconds without use."""
 
     per_address: int = 512
     in_all: int = 8192
     handshake_seconds: float = 5.0
     idle_seconds: float = 120.0
-    """Longer than clients keep theirs (the API server 90 s): who closes last never closes under a request that is on its way."""
+    """Longer than clients keep theirs (the API server 90 s), so that a connection is not closed under a request on its way."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Open:
 
 
 class Connections:
-    """The connections of one listening socket."""
+    """The open connections of one listening socket, with their use."""
 
     def __init__(self, bounds: Bounds, now: Callable[[], float] = time.monotonic) -> None:
         self._bounds = bounds
@@ -48,11 +48,11 @@ class Connections:
         self._open: dict[asyncio.BaseTransport, _Open] = {}
         self._by_address: Counter[str] = Counter()
         self.refused = 0
-        """Connections that were closed at once, because there were too many."""
+        """Connections that were closed at once because there were too many."""
 
     @property
     def middleware(self) -> Any:
-        """Counts the requests of each connection; the application needs it."""
+        """Counts the requests under way on each connection; the application must be built with it."""
 
         @web.middleware
         async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -70,7 +70,7 @@ class Connections:
         return counted
 
     async def accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
-        """Takes connections until cancelled."""
+        """Accepts connections until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep())
@@ -103,7 +103,7 @@ class Connections:
             self._known(transport, address)
 
     def _known(self, transport: asyncio.BaseTransport, address: str) -> _Open:
-        """The connection's entry; its first request may be there before the handshake is seen to have ended."""
+        """Returns the entry of a connection, made at its first request if the end of its handshake has not been noticed yet."""
         return self._open.setdefault(transport, _Open(address, self._now()))
 
     def _is_full(self, address: str) -> bool:
@@ -118,14 +118,14 @@ class Connections:
                 transport.abort() if isinstance(transport, asyncio.WriteTransport) else transport.close()
 
     def _drop_closed(self) -> None:
-        """Forgets the connections that have ended."""
+        """Drops the entries of connections that have ended."""
         for transport in [one for one in self._open if one.is_closing()]:
             self._by_address[self._open.pop(transport).address] -= 1
         self._by_address += Counter()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket of HOST:PORT; without a host, of every address of both families. Raises OSError."""
+    """Returns a listening socket of HOST:PORT; without a host, of all addresses of both families. Raises OSError."""
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)

@@ -1,6 +1,6 @@
-"""Work by key that may fail alone: an error is logged, counted, and backs off its key; everything else goes on.
+"""Runs work by key that may fail by itself: an error is logged and backs off its key, while all other keys go on.
 
-The synchronous brother of the keyed queue, for work that a loop does itself in turn, such as the cycle of one vcluster.
+It is the synchronous counterpart of the keyed queue, for work that a loop does in turn, such as the cycle of one vcluster.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lattice.errors import Corrupt, LatticeError, Retry
 log = logging.getLogger(__name__)
 
 MOST_DOUBLED: Final = 20
-"""Failures after which the back-off has long reached its limit."""
+"""Failures in a row after which the back-off grows no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The state of a failed key: the error's reason, failures in a row, and when it is due again (monotonic seconds)."""
+    """The state of a key that fails: the last error's reason, failures in a row, and when it may be tried again (monotonic seconds)."""
 
     reason: str
     count: int
@@ -33,7 +33,7 @@ class Failure:
 
 
 class Guard:
-    """Keys that fail, each by itself; `what` names the work in the log."""
+    """Remembers which keys fail and when each may be tried again; `what` names the work in the log."""
 
     def __init__(self, clock: Clock, what: str) -> None:
         self._clock = clock
@@ -41,16 +41,16 @@ class Guard:
         self._failures: dict[str, Failure] = {}
 
     def waits(self, key: str) -> Failure | None:
-        """Returns the failure of a key, while it backs off."""
+        """Returns the failure of a key that still backs off; None: the key may be tried."""
         failure = self._failures.get(key)
         return failure if failure is not None and self._clock.monotonic() < failure.due else None
 
     def drop(self, key: str) -> None:
-        """Drops a key that is gone."""
+        """Drops the memory of a key that is gone."""
         self._failures.pop(key, None)
 
     def attempt(self, key: str, work: Callable[[], object]) -> Failure | None:
-        """Does the work; what came in between, if it failed. Corrupt is raised: it is no matter of one key."""
+        """Runs the work of a key; returns its failure, None: it succeeded. Raises Corrupt, which concerns more than one key."""
         try:
             work()
         except Corrupt:
@@ -61,7 +61,7 @@ class Guard:
         return None
 
     async def attempt_async(self, key: str, work: Callable[[], Awaitable[object]]) -> Failure | None:
-        """The same for work that is awaited."""
+        """Awaits the work of a key; returns its failure, None: it succeeded. Raises Corrupt, which concerns more than one key."""
         try:
             await work()
         except Corrupt:

@@ -1,4 +1,4 @@
-"""An HTTPS server of aiohttp routes that starts, says where it listens, and ends without leaving a connection behind."""
+"""Serves aiohttp routes over HTTPS: tells where it listens, and ends without leaving a connection behind."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Re
 
 USUAL: Final = Bounds()
 SHUTDOWN_SECONDS = 3.0
-"""How long requests under way may take once the process is asked to end."""
+"""Time for requests under way once the process is asked to end."""
 ABORT_SECONDS = 0.05
-"""The event loop's time to close what was aborted."""
+"""Time for the event loop to close aborted connections."""
 _STATUS: Final[tuple[tuple[type[LatticeError], int], ...]] = (
     (Denied, 403), (NotFound, 404), (Stale, 409), (Rejected, 400), (TooMany, 429), (Retry, 503), (UnknownOutcome, 502), (Corrupt, 500),
 )  # fmt: skip
 
 
 class Listening:
-    """The address at which a server listens: `address` is done from then on, and the log says so."""
+    """The address at which a server listens: the future `address` is done once it does."""
 
     def __init__(self, log: logging.Logger) -> None:
         self.address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
         self._log = log
 
     def set(self, host: str, port: int) -> None:
-        """Tells the real address."""
+        """Sets and logs the address at which the server listens."""
         event(self._log, "Listening", address=f"{host}:{port}")
         self.address.set_result((host, port))
 
@@ -44,10 +44,10 @@ async def serve(
     app: web.Application, address: str, context: SSLContext, *, on_listen: Callable[[str, int], None], cancel_abandoned: bool = False,
     bounds: Bounds = USUAL,
 ) -> None:  # fmt: skip
-    """Serves on `HOST:PORT` until cancelled; `on_listen` hears the real address.
+    """Serves on `HOST:PORT` until cancelled; calls `on_listen` with the host and port it listens on (port 0 asks for any).
 
-    With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds`: what clients may hold open. Rejected when the
-    address cannot be had.
+    With `cancel_abandoned` a handler is cancelled when its client leaves; `bounds` limits clients. Raises Rejected when the address cannot
+    be had.
     """
     host, port = split_address(address)
     connections = Connections(bounds)
@@ -69,7 +69,7 @@ async def serve(
 
 
 async def _end(runner: web.AppRunner) -> None:
-    """Lets requests end, then abort every connection: a client that does not answer the TLS farewell must not hold the loop."""
+    """Waits for requests under way, then aborts every connection: a client that ignores the TLS close must not hold the loop."""
     transports = [handler.transport for handler in runner.server.connections] if runner.server is not None else []
     await runner.cleanup()
     for transport in transports:
@@ -79,7 +79,7 @@ async def _end(runner: web.AppRunner) -> None:
 
 
 def error_response(error: LatticeError) -> web.Response:
-    """The error as JSON (`reason`, `message`) with its status code, and `Retry-After` where it is known when to ask again."""
+    """Returns the response for an error: JSON (`reason`, `message`), its status code, and `Retry-After` where the error names one."""
     unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
     status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}

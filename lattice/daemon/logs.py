@@ -1,4 +1,4 @@
-"""One key–value line a decision, the same for our loggers and for those of libraries; JSON by a flag."""
+"""Formats logs as one key–value line a decision, the same for our loggers and for those of libraries; JSON by a flag."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NOISY = ("asyncio", "aiohttp.access", "kopf.objects", "urllib3", "kubernetes")
 
 
 class TextFormatter(logging.Formatter):
-    """`TIME LEVEL LOGGER Message key=value …`; values with blanks are quoted."""
+    """Formats a record as `TIME LEVEL LOGGER Message key=value …`; values with blanks are quoted."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with the traceback below it where there is one."""
+        """Returns the line, followed by the traceback where there is one."""
         fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
         pairs = "".join(f" {key}={_quoted(value)}" for key, value in fields.items())
         line = f"{_stamp(record)} {record.levelname} {record.name} {record.getMessage()}{pairs}"
@@ -26,10 +26,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, then `event` and its fields, or the `message` of a library."""
+    """Formats a record as one JSON object a line: time, level, logger, then `event` and its fields, or the `message` of a library."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Returns the line."""
         entry: dict[str, Any] = {
             "time": _stamp(record),
             "level": record.levelname.lower(),
@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(format: str = "text", level: str = "info", *, stream: TextIO | None = None) -> None:  # noqa: A002 - the flag's name
-    """Sends every log line of the process to `stream` (stderr) in one format; repeating it replaces the former."""
+    """Sends every log line of the process to `stream` (None: stderr) in one format; a second call replaces the first."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -61,7 +61,7 @@ def setup(format: str = "text", level: str = "info", *, stream: TextIO | None = 
 def event(
     logger: logging.Logger, message: str, /, level: int = logging.INFO, *, error: BaseException | None = None, **fields: object
 ) -> None:
-    """Log one decision: a message and its key–values (allocation, tenant, vcluster, node, reason, cycle, …)."""
+    """Logs one decision: a message and its key–values (allocation, tenant, vcluster, node, reason, cycle, …)."""
     if logger.isEnabledFor(level):
         logger.log(level, message, extra={_FIELDS: fields}, exc_info=error)
 

@@ -1,7 +1,7 @@
-"""/metrics, /readyz and /healthz of a process: a small HTTP server on asyncio; prometheus_client is loaded when asked for.
+"""Serves /metrics, /readyz and /healthz of a process: a small HTTP server on asyncio; prometheus_client is loaded when asked for.
 
-Metrics name tenants and people's use, so they are for those who are let in. Health is open, and says no more than yes or no
-beyond the machine itself.
+Metrics name tenants and people's use, so only admitted callers get them. Health is open, and to callers from other machines says only yes
+or no.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller that asks for metrics: the header Authorization, and its certificate, as `ssl` gives it."""
+    """The caller that asks for metrics: his Authorization header, and his certificate as `ssl` returns it (empty: none)."""
 
     authorization: str
     certificate: Mapping[str, Any]
 
 
 Admit = Callable[[Caller], Awaitable[int]]
-"""200: the caller may read the metrics; else the status of the refusal (401, 403, 503)."""
+"""Decides who may read the metrics: returns 200, or the status of the refusal (401, 403, 503)."""
 
 
 async def serve(
@@ -57,10 +57,10 @@ async def serve(
     context: ssl.SSLContext | None = None,
     on_listen: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves on `HOST:PORT` until cancelled; an empty address serves nothing and returns.
+    """Serves on `HOST:PORT` until cancelled; with an empty address it serves nothing and returns.
 
-    `ready` gives whether the process does its work, and a sentence. `admit`: who may read the metrics; `context`: serve over TLS.
-    `on_listen` hears the real address (port 0).
+    `ready` tells whether the process does its work, with a sentence; `admit` decides who may read the metrics; with `context` it serves
+    over TLS. `on_listen` is called with the address it listens on (port 0 asks for any).
     """
     if not address:
         return
@@ -84,7 +84,7 @@ async def serve(
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `[V6]:PORT` or `:PORT`; Rejected names what is wrong."""
+    """Returns host and port of `HOST:PORT`, `[V6]:PORT` or `:PORT`; raises Rejected for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressWrong")
@@ -98,7 +98,7 @@ async def _converse(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """One request, one answer, and the connection is closed."""
+    """Answers one request and closes the connection."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -132,7 +132,7 @@ def _asks_metrics(head: bytes) -> bool:
 
 
 def _authorization(head: bytes) -> str:
-    """The value of the header Authorization; empty: there is none."""
+    """Returns the value of the Authorization header; empty: there is none."""
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"authorization":

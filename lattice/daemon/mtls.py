@@ -1,4 +1,4 @@
-"""Certificates of gRPC between agents and gateways: both sides show one; files are read again when they change."""
+"""Certificates of gRPC between agents and gateways: both sides present one, and files are read again when they change."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 GATEWAY = "lattice:gateway"
 HOLLOW = "lattice:hollow"
-"""A process of hollow nodes: it speaks for any of them, and for no other."""
+"""The common name of a process of hollow nodes, which speaks for any hollow node and for no other."""
 GATEWAY_HOST = "lattice-gateway"
-"""The host name that a gateway's certificate is for, wherever it listens."""
+"""The host name in a gateway's certificate, wherever it listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Certificate, key and the authority that peers are checked against, PEM."""
+    """PEM files for mTLS: certificate, key, and the authority that peers' certificates are checked against."""
 
     certificate: Path
     key: Path
     authority: Path
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Their bytes. Raises Rejected with the file that cannot be read."""
+        """Returns the contents of the files; raises Rejected naming one that cannot be read."""
         try:
             return self.certificate.read_bytes(), self.key.read_bytes(), self.authority.read_bytes()
         except OSError as error:
             raise Rejected(f"cannot read {error.filename}: {error.strerror}", reason="CertificateUnreadable") from error
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when one of the files does. Raises Rejected with the file that cannot be read."""
+        """Returns a value that changes when one of the files does; raises Rejected naming one that cannot be read."""
         try:
             found = [path.stat() for path in (self.certificate, self.key, self.authority)]
         except OSError as error:
@@ -46,7 +46,7 @@ class Files:
 
 
 class ServerCredentials:
-    """The server's side; renewed files are used from the next connection on."""
+    """gRPC credentials of a server; renewed files are used from the next connection on."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -56,7 +56,7 @@ class ServerCredentials:
         self.credentials = grpc.dynamic_ssl_server_credentials(first, self._renewed, require_client_authentication=True)  # type: ignore[arg-type]  # None is grpc's own word for "as before"
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by grpc for each connection; None keeps what is in use."""
+        """Returns a new configuration for the next connection if the files changed; None: the one in use stays. grpc calls it."""
         try:
             stamp = self._files.stamp()
             if stamp == self._stamp:
@@ -69,11 +69,11 @@ class ServerCredentials:
 
 
 def client_credentials(files: Files) -> grpc.ChannelCredentials:
-    """The client's side, read afresh for each connection."""
+    """Returns gRPC credentials of a client, from the files as they are now."""
     certificate, key, authority = files.read()
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
 def peer_name(context: aio.ServicerContext[Any, Any]) -> str:
-    """The common name of the certificate that the caller has shown; empty: none."""
+    """Returns the common name of the caller's certificate; empty: he presented none."""
     return next((name.decode() for name in context.auth_context().get("x509_common_name", ())), "")

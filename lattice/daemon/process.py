@@ -1,7 +1,7 @@
-"""The outside of a program: the event loop, signals, and the exit code.
+"""Runs a program's main coroutine: the event loop, signals, and the exit code.
 
-0: ended, or was asked to end; 1: an error that a restart may cure; 2: wrong settings or a refused request;
-3: what was read cannot be ours (Corrupt), so a restart cures nothing and a person must look; 130: ended by a second signal.
+0: ended, or was asked to end; 1: an error that a restart may cure; 2: wrong settings or a refused request; 3: what was read cannot be ours
+(Corrupt), so that a restart cures nothing and a person must look; 130: ended by a second signal.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _handler: ContextVar[Callable[[int], None] | None] = ContextVar("handler of sign
 
 
 def run(main: Callable[[], Awaitable[None]], program: str) -> int:
-    """Runs `main` until it ends or SIGTERM or SIGINT comes (it is cancelled; a second one ends at once); the exit code.
+    """Runs `main` until it ends, or is cancelled by SIGTERM or SIGINT (a second one ends the process at once); returns the exit code.
 
-    The last line of the log says why the process ends, whatever ended it; for a fatal signal the stacks of all threads do.
+    The last line of the log says why the process ends; for a fatal signal the stacks of all threads are printed.
     """
     with contextlib.suppress(ValueError, OSError):  # stderr is no file: nothing can be written there from a signal
         faulthandler.enable()
@@ -55,7 +55,7 @@ def run(main: Callable[[], Awaitable[None]], program: str) -> int:
 
 
 async def _watched(main: Callable[[], Awaitable[None]], program: str, received: list[signal.Signals]) -> None:
-    """`main`, cancelled by the first signal; `received` gets it."""
+    """Awaits `main`, and cancels it at the first signal, which is appended to `received`."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"  # noqa: S101 - for the type checker
@@ -80,7 +80,7 @@ async def _watched(main: Callable[[], Awaitable[None]], program: str, received: 
 
 
 def listen_to_signals() -> None:
-    """Has `run` hear of signals, again where a library has taken them for itself; where `run` does not run, nobody does."""
+    """Installs the signal handlers of `run` again after a library has replaced them; outside of `run` it removes them."""
     loop, heard = asyncio.get_running_loop(), _handler.get()
     for number in _SIGNALS:
         if heard is None:
@@ -90,9 +90,9 @@ def listen_to_signals() -> None:
 
 
 async def endless(work: Awaitable[object]) -> None:
-    """Awaits what is to run until it is cancelled from outside; a task group would go on in silence without what ends before.
+    """Awaits work that must not end before it is cancelled from outside: a task group would go on silently without it.
 
-    Raises Retry when it returns, or when a cancellation that nobody asked of this task came out of it.
+    Raises Retry when the work returns, or is cancelled although nobody cancelled this task.
     """
     name = getattr(work, "__qualname__", type(work).__name__)
     try:
@@ -105,7 +105,7 @@ async def endless(work: Awaitable[object]) -> None:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first error inside nested exception groups."""
+    """Returns the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""The way from the command line of a program to its work on a cluster: settings, logs, connection, signals, exit code."""
+"""Runs a program on a cluster from its command line: settings, logs, connection, signals, exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Given = TypeVar("Given", bound=settings.CommonSettings)
 
 
 def run(program: str, kind: type[Given], work: Callable[[Given, AiohttpCluster], Awaitable[None]]) -> int:
-    """Runs the work of a program on the cluster that its settings name, until it ends or is told to; returns the exit code."""
+    """Runs `work` on the cluster that the program's settings name until it ends or a signal comes; returns the exit code."""
     given = settings.load(kind, program=program, argv=sys.argv[1:], environ=os.environ)
     logs.setup(given.log_format, given.log_level)
     starts.trace(on=isinstance(given, settings.StartSettings) and given.trace_starts)

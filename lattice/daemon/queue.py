@@ -1,4 +1,4 @@
-"""A queue of keys: events only add a key, one worker at a time reconciles it, a failing key backs off alone."""
+"""A work queue of keys: events add a key, one worker at a time reconciles it, and a failing key backs off by itself."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONGEST_BACK_OFF = 60.0
 
 
 class KeyedQueue:
-    """Level-triggered work by key.
+    """Level-triggered work by key; any number of workers, but never two on one key.
 
-    `reconcile(key)` reads the level and acts; the seconds it returns are when to look again (None: when added).
-    A key added while it is being reconciled is reconciled once more. An error backs off that key alone
-    (Stale at once for the first time; Retry not before its `after_seconds`), only Corrupt ends the queue.
-    What was added `late` is taken when nothing else is ready, and by `late_workers` of the workers at most.
+    `reconcile(key)` reads the level and acts; it returns the seconds until the key is reconciled again (None: only when added). A key added
+    while it is being reconciled is reconciled once more. An error backs off that key alone (Stale not the first time; Retry at least for
+    its `after_seconds`); only Corrupt ends the queue. A key added `late` is taken when nothing else is ready, by at most `late_workers`
+    workers.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class KeyedQueue:
         self._rearm = asyncio.Event()
 
     def __len__(self) -> int:
-        """Keys that are ready and not yet taken."""
+        """Returns how many keys are ready and not taken yet."""
         return len(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Tells whether nothing is ready and nothing is being reconciled (delayed keys do not count)."""
+        """Tells whether no key is ready and none is being reconciled; delayed keys do not count."""
         return not self._waiting and not self._busy
 
     def failures(self, key: str) -> int:
-        """Returns how often in a row the key has failed."""
+        """Returns how many times in a row the key has failed; 0: it succeeded last."""
         return self._failures.get(key, 0)
 
     def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
-        """Lets the key reconciled, `after` seconds from now; of several requests the earliest counts, and one that is not late."""
+        """Has a key reconciled `after` seconds from now; of several calls the earliest counts, and one that is not `late`."""
         due = self._clock.monotonic() + max(0.0, after)
         if key in self._busy:
             self._again[key] = min(due, self._again.get(key, due))
@@ -84,13 +84,13 @@ class KeyedQueue:
                     self._rearm.set()
 
     def forget(self, key: str) -> None:
-        """Drops a delayed key and its count of failures, as when its object is gone."""
+        """Drops a delayed key and its count of failures, once its object is gone."""
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Reconciles until cancelled."""
+        """Reconciles keys until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._serve())
@@ -104,7 +104,7 @@ class KeyedQueue:
         self._work.release()
 
     def _take(self) -> tuple[str, bool] | None:
-        """The next key and whether it is late; None when there is none for another worker."""
+        """Returns the next key and whether it is late; None: there is none for one more worker."""
         if self._ready:
             return self._ready.popleft(), False
         while self._late and self._late_busy < self._late_workers:
@@ -114,7 +114,7 @@ class KeyedQueue:
         return None
 
     async def _wake_delayed(self, group: asyncio.TaskGroup) -> None:
-        """Moves keys from the heap to the ready ones when they are due; one sleeper at a time."""
+        """Moves delayed keys to the ready ones as they become due; one task sleeps for all of them."""
         while True:
             self._rearm.clear()
             now = self._clock.monotonic()
@@ -155,7 +155,7 @@ class KeyedQueue:
                 self.add(key, after)
 
     async def _one(self, key: str) -> float | None:
-        """Reconciles once; the seconds until the next look, also after an error."""
+        """Reconciles a key once; returns the seconds until it is reconciled again, also after an error; None: only when added."""
         try:
             after = await self._reconcile(key)
         except Corrupt:

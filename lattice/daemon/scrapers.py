@@ -1,4 +1,4 @@
-"""Decides who may read a daemon's metrics: callers with a token that may get /metrics, or a certificate of this name."""
+"""Decides who may read a daemon's metrics: callers whose token may get /metrics, or who have the scraper's certificate."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 SCRAPER: Final = "lattice:metrics"
-"""Common name of the certificate that agents let read their metrics."""
+"""The common name of the certificate that may read agents' metrics."""
 KEPT_SECONDS: Final = 30.0
 MOST_KEPT: Final = 256
 
 
 class Scrapers:
-    """Asks the API server (TokenReview, SubjectAccessReview on /metrics); answers are kept for 30 s."""
+    """Asks the API server about callers (TokenReview, SubjectAccessReview on /metrics); answers are kept for 30 s."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -35,7 +35,7 @@ class Scrapers:
         self._known: dict[str, tuple[float, int]] = {}
 
     async def admit(self, caller: Caller) -> int:
-        """200, or the status of the refusal."""
+        """Returns 200 for a caller who may read the metrics, else the status of the refusal."""
         scheme, _, token = caller.authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return 401
@@ -68,7 +68,7 @@ class Scrapers:
 
 
 async def by_certificate(caller: Caller) -> int:
-    """200 for a certificate of the name `lattice:metrics`; TLS has checked whose authority it is of."""
+    """Returns 200 for a certificate named `lattice:metrics`, else the status of the refusal; TLS has verified its authority."""
     names = [value for part in caller.certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return 200 if names == [SCRAPER] else 403 if names else 401
 
@@ -76,7 +76,7 @@ async def by_certificate(caller: Caller) -> int:
 async def serve_metrics(
     registry: CollectorRegistry | None, settings: CommonSettings, ready: Callable[[], tuple[bool, str]], admit: Admit
 ) -> None:
-    """Serves metrics and health as the settings say, until cancelled."""
+    """Serves metrics and health as the settings say, over TLS if they name a certificate, until cancelled."""
     if not settings.metrics_certificate:
         await metrics.serve(registry, settings.metrics_address, ready, admit=admit)
         return

@@ -1,7 +1,7 @@
-"""Settings of a program from a frozen dataclass: flags over `LATTICE_<PROGRAM>_<FIELD>` over a YAML file over defaults.
+"""Reads the settings of a program into a frozen dataclass: flags over `LATTICE_<PROGRAM>_<FIELD>` over a YAML file over defaults.
 
-A field's `metadata={"help": …}` is what `--help` shows; `metadata={"choices": (…)}` limits a text. Field types:
-str, int, float, bool, tuple[str, …] (comma-separated), Path, each also with `| None`. What is unknown is refused.
+A field's `metadata={"help": …}` is shown by `--help`; `metadata={"choices": (…)}` limits a text. Field types: str, int, float, bool,
+tuple[str, …] (comma-separated), Path, each also with `| None`. Unknown settings are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonSettings:
-    """The settings of every daemon."""
+    """The settings that every daemon has."""
 
     kubeconfig: str = dataclasses.field(default="", metadata={"help": "kubeconfig file; empty: the pod's own service account"})
     metrics_address: str = dataclasses.field(default="", metadata={"help": "HOST:PORT of /metrics, /readyz, /healthz; empty: none"})
@@ -41,7 +41,7 @@ class CommonSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartSettings(CommonSettings):
-    """The settings of every daemon that has a part in the start of work."""
+    """The settings of daemons that take part in the start of work."""
 
     trace_starts: bool = dataclasses.field(
         default=False, metadata={"help": "log each step of an allocation on its way to its first process, with its time"}
@@ -50,7 +50,7 @@ class StartSettings(CommonSettings):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Option:
-    """One field, and how a text becomes its value."""
+    """One field of the settings, with what is needed to read it from text."""
 
     name: str
     kind: str
@@ -66,9 +66,9 @@ class _Option:
 
 
 def load(cls: type[S], *, program: str, argv: Sequence[str], environ: Mapping[str, str]) -> S:
-    """The settings of `program` (such as `lattice-scheduler`); `--help` and `--print-settings` end the process.
+    """Returns the settings of a program (such as `lattice-scheduler`); `--help` and `--print-settings` end the process.
 
-    Raises SystemExit 2, after a sentence on stderr, for what is unknown, missing or wrong.
+    Raises SystemExit 2, after a sentence on stderr, for a setting that is unknown, missing or wrong.
     """
     options = {option.name: option for option in _options(cls)}
     parser = _parser(cls, program, options)
@@ -84,7 +84,7 @@ def load(cls: type[S], *, program: str, argv: Sequence[str], environ: Mapping[st
 
 
 def render(settings: object) -> str:
-    """The settings as the YAML that `--config` reads."""
+    """Returns the settings as the YAML that `--config` reads."""
     shown: dict[str, Any] = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, field.name)
@@ -192,7 +192,7 @@ def _from_file(options: Mapping[str, _Option], path: str) -> dict[str, Any]:
 
 
 def _read(option: _Option, raw: Any, source: str) -> Any:
-    """The value of a text or of a YAML scalar; Rejected names the source."""
+    """Returns the value of a text or a YAML scalar; raises Rejected naming its source."""
     if raw is None and option.optional:
         return None
     try:

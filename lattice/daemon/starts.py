@@ -1,8 +1,8 @@
-"""Traces how an allocation starts: one log line for each step on its way, where the setting `--trace-starts` asks for them.
+"""Traces the start of allocations: one log line for each step, where the setting `--trace-starts` asks for it.
 
-A line names the step that is done, the allocation, the node where there is one, and the moment on two clocks: `boottime`, which all
-processes of one machine share, and `epoch`, for machines whose clocks are kept in step. Whoever has the logs joins them by uid:
-`lattice_dev.bench.starts` does. While the setting is off a step costs one look at a log level.
+A line names the step that is done, the allocation, the node where there is one, and the time on two clocks: `boottime`, which all processes
+of a machine share, and `epoch`, for machines with synchronised clocks. `lattice_dev.bench.starts` joins the lines of all processes by uid.
+While the setting is off, a step costs one check of a log level.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lattice.daemon.logs import event
 from lattice.kube.clock import Clock
 
 LINE: Final = "StartStep"
-"""The message of every line."""
+"""The message of every such log line."""
 STEPS: Final = (
     "post", "webhook", "informer", "queue", "cycle", "batch", "commit", "plan", "watch", "ask", "read", "probe", "prepare", "gather",
     "ready", "fork", "exec",
 )  # fmt: skip
-"""In their order; each line says that its step is done (docs/howto/measure.md has a table of what each one covers)."""
+"""All steps in their order; each line says that its step is done (docs/howto/measure.md says what each one covers)."""
 _NEVER: Final = logging.CRITICAL + 1
 
 log = logging.getLogger("lattice.starts")
@@ -27,19 +27,19 @@ log.setLevel(_NEVER)
 
 
 def trace(*, on: bool) -> None:
-    """Turns the lines of this process on or off, whatever its log level is."""
+    """Turns the lines of this process on or off, whatever its log level."""
     log.setLevel(logging.INFO if on else _NEVER)
 
 
 def traced() -> bool:
-    """Tells whether the lines are on: whoever would have to remember something for a line asks first."""
+    """Tells whether the lines are on; callers that must remember something for a line ask first."""
     return log.isEnabledFor(logging.INFO)
 
 
 def reached(clock: Clock, step: str, allocation: str, *, node: str = "", key: str = "", at: float | None = None) -> None:
-    """Logs that a step of `STEPS` is done; `allocation` is the uid, or the key where the object has no uid yet.
+    """Logs that a step of `STEPS` is done; `allocation` is the uid, or namespace/name where the object has no uid yet.
 
-    `key` is `namespace/name`, said once beside the uid; `at` is the moment in seconds of `clock.monotonic`, None: now.
+    `key` is namespace/name, logged once beside the uid; `at` is the time of the step by `clock.monotonic`, None: now.
     """
     if log.isEnabledFor(logging.INFO):
         boottime, epoch = clock.monotonic(), clock.now()

@@ -1,4 +1,4 @@
-"""Cancellations: whether one was asked of this task, or came out of what it awaits."""
+"""Tells cancellations that were asked of this task from those that came out of what it awaits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ CANCELLED_INSIDE: Final = "something that it waited for was cancelled, and nobod
 
 
 def is_cancelled() -> bool:
-    """Tells whether the present task has been asked to end; else a CancelledError in it is an error like any other."""
+    """Tells whether the current task was asked to end; if not, a CancelledError in it is an error like any other."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The transport of daemons: the verbs over aiohttp, with a pool of connections and streams for watches."""
+"""The transport of daemons: the verbs of `Cluster` over aiohttp, with a pool of connections, and streams for watches."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lattice.kube.requests import Request
 from lattice.kube.resources import Resource
 
 WATCH_SECONDS = (300, 600)
-"""A watch is asked to end after a time between these, so that the load moves on to other API servers."""
+"""A watch is asked to end after a random time between these, so that load moves to other API servers."""
 
 
 class AiohttpCluster:
-    """An API server over aiohttp; made by `connect`."""
+    """An API server reached over aiohttp; `connect` makes it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class AiohttpCluster:
         self._impersonation: tuple[tuple[str, str], ...] = ()
 
     def impersonate(self, user: str, groups: Sequence[str] = ()) -> AiohttpCluster:
-        """The same server over the same connections, asked as somebody else (Impersonate-User, Impersonate-Group)."""
+        """Returns the same server over the same connections, asked as another user (Impersonate-User, Impersonate-Group)."""
         other = copy.copy(self)
         other._impersonation = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
         return other
@@ -59,15 +59,15 @@ class AiohttpCluster:
         return self._credentials.config
 
     async def metrics(self) -> str:
-        """The server's own metrics, as Prometheus has them."""
+        """Returns the server's own metrics in Prometheus's text format."""
         return (await self._send(requests.METRICS)).decode()
 
     async def forward(
         self, method: str, url: str, *, json: Any = None, headers: Mapping[str, str] | None = None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Sends a request that another library has made, with our identity and over our connections; its answer is not judged.
+        """Sends a request that another library has made, with our identity and over our connections; its status is not examined.
 
-        A credential that the server refuses is read again once, where it comes from a file.
+        After a 401 the credentials are read again once, where they come from a file, and the request is repeated.
         """
         while True:
             identified = self._identified(CIMultiDict(headers or {}))
@@ -132,7 +132,7 @@ class AiohttpCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change a part of an object."""
+        """Changes a part of an object."""
         request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
         return answers.decode(request, await self._send(request), type)
 
@@ -146,7 +146,7 @@ class AiohttpCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the end of an object."""
+        """Asks for the deletion of an object."""
         await self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     async def watch(
@@ -178,7 +178,7 @@ class AiohttpCluster:
                     yield answers.decode_event(request, line, type)
 
     async def _send(self, request: Request) -> bytes:
-        """The body of the answer; repeated only where `attempts.pause` says that nothing can have happened."""
+        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened."""
         attempt = 0
         while True:
             attempt += 1
@@ -215,7 +215,7 @@ class AiohttpCluster:
         return self._session.request(request.method, url, data=request.body, **self._identified(headers))
 
     def _identified(self, headers: CIMultiDict[str]) -> dict[str, Any]:
-        """Returns the options of a request by which it is ours: who asks, and the TLS that goes with it."""
+        """Returns the options that make a request ours: headers with our identity, and the TLS context."""
         identity, config = self._credentials.identity(), self._credentials.config
         headers.extend(identity.headers)
         return {
@@ -227,7 +227,7 @@ class AiohttpCluster:
 
     @contextlib.asynccontextmanager
     async def _stream(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response whose headers have come, and whose body is read as it comes."""
+        """Yields a response whose headers have arrived, and whose body is read as it comes."""
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._timeout_seconds):
@@ -245,7 +245,7 @@ class AiohttpCluster:
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drops a stream's connection at once: its rest is not read, so it serves nobody, and a farewell in TLS would be waited for."""
+    """Drops a stream's connection at once, unread: it serves nobody else, and closing TLS in order would wait for the server."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -261,7 +261,7 @@ async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIt
 
 
 def _translated(request: Request, error: Exception, timeout_seconds: float) -> LatticeError:
-    """An error of aiohttp as ours: certain that nothing was sent only where no connection came about."""
+    """Returns our error for one of aiohttp; Retry (nothing was sent) only where no connection was made."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return Denied(f"{request.what}: the API server's certificate is not trusted: {error}", reason="ServerNotTrusted")
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerFingerprintMismatch):
@@ -280,9 +280,9 @@ async def connect(
     timeout_seconds: float = 30.0,
     connections: int = 64,
 ) -> AsyncIterator[AiohttpCluster]:
-    """The cluster of a kubeconfig file ("": the pod's service account); its connections close at the end.
+    """Yields the cluster of a kubeconfig file (empty: the pod's service account); closes its connections at the end.
 
-    At most `connections` requests are under way at a time; watches do not count.
+    At most `connections` requests are under way at a time, watches not counted.
     """
     config = load(kubeconfig, context) if isinstance(kubeconfig, str) else kubeconfig
     credentials = Credentials(config)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _NOT_READY = ("not yet synced to use for admission", "failed to find resource referenced by paramKind")
-"""What a server says that has just started, and knows its policies before the kinds of their parameters."""
+"""Parts of messages of a server that has just started, and knows its policies before the kinds of their parameters."""
 
 
 class _Cause(msgspec.Struct, gc=False):
@@ -73,7 +73,7 @@ def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode(request: Request, body: bytes, type: type[T]) -> T:
-    """The object of an answer; Corrupt when it is not what was asked for."""
+    """Decodes the object of an answer; raises Corrupt where it is not of the type."""
     try:
         result: T = _decoder_of(type).decode(body)
     except msgspec.MsgspecError as error:
@@ -82,7 +82,7 @@ def decode(request: Request, body: bytes, type: type[T]) -> T:
 
 
 def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
-    """The objects of a list and its version; Corrupt names the place of the one that does not decode."""
+    """Decodes a list with its version; raises Corrupt naming the place of an item that is not of the type."""
     one = _decoder_of(type).decode
     items: list[T] = []
     try:
@@ -94,7 +94,7 @@ def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
 
 
 def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
-    """One line of a watch; an ERROR event is raised as the error that it is."""
+    """Decodes one line of a watch; raises the error of an ERROR event."""
     try:
         envelope = _envelope_decoder.decode(line)
         if envelope.type == "ERROR":
@@ -110,13 +110,13 @@ def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
 
 
 class Lines:
-    """Bytes in as they come, whole lines out; a line may be as long as an object."""
+    """Cuts a stream of bytes into lines; a line may be as long as an object."""
 
     def __init__(self) -> None:
         self._open: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that the chunk completes."""
+        """Yields the lines that the chunk completes; the rest is kept for the next one."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             self._open.append(chunk[start:end])
@@ -131,7 +131,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An answer that is no success, taken apart."""
+    """The parts of an answer that is no success; `after_seconds` as in Retry-After, None: absent."""
 
     code: int
     message: str
@@ -141,7 +141,7 @@ class Failure:
 
     @classmethod
     def from_answer(cls, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
-        """From the status code (0: the one in the body), the body (a Status, or any text) and the headers."""
+        """Reads status code (0: the one in the body), body (a Status, or any text) and headers."""
         after = _seconds((headers or {}).get("Retry-After"))
         try:
             status = _status_decoder.decode(body)
@@ -155,13 +155,13 @@ class Failure:
 
 
 def warning_of(header: str) -> str:
-    """The sentence of a `Warning` header (`299 - "text"`), without its quotes and escapes."""
+    """Returns the sentence of a `Warning` header (`299 - "text"`), without quotes and escapes."""
     _, quote, text = header.partition('"')
     return re.sub(r"\\(.)", r"\1", text.rpartition('"')[0]) if quote else header
 
 
 def error_of(request: Request, failure: Failure) -> LatticeError:
-    """The error for an answer that is no success, by what the caller does about it."""
+    """Returns the error for an answer that is no success, by what the caller can do about it."""
     code, reason = failure.code, failure.reason or f"Http{failure.code}"
     text = f"{request.what}: {failure.message}"
     if any(said in failure.message for said in _NOT_READY):
@@ -184,12 +184,12 @@ def error_of(request: Request, failure: Failure) -> LatticeError:
 
 
 def not_sent(request: Request, cause: BaseException | str) -> LatticeError:
-    """No connection was made, so nothing can have happened."""
+    """Returns the error (Retry) for a request of which no connection was made, so that nothing can have happened."""
     return Retry(f"{request.what}: no connection to the API server: {cause}", reason="NoConnection")
 
 
 def no_answer(request: Request, cause: BaseException | str) -> LatticeError:
-    """The connection was lost, or time ran out, after bytes may have gone out."""
+    """Returns the error for a request without an answer after bytes may have gone out: Retry for a read, else UnknownOutcome."""
     if request.safe:
         return Retry(f"{request.what}: no answer: {cause}", reason="NoAnswer")
     return UnknownOutcome(f"{request.what}: sent, and no answer came: {cause}", reason="NoAnswer")

@@ -1,4 +1,4 @@
-"""Decides when the transport itself repeats a request: reads without an answer, and whatever the server asks to repeat."""
+"""Decides when the transport itself repeats a request: reads without an answer, and requests that the server asks to repeat."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FIRST_PAUSE_SECONDS = 0.1
 
 
 def pause(request: Request, error: LatticeError, attempt: int, jitter: Callable[[], float]) -> float | None:
-    """Seconds to wait before attempt + 1 (attempts count from 1), or None: hand the error on.
+    """Returns the seconds until the request is repeated; None: the error is passed on. `attempt` counts from 1.
 
-    Only where nothing can have happened: a read, or an answer with Retry-After. A write that may have been
-    carried out is never repeated here. `jitter` gives a number from 0 to 1.
+    A request is repeated only where nothing can have happened: a read, or an answer with Retry-After; never a write that may have been
+    carried out. `jitter` returns a number from 0 to 1.
     """
     if not isinstance(error, Retry):
         return None

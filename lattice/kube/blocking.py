@@ -1,6 +1,6 @@
 """The transport of one-shot commands: the verbs on http.client, one connection, no event loop.
 
-It loads neither aiohttp nor asyncio's machinery: a command line that asks one question should not wait for imports.
+It imports neither aiohttp nor asyncio, so that a command which asks one question starts quickly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = 1 << 16
 
 
 class BlockingCluster:
-    """The verbs of `Cluster`, synchronous; for one thread. `close` it, or use it in a `with`."""
+    """The verbs of `Cluster`, synchronous, for one thread. `close` it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class BlockingCluster:
         jitter: Callable[[], float] = random.random,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """`warn` is told what the server warns of when something is written."""
+        """Calls `warn` with each sentence of warning in the server's answer to a write."""
         self._credentials = Credentials(config)
         self._headers = {"User-Agent": user_agent, "Accept": requests.JSON, "Accept-Encoding": "identity"}
         self._timeout_seconds = timeout_seconds
@@ -51,7 +51,7 @@ class BlockingCluster:
         self._connection: http.client.HTTPConnection | None = None
         self._identity: ClientIdentity | None = None
         self._ahead: Request | None = None
-        """Sent already, its answer not read."""
+        """The request that was sent and whose answer is not read yet; None: none."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -82,9 +82,9 @@ class BlockingCluster:
         return answers.decode_list(request, self._send(request), type)
 
     def ask_list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> None:
-        """Sends a list's question ahead, so that the server works on it while the caller does something else.
+        """Sends the request of a list ahead, so that the server works on it while the caller does something else.
 
-        The `list` of the same arguments reads the answer if it is the next verb. Errors are left to it: it asks again.
+        The `list` with the same arguments reads the answer, if it is the next verb. An error here is ignored: that `list` asks again.
         """
         request = requests.list_all(resource, namespace, labels, fields)
         with suppress(LatticeError):
@@ -126,7 +126,7 @@ class BlockingCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change a part of an object."""
+        """Changes a part of an object."""
         request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
         return answers.decode(request, self._send(request), type)
 
@@ -140,7 +140,7 @@ class BlockingCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the end of an object."""
+        """Asks for the deletion of an object."""
         self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     def version(self) -> dict[str, str]:
@@ -149,7 +149,7 @@ class BlockingCluster:
         return answers.decode(request, self._send(request), dict[str, str])
 
     def ready(self) -> None:
-        """Returns when the server says that it is ready; Retry when it does not."""
+        """Returns when the server says that it is ready; raises Retry when it does not."""
         self._once(Request("GET", "/readyz", "get /readyz", safe=True))
 
     def watch(
@@ -164,9 +164,9 @@ class BlockingCluster:
         initial_events: bool = False,
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Follows changes until the server ends the stream, on a connection of its own.
+        """Yields changes until the server ends the stream, on a connection of its own.
 
-        Silence for longer than `timeout_seconds` and a minute is Retry: the connection is dead.
+        Raises Retry after `timeout_seconds` and a minute of silence: the connection is dead.
         """
         request = requests.watch(
             resource,
@@ -195,7 +195,7 @@ class BlockingCluster:
             connection.close()
 
     def _send(self, request: Request) -> bytes:
-        """The body of the answer; repeated only where `attempts.pause` says that nothing can have happened."""
+        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened."""
         attempt = 0
         while True:
             attempt += 1
@@ -229,7 +229,7 @@ class BlockingCluster:
         raise answers.error_of(request, Failure.from_answer(response.status, body, dict(response.headers)))
 
     def _asked(self, request: Request) -> http.client.HTTPConnection:
-        """The connection on which the answer comes: the request is sent here, unless `ask_list` has done it."""
+        """Returns the connection on which the answer comes; sends the request, unless `ask_list` has."""
         ahead, self._ahead = self._ahead, None
         if ahead == request and self._connection is not None:
             return self._connection
@@ -238,7 +238,7 @@ class BlockingCluster:
         return self._send_on(request, self._credentials.identity())
 
     def _send_on(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """Sends on our connection, which is closed when that fails."""
+        """Sends the request and returns the connection, which is closed when that fails."""
         connection = self._connected(request, identity)
         try:
             self._put(connection, request, identity)
@@ -248,7 +248,7 @@ class BlockingCluster:
         return connection
 
     def _connected(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """The open connection, or a new one when there is none, it was closed by the server, or we are another now."""
+        """Returns the open connection, or a new one where it was closed or our credentials changed."""
         connection = self._connection
         if connection is not None and self._identity is identity and not _is_closed(connection):
             return connection
@@ -257,7 +257,7 @@ class BlockingCluster:
         return self._connection
 
     def _open(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """A new connection; an error here is certain to have sent nothing."""
+        """Returns a new connection; an error here is certain to have sent nothing."""
         connection = _connection(self.config, identity, self._timeout_seconds)
         try:
             connection.connect()
@@ -271,13 +271,13 @@ class BlockingCluster:
         return connection
 
     def _ask(self, connection: http.client.HTTPConnection, request: Request, identity: ClientIdentity) -> http.client.HTTPResponse:
-        """Sends, and reads the head of the answer."""
+        """Sends the request, and returns the response with its headers read."""
         self._put(connection, request, identity)
         with _lost_after_sending(request):
             return connection.getresponse()
 
     def _put(self, connection: http.client.HTTPConnection, request: Request, identity: ClientIdentity) -> None:
-        """Send."""
+        """Writes the request to the connection."""
         with _lost_after_sending(request):
             connection.putrequest(request.method, request.target, skip_accept_encoding=True)
             for name, value in (*self._headers.items(), *identity.headers):
@@ -313,7 +313,7 @@ class _NamedConnection(http.client.HTTPSConnection):
 
 
 def _is_closed(connection: http.client.HTTPConnection) -> bool:
-    """Tells whether the server closed the idle connection: then something (the end) can be read from it."""
+    """Tells whether the server has closed an idle connection: its end can then be read."""
     if connection.sock is None:
         return True
     readable, _, _ = select.select([connection.sock], [], [], 0)
@@ -322,7 +322,7 @@ def _is_closed(connection: http.client.HTTPConnection) -> bool:
 
 @contextmanager
 def _lost_after_sending(request: Request) -> Iterator[None]:
-    """Errors from here on may have come after the server acted."""
+    """Turns errors of the block into `no_answer`: they may have come after the server acted."""
     try:
         yield
     except TimeoutError as error:

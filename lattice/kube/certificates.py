@@ -1,4 +1,4 @@
-"""Reads the end of a certificate from its bytes: enough of X.509 for a sentence, without a library that takes 100 ms to load."""
+"""Reads the end of a certificate from its bytes: just enough of X.509, without a library that takes 100 ms to load."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import datetime as dt
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _SEQUENCE, _VERSION = 0x30, 0xA0
 _FORMS = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
-"""UTCTime and GeneralizedTime (RFC 5280, 4.1.2.5)."""
+"""Formats of UTCTime and GeneralizedTime (RFC 5280, 4.1.2.5), by tag."""
 
 
 def not_after(pem: bytes) -> float | None:
-    """The end of the first certificate of a PEM file, seconds since the epoch; None where it cannot be read."""
+    """Returns the end of the first certificate in a PEM file, seconds since the epoch; None where it cannot be read."""
     _, begin, rest = pem.partition(_BEGIN)
     body, end, _ = rest.partition(_END)
     if not begin or not end:
@@ -25,7 +25,7 @@ def not_after(pem: bytes) -> float | None:
 
 
 def _end(der: bytes) -> float:
-    """Certificate → tbsCertificate → validity → notAfter."""
+    """Walks Certificate → tbsCertificate → validity → notAfter."""
     _, at, _ = _element(der, 0)
     _, at, _ = _element(der, at)
     tag, _, end = _element(der, at)
@@ -48,7 +48,7 @@ def _end(der: bytes) -> float:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Tag of the element at `at`, where its content begins, where it ends."""
+    """Reads the element at `at`: returns its tag, where its content begins, and where it ends."""
     tag, length, begin = der[at], der[at + 1], at + 2
     if length & 0x80:
         count = length & 0x7F

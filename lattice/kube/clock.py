@@ -1,4 +1,4 @@
-"""The clock that everything which waits is given; `lattice.daemon.clock` has the real one and the one for tests."""
+"""The clock that every component which waits is given; `lattice.daemon.clock` has the real one and the one for tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ class Clock(Protocol):
     """Wall time, monotonic time, and waiting."""
 
     def now(self) -> float:
-        """Seconds since the epoch; may jump."""
+        """Returns seconds since the epoch; they may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never back. Durations are differences of this."""
+        """Returns seconds since some fixed moment, which never go back; durations are their differences."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Returns after so many seconds; other tasks run in any case, also for 0."""
+        """Sleeps so many seconds; other tasks run meanwhile, even for 0."""
         ...

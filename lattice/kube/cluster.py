@@ -1,9 +1,8 @@
-"""The verbs of an API server as a Protocol: what every room above asks for, and what the fake offers too.
+"""The verbs of an API server as a Protocol: what all rooms above use, and what the fake implements too.
 
-Answers are decoded by msgspec into the `type` that is asked for (default: the plain object). Every error is
-one of `lattice.errors`: NotFound (404), Stale (409 conflict), AlreadyExists (409), Expired (410), Denied
-(401, 403), Rejected (400, 413, 415, 422), Retry (429, 503 with Retry-After, no connection, or a read
-that did not go through) and UnknownOutcome (a write whose answer never came, or a 5xx).
+Answers are decoded by msgspec into the `type` asked for (default: the plain object). Every error is one of `lattice.errors`: NotFound
+(404), Stale (409 conflict), AlreadyExists (409), Expired (410), Denied (401, 403), Rejected (400, 413, 415, 422), Retry (429, 503 with
+Retry-After, no connection, or a read that did not go through) and UnknownOutcome (a write whose answer never came, or a 5xx).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ else:
     T = TypeVar("T")
 
 OBJECT: Any = dict[str, Any]
-"""The plain object: what a verb decodes into when no type is asked for."""
+"""The plain object, into which a verb decodes when no type is asked for."""
 
 
 class PatchKind(enum.Enum):
-    """The kind of a patch; the value is its content type."""
+    """The kinds of a patch; the value is the content type."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -37,7 +36,7 @@ class PatchKind(enum.Enum):
 
 
 class EventKind(enum.Enum):
-    """The kind of a watch event."""
+    """The kinds of watch events."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -47,7 +46,7 @@ class EventKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One event; a bookmark has no object; `initial_end` marks the bookmark that ends the initial events."""
+    """One event of a watch. A bookmark has no object; `initial_end` marks the bookmark after the last initial event."""
 
     kind: EventKind
     object: T | None
@@ -57,7 +56,7 @@ class WatchEvent(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """All objects of a list, and the version of the whole."""
+    """All objects of a list, and the resourceVersion of the list."""
 
     items: list[T]
     resource_version: str
@@ -86,13 +85,13 @@ class Cluster(Protocol):
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Reads all objects that match the selectors, consistently and in one page."""
+        """Reads all objects that match the selectors, from etcd and in one page."""
         ...
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Creates an object; AlreadyExists when its name is taken."""
+        """Creates an object; raises AlreadyExists when its name is taken."""
         ...
 
     async def replace(
@@ -106,9 +105,9 @@ class Cluster(Protocol):
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replaces an object, or its subresource; Stale when `metadata.resourceVersion` is given and is not the newest.
+        """Replaces an object or its subresource; raises Stale when `metadata.resourceVersion` is given and is not the newest.
 
-        `metadata_only`: the answer is no more than its metadata, for a `type` that has nothing else.
+        With `metadata_only` the answer is only the metadata, for a `type` that has no other field.
         """
         ...
 
@@ -125,7 +124,7 @@ class Cluster(Protocol):
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change a part of an object; Stale when the patch names a `metadata.resourceVersion` that is not the newest."""
+        """Changes a part of an object; raises Stale when the patch names a `metadata.resourceVersion` that is not the newest."""
         ...
 
     async def delete(
@@ -138,7 +137,7 @@ class Cluster(Protocol):
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the end of an object; with `uid` or `resource_version` only of exactly that one (else Stale)."""
+        """Asks for the deletion of an object; with `uid` or `resource_version` of exactly that one (else raises Stale)."""
         ...
 
     def watch(
@@ -152,9 +151,9 @@ class Cluster(Protocol):
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follows changes after `resource_version` until the server ends the stream; Expired when it is too old.
+        """Yields changes after `resource_version` until the server ends the stream; raises Expired when that is too old.
 
-        With `initial_events` (and no version) the objects that exist come first, as ADDED, ended by a bookmark with `initial_end`;
+        With `initial_events` (and no version) the existing objects come first, as ADDED, ended by a bookmark with `initial_end`; raises
         Rejected where the server does not serve that. Close it with `aclosing`.
         """
         ...

@@ -1,4 +1,4 @@
-"""TLS and the Authorization header of a configuration, made again when their files change."""
+"""Makes TLS context and Authorization header from a configuration, and again when its files change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClientIdentity:
 
 
 class Credentials:
-    """The identity in force; a change of any file of the configuration is seen within a second."""
+    """The identity of one configuration; a change of any of its files takes effect within a second."""
 
     def __init__(
         self, config: ClusterConfig, monotonic: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
@@ -44,7 +44,7 @@ class Credentials:
         self._identity = _identity(config)
 
     def identity(self) -> ClientIdentity:
-        """The identity now; what cannot be read anew leaves the former in force."""
+        """Returns the identity now; where files cannot be read again, the former one."""
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
@@ -55,7 +55,7 @@ class Credentials:
         return self._identity
 
     def refused(self) -> bool:
-        """Tells that the server knew us not (401): whether there are other credentials to try now."""
+        """Is told of a 401; reads the credentials again, and returns whether there are other ones to try."""
         now = self._monotonic()
         if self.config.plugin is None and _marks(self.config.files) == self._marks:
             return False
@@ -64,7 +64,7 @@ class Credentials:
         return self._renew(now)
 
     def explained(self, error: Denied) -> Denied:
-        """The refusal, with what can be known here of its cause: a client certificate that has ended."""
+        """Returns the refusal with its cause where that can be seen here: a client certificate that has expired."""
         if error.reason != "Unauthorized":
             return error
         said = _expiry(self.config, self._now())
@@ -85,7 +85,7 @@ class Credentials:
 
 
 def _expiry(config: ClusterConfig, now: float) -> str:
-    """A clause about a client certificate that has ended; empty: it has not, there is none, or it cannot be read."""
+    """Returns a clause on an expired client certificate; empty: it is valid, absent, or cannot be read."""
     pem, name = config.cert_data, f"in {config.source}" if config.source else ""
     if config.cert_file:
         name = config.cert_file
@@ -100,7 +100,7 @@ def _expiry(config: ClusterConfig, now: float) -> str:
 
 
 def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Returns the marks by which a changed file is recognised."""
+    """Returns a mark for each file by which its change is seen."""
     marks = []
     for path in files:
         try:

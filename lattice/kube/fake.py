@@ -1,8 +1,8 @@
-"""An API server in memory, for tests: the same verbs, the same errors, and faults on demand.
+"""An API server in memory, for tests: the same verbs and errors as the real one, and faults on demand.
 
-It has compare-and-set, watches with bookmarks and initial events, 410 after `compact`, finalizers, generation,
-the `/status` split and selectors, and passes the contract suite of the real server. It has no CEL, no
-admission, no schemas, no field ownership: those are tested end to end.
+It has compare-and-set, watches with bookmarks and initial events, 410 after `compact`, finalizers, generation, the `/status` split and
+selectors, and passes the contract suite of the real server. It has no CEL, admission, schemas or field ownership: those are tested end to
+end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp",
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request that came in."""
+    """One request that arrived."""
 
     verb: str
     resource: Resource
@@ -41,7 +41,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Fault:
-    """The fault of the next matching requests; an empty field matches all."""
+    """A fault that the next matching requests meet; an empty field matches any request."""
 
     error: LatticeError
     verb: str = ""
@@ -49,16 +49,16 @@ class Fault:
     name: str = ""
     times: int = 1
     after: bool = False
-    """The request is carried out, and only its answer is lost."""
+    """True: the request is carried out, and only its answer is lost."""
 
     def matches(self, verb: str, resource: Resource, name: str) -> bool:
-        """Tells whether this request is to go wrong."""
+        """Tells whether the request meets this fault."""
         return self.times > 0 and self.verb in ("", verb) and self.plural in ("", resource.plural) and self.name in ("", name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One entry of the history: an object before and after."""
+    """One entry of the history: an object before (None: it is new) and after (None: it is gone)."""
 
     version: int
     resource: Resource
@@ -68,7 +68,7 @@ class _Record:
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """One open watch: what it waits to tell."""
+    """One open watch, with the records that it has not sent yet."""
 
     resource: Resource
     matches: Callable[[Plain], bool]
@@ -79,13 +79,13 @@ class _Watcher:
 
 
 class FakeCluster:
-    """Implements `Cluster` in memory; what it stores and hands out never shares memory with the caller."""
+    """Implements `Cluster` in memory; objects that it stores or returns never share memory with the caller's."""
 
     def __init__(self, clock: Clock, *, seed: int = 0) -> None:
         self.sent: list[Sent] = []
         """Every request, in order."""
         self.written: list[Sent] = []
-        """Those that changed something, in the order in which they did."""
+        """The requests that changed something, in the order in which they did."""
         self.serves_initial_events = True
         self.silent = False
         """New and open watches tell nothing, as after a restore."""
@@ -104,27 +104,27 @@ class FakeCluster:
     def fail(
         self, error: LatticeError, *, verb: str = "", resource: Resource | None = None, name: str = "", times: int = 1, after: bool = False
     ) -> Fault:
-        """Lets the next matching requests fail; `after`: they are carried out first. The fault can be ended by `times = 0`."""
+        """Makes the next matching requests fail; `after`: once they are carried out. Returns the fault, which `times = 0` ends."""
         fault = Fault(error, verb, resource.plural if resource else "", name, times, after)
         self._faults.append(fault)
         return fault
 
     def lose_answer(self, verb: str, resource: Resource | None = None, name: str = "") -> Fault:
-        """Lets the next matching request be carried out, and its answer be lost."""
+        """Makes the next matching request be carried out, and its answer be lost."""
         return self.fail(UnknownOutcome("no answer came", reason="NoAnswer"), verb=verb, resource=resource, name=name, after=True)
 
     def heal(self) -> None:
-        """End every fault."""
+        """Ends every fault."""
         self._faults.clear()
 
     def end_watches(self, error: LatticeError | None = None) -> None:
-        """End every open watch, cleanly or with an error."""
+        """Ends every open watch: cleanly, or with an error."""
         for watcher in self._watchers:
             watcher.ended, watcher.error = True, error
             watcher.wake.set()
 
     def compact(self) -> None:
-        """Forgets the history: a watch from an older version gets Expired."""
+        """Drops the history: a watch from an older version gets Expired."""
         self._compacted = self._version
         self._history.clear()
 
@@ -135,7 +135,7 @@ class FakeCluster:
             watcher.wake.set()
 
     def restore(self, resource: Resource, objects: Mapping[str, Plain]) -> None:
-        """Puts a `snapshot` in the place of what is there; the objects keep their old versions, as with `--bump-revision`."""
+        """Replaces all objects of a resource by a `snapshot`, with their old versions, as a restore of etcd with `--bump-revision` does."""
         self._objects[resource] = {
             (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): copy.deepcopy(obj) for obj in objects.values()
         }
@@ -150,15 +150,15 @@ class FakeCluster:
 
     @property
     def version(self) -> str:
-        """The newest resourceVersion."""
+        """Returns the newest resourceVersion."""
         return str(self._version)
 
     def writes(self, *resources: Resource) -> Sequence[Sent]:
-        """The requests that changed something, of these resources (none: of all)."""
+        """Returns the requests that changed something, of these resources (none given: of all)."""
         return [sent for sent in self.written if not resources or sent.resource in resources]
 
     def snapshot(self, resource: Resource) -> dict[str, Plain]:
-        """Every object of a resource by key, without a request."""
+        """Returns every object of a resource by key, without counting as a request."""
         stored = self._objects.get(resource, {})
         return {f"{ns}/{name}" if ns else name: copy.deepcopy(obj) for (ns, name), obj in sorted(stored.items())}
 
@@ -246,7 +246,7 @@ class FakeCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change a part of an object; APPLY merges, and creates what is not there, without ownership of fields."""
+        """Changes a part of an object; APPLY merges, and creates what is missing, without field ownership."""
         if kind is PatchKind.APPLY and isinstance(patch, Mapping) and not self._exists(resource, namespace, name):
             metadata = {**patch.get("metadata", {}), "name": name}
             return await self.create(resource, {**patch, "metadata": metadata}, namespace, type=type)
@@ -295,7 +295,7 @@ class FakeCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follows changes until `end_watches`."""
+        """Yields changes until `end_watches`."""
         await self._begin("watch", resource, namespace, "")
         watcher = _Watcher(resource, _scoped(namespace, labels, fields))
         begins = self._first_objects(watcher, resource_version, initial_events)
@@ -324,7 +324,7 @@ class FakeCluster:
     # The store
 
     async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Fault | None:
-        """Notes the request, lets others run, and raises a fault that is due before it; one due after it is returned."""
+        """Notes the request, lets other tasks run, and raises a fault due before it; returns one due after it, None: there is none."""
         self.sent.append(Sent(verb, resource, namespace, name, subresource))
         await asyncio.sleep(0)
         for fault in self._faults:
@@ -336,7 +336,7 @@ class FakeCluster:
         return None
 
     def _first_objects(self, watcher: _Watcher, version: str, initial_events: bool) -> tuple[Plain, ...]:
-        """Returns the existing objects, where the request wants them; else queues the history since its version."""
+        """Returns the existing objects where the request wants them; else queues the history since its version, and returns none."""
         if initial_events and not self.serves_initial_events:
             raise Rejected("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", reason="Invalid")
         if initial_events or version in ("", "0"):
@@ -369,7 +369,7 @@ class FakeCluster:
             new.pop("status", None)
 
     def _change(self, resource: Resource, old: Plain, new: Plain, subresource: str, verb: str) -> Plain:
-        """Compares, split spec from status, count the generation, and store; an equal object is not written."""
+        """Checks the version, splits spec from status, counts the generation, and stores; an equal object is not written."""
         if (resource, subresource) == (CERTIFICATE_REQUESTS, "approval"):
             subresource = "status"  # of the status it takes the conditions alone
             new = {**new, "status": {**old.get("status", {}), "conditions": new.get("status", {}).get("conditions", [])}}
@@ -436,13 +436,13 @@ class FakeCluster:
 
 
 def _finish(fault: Fault | None) -> None:
-    """Raises what is due after the request was carried out."""
+    """Raises a fault that is due after the request was carried out."""
     if fault is not None:
         raise fault.error
 
 
 def _plain(obj: Mapping[str, Any]) -> Plain:
-    """A copy as the server would have it after JSON."""
+    """Returns a copy as the server would have it after JSON."""
     copied: Plain = msgspec.json.decode(msgspec.json.encode(obj))
     return copied
 
@@ -461,7 +461,7 @@ def _scoped(namespace: str, labels: str, fields: str) -> Callable[[Plain], bool]
 
 
 def _event(record: _Record, matches: Callable[[Plain], bool]) -> tuple[EventKind, Plain] | None:
-    """Returns the event of a watch with a selector: an object that leaves the selection is DELETED."""
+    """Returns the event for a watch with a selector: an object that no longer matches is DELETED. None: it concerns no match."""
     was = record.old is not None and matches(record.old)
     if record.new is not None and matches(record.new):
         return (EventKind.MODIFIED if was else EventKind.ADDED), record.new
@@ -492,7 +492,7 @@ def _desired(resource: Resource, obj: Plain) -> Plain:
 
 
 def _split(resource: Resource, old: Plain, new: Plain, subresource: str) -> Plain:
-    """`/status` takes only the status, anything else all but the status, of the new object."""
+    """Returns the object to store: for `/status` the old one with the new status, else the new one with the old status."""
     result = copy.deepcopy(new)
     if subresource == "status":
         result = copy.deepcopy(old)

@@ -1,9 +1,9 @@
-"""A cache of one kind that follows the server: everything first, then each change, and never a silent hole.
+"""A cache of one kind that follows the server: a complete list first, then each change, and no change missed silently.
 
-The objects come by a watch with initial events where that is served, else by one unpaged LIST. A watch that
-ends is resumed where it was, if it said anything; one that ended or idled without an event or a bookmark is
-followed by a consistent LIST, because a restored server answers a version of its future with silence. HTTP
-410 leads to a LIST too. After each LIST what is gone is told as a deletion.
+The objects come by a watch with initial events where the server serves that, else by one unpaged LIST. A watch that ends is resumed at its
+version, if it said anything; after one that ended or idled without an event or bookmark there is a consistent LIST, because a restored
+server answers a version of its future with silence. HTTP 410 leads to a LIST too. After each LIST, objects that are missing in it are
+reported as deleted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from lattice.kube.resources import Resource
 log = logging.getLogger(__name__)
 
 INACTIVITY_SECONDS = 100.0
-"""The server sends a bookmark about every minute: this long without anything means that the watch is dead."""
+"""Silence after which a watch counts as dead; the server sends a bookmark about every minute."""
 FIRST_BACK_OFF = 0.2
 LONGEST_BACK_OFF = 30.0
 STOOD_SECONDS = 5.0
-"""A watch that stood for so long after a complete list was no failure, though nothing happened there."""
+"""A watch that stood for this long after a complete list did not fail, even if nothing happened meanwhile."""
 REACH_SECONDS = 2.0
-"""How long a reader waits at most until the cache has come to the version that he has seen."""
+"""How long a reader waits at most until the cache has reached the version that he has seen."""
 _REACH_AGAIN_SECONDS = 0.005
 _TURNS, _ROUNDS = 3, 32
-"""Turns of the loop in which what a socket holds is read, decoded and applied; so often at most, which is more than a socket holds."""
+"""Turns of the loop in which data of a socket is read, decoded and applied; rounds of them at most, more than a socket holds."""
 _YIELD_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """One object that appeared (`old` None), changed, or went (`new` None)."""
+    """One object that appeared (`old` None), changed, or is gone (`new` None)."""
 
     key: str
     old: T | None
@@ -52,9 +52,8 @@ class Change(Generic[T]):
 class Informer(Generic[T]):
     """The objects of one resource, by key; `run` keeps them current until cancelled.
 
-    `on_change` is called for each change, in order, after `objects` shows it; it must be quick (enqueue a key).
-    `freeze` moves everything that exists after the first sync out of the garbage collector's sight. `jitter`
-    gives a number from 0 to 1.
+    `on_change` is called for each change, in order, after `objects` shows it; it must be quick (enqueue a key). `freeze` exempts everything
+    that exists after the first sync from garbage collection. `jitter` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Informer(Generic[T]):
         self.objects: dict[str, T] = {}
         self.synced = asyncio.Event()
         self.synced_version = ""
-        """Version of the newest complete list."""
+        """The version of the newest complete list."""
         self.version = ""
         """Version of the newest list, event or bookmark: where a watch is resumed."""
         self.list_begun = float("-inf")
@@ -106,11 +105,11 @@ class Informer(Generic[T]):
 
     @property
     def lost(self) -> bool:
-        """Tells whether the watch is lost now, or never was: changes may be late, and nothing follows from silence."""
+        """Tells whether there is no watch now: changes may come late, and nothing follows from silence."""
         return self._lost
 
     async def run(self) -> None:
-        """Follows until cancelled; ends only by Corrupt (an answer that does not decode) or Rejected (a wrong selector)."""
+        """Follows the server until cancelled; raises only Corrupt (an answer does not decode) or Rejected (a wrong selector)."""
         while True:
             error = await self._session()
             if isinstance(error, Corrupt | Rejected):
@@ -129,7 +128,7 @@ class Informer(Generic[T]):
                 await self._clock.sleep(seconds)
 
     async def relist(self) -> None:
-        """Returns when a consistent LIST that began after this call is in `objects`; `run` must be running."""
+        """Returns once `objects` shows a consistent LIST that began after this call; `run` must be running."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._must_list = True
@@ -138,9 +137,9 @@ class Informer(Generic[T]):
         await waiter
 
     async def reach(self, version: str = "") -> str:
-        """Returns the version that `objects` shows, once it is no older than this one and holds every change that has come to this machine.
+        """Returns the version of `objects` once it is at least `version`, and every change that reached this machine is in it.
 
-        Raises Retry where the watch is lost, as nothing tells then how old `objects` is; or where the version does not come.
+        Raises Retry where the watch is lost, so that the age of `objects` is unknown, or where the version does not come in 2 s.
         """
         wanted = int(version or 0)
         until = self._clock.monotonic() + REACH_SECONDS
@@ -161,7 +160,7 @@ class Informer(Generic[T]):
             await self._clock.sleep(_REACH_AGAIN_SECONDS)
 
     async def _session(self) -> LatticeError | None:
-        """One list or watch, under the watchdog; how it ended."""
+        """Runs one list or watch with its watchdog; returns the error that ended it, None: it ended cleanly."""
         self._heard, self._heard_at, self._listed_at = False, self._clock.monotonic(), float("inf")
         async with asyncio.TaskGroup() as group:
             reading = self._reading = group.create_task(self._read())
@@ -184,7 +183,7 @@ class Informer(Generic[T]):
         reading.cancel()
 
     async def _read(self) -> LatticeError | None:
-        """List if that is due, then watch to the end; an error is the result, so that the group goes on."""
+        """Lists if that is due, then watches to the end; returns an error instead of raising it, so that the task group goes on."""
         try:
             if self.version and not self._must_list:
                 await self._follow(self.version)
@@ -229,7 +228,7 @@ class Informer(Generic[T]):
                 waiter.set_result(None)
 
     async def _stream(self) -> None:
-        """A watch whose initial events are the list; it goes on as the watch."""
+        """Runs a watch whose initial events are the list, and which goes on as the watch."""
         begun = self._clock.monotonic()
         fresh: dict[str, T] | None = {}
         with collector_paused() as resume_collector:
@@ -263,7 +262,7 @@ class Informer(Generic[T]):
                 self._apply(event)
 
     async def _adopt(self, fresh: dict[str, T], version: str, begun: float) -> None:
-        """Makes `objects` what a complete list says, and tells every difference."""
+        """Makes `objects` equal to a complete list, and reports every difference."""
         former = dict(self.objects)
         self.objects.clear()
         self.objects.update(fresh)
@@ -279,7 +278,7 @@ class Informer(Generic[T]):
             self._lost = False
 
     async def _tell_all(self, changes: Iterator[Change[T]]) -> None:
-        """Tells every change, letting others run in between; whoever interrupts does not lose the rest."""
+        """Reports changes, letting other tasks run in between; even when cancelled, it reports all of them."""
         try:
             for count, change in enumerate(changes, start=1):
                 self._tell(change)
@@ -291,7 +290,7 @@ class Informer(Generic[T]):
             raise
 
     def _apply(self, event: WatchEvent[T]) -> None:
-        """One event of a live watch."""
+        """Applies one event of a live watch."""
         self._mark_live()
         if event.resource_version:
             self.version = event.resource_version
@@ -319,7 +318,7 @@ class Informer(Generic[T]):
             self._on_change(change)
 
     def _pause(self, error: LatticeError | None) -> float:
-        """Seconds before the next session: none after a watch that said something or stood, or when a LIST was asked for."""
+        """Returns the seconds until the next session: 0 after a watch that said something or stood, or when a LIST was asked for."""
         stood = self._clock.monotonic() - self._listed_at >= STOOD_SECONDS
         if self._heard or stood or self._waiters or isinstance(error, Expired):
             self._failures = 0
@@ -332,7 +331,7 @@ class Informer(Generic[T]):
 
 
 def _collect(fresh: dict[str, Any], event: WatchEvent[Any]) -> None:
-    """One of the initial events."""
+    """Adds one of the initial events to the fresh list."""
     if event.object is None:
         return
     if event.kind is EventKind.DELETED:
@@ -357,9 +356,9 @@ _paused = 0
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[Callable[[], None]]:
-    """Holds the garbage collector off while many objects are made; what is given resumes it early.
+    """Pauses the garbage collector while many objects are made; yields a function that resumes it early.
 
-    It counts, because several informers list at once, and leaves a collector alone that was off before.
+    Uses are counted, because several informers list at once; a collector that was off before stays off.
     """
     global _paused
     if _paused == 0 and not gc.isenabled():

@@ -52,18 +52,18 @@ class ClusterConfig:
     server_name: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     source: str = ""
-    """The file it was read from: when that changes, it is read again."""
+    """The file that it was read from; it is read again when that changes."""
     plugin: Callable[[], PluginCredentials] | None = None
-    """Runs an exec or auth-provider plugin."""
+    """Runs an exec or auth-provider plugin; None: there is none."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files whose change means new credentials."""
+        """Returns the files whose change means new credentials."""
         return tuple(path for path in (self.source, self.ca_file, self.cert_file, self.key_file, self.token_file) if path)
 
 
 def load(path: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None) -> ClusterConfig:
-    """The configuration of a file; "" is the pod's service account; None is what kubectl would take.
+    """Returns the configuration of a file; empty: the pod's service account; None: the one that kubectl would use.
 
     Raises NotFound when there is none, Rejected when a file is wrong.
     """
@@ -82,7 +82,7 @@ def load(path: str | None = None, context: str | None = None, *, environ: Mappin
 
 
 def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> ClusterConfig:
-    """The pod's service account; NotFound outside a pod."""
+    """Returns the configuration of the pod's service account; raises NotFound outside a pod."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = directory / "token"
     if not host or not token.exists():
@@ -135,7 +135,7 @@ def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
-    """Several files as one, as kubectl merges them: of the same name the first counts."""
+    """Merges several files as kubectl does: of equal names the first counts."""
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}, "current-context": ""}
     for file in files:
         document = _read(file)
@@ -195,7 +195,7 @@ def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
-    """Credentials through the official client, which runs the plugin and renews what it gives."""
+    """Returns a function that gets credentials through the official client, which runs the plugin and renews them."""
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_kube_config

@@ -1,4 +1,4 @@
-"""One object as it stood last: whoever deletes it changes nothing until it is made again."""
+"""Keeps the last version of one object: deleting the object changes nothing until it is made again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ log = logging.getLogger(__name__)
 
 
 class LastKnown(Generic[T]):
-    """The newest version of the object of this name that an informer has told; `heard` is called from its `on_change`."""
+    """The newest version of the object of this name that an informer has reported; the informer's `on_change` calls `heard`."""
 
     def __init__(self, name: str) -> None:
         self.object: T | None = None
-        """None: it has never been seen."""
+        """None: the object has never been seen."""
         self._name = name
         self._gone = False
 
     def heard(self, change: Change[T]) -> None:
-        """Notes that the object appeared, changed or went; other objects do not matter."""
+        """Notes a change, if it is of this object; a deletion is logged and keeps the last version."""
         if change.key != self._name:
             return
         if change.new is not None:

@@ -1,7 +1,7 @@
-"""Leadership by a Lease: one holder at a time as far as clocks allow; invariants need a fence of their own.
+"""Elects a leader by a Lease: one holder at a time as far as clocks allow; what must hold needs a fence of its own.
 
-Whether another holder lives is judged by this process's own monotonic clock since it last saw the Lease
-change; `renewTime` is written for people and never compared with a clock.
+Whether another holder lives is judged by this process's own monotonic clock since it last saw the Lease change; `renewTime` is written for
+people and never compared with a clock.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ RELEASE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write of ours: its stamp tells it from any other, `asked` is the monotonic time before it was sent."""
+    """A write of ours: `stamp` tells it from any other, `asked` is the monotonic time before it was sent."""
 
     stamp: str
     asked: float
 
 
 class Elector:
-    """Waits for a Lease, works while it holds it, and stops the work in time when it does not.
+    """Waits for a Lease, runs work while it holds it, and cancels the work in time when it loses it.
 
-    `identity` must differ between any two processes that ever live at the same time. A Lease is taken when it
-    is released, when it names this very process, or when it has not changed for its duration while this process looked on.
+    `identity` must differ between any two processes that ever live at the same time. A Lease is taken when it is released, when it names
+    this very process, or when it has not changed for its duration while this process watched.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, *, name: str, namespace: str, identity: str, lease_seconds: float = 15.0) -> None:
@@ -62,9 +62,9 @@ class Elector:
         self._unchanged: tuple[str, float] = ("", 0.0)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Waits for the Lease, run `work` while renewing, release when it ends.
+        """Waits for the Lease, runs `work` while renewing it, and releases it when the work ends.
 
-        Raises Stale when the Lease is lost or could not be renewed in time; the work has been cancelled then.
+        Raises Stale, the work being cancelled, when the Lease is lost or could not be renewed in time.
         """
         await self._acquire()
         self.leading = True
@@ -81,7 +81,7 @@ class Elector:
             raise Stale(text, reason="LeaseLost")
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Runs the work; whether the Lease was lost before it ended."""
+        """Runs the work; returns whether the Lease was lost before it ended."""
 
         async def working() -> None:
             await work()
@@ -136,7 +136,7 @@ class Elector:
         return lease
 
     def _is_answer(self, lease: Lease) -> bool:
-        """Tells whether the Lease shows the write of ours whose answer never came; then it is held since that was sent."""
+        """Tells whether the Lease shows our write whose answer never came; the Lease is then held since that was sent."""
         sent = self._unanswered
         if sent is None or self.holder != self.identity or lease.spec.renew_time != sent.stamp:
             return False
@@ -144,7 +144,7 @@ class Elector:
         return True
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Tells whether the Lease has stood unchanged for its duration while we looked on."""
+        """Tells whether the Lease has not changed for its duration while this process watched."""
         now = self._clock.monotonic()
         mark = f"{lease.metadata.uid} {lease.metadata.resource_version}"
         if self._unchanged[0] != mark:
@@ -161,7 +161,7 @@ class Elector:
         self._hold(lease, sent)
 
     async def _write(self, version: str, transitions: int | None = None) -> None:
-        """Compares and sets: takes the Lease (with `transitions`), or renews it."""
+        """Takes the Lease (`transitions` given) or renews it, at the version given; raises Stale when it has changed since."""
         sent = self._sending()
         spec = self._spec(sent.stamp)
         if transitions is not None:
@@ -190,7 +190,7 @@ class Elector:
     # Keeping
 
     async def _keep_renewing(self) -> None:
-        """Renews each third of the duration; returns when another holds the Lease, or it is gone."""
+        """Renews the Lease each third of its duration; returns when another holds it, or it is gone."""
         while True:
             late = self._clock.monotonic() - self._renewed
             await self._clock.sleep(max(self._lease_seconds * REPEAT_AFTER, self._lease_seconds * RENEW_AFTER - late))
@@ -203,7 +203,7 @@ class Elector:
                 log.warning("LeaseNotRenewed lease=%s/%s reason=%s message=%s", self.namespace, self.name, error.reason, error.message)
 
     async def _still_ours(self) -> bool:
-        """After a refused renewal: whether the Lease names us yet; then the next renewal starts from what stands there."""
+        """Tells, after a refused renewal, whether the Lease still names us; the next renewal then starts from its version."""
         try:
             lease = await self._read()
         except NotFound:
@@ -218,12 +218,12 @@ class Elector:
         return True
 
     async def _watch_deadline(self) -> None:
-        """Returns when the Lease has not been renewed for two thirds of its duration; also after a pause of the process."""
+        """Returns when the Lease was not renewed for two thirds of its duration, also after a pause of the process."""
         while (left := self._renewed + self._lease_seconds * GIVE_UP_AFTER - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
 
     async def _release(self) -> None:
-        """Lets the next one take the Lease at once; a release that does not go through costs only time."""
+        """Releases the Lease so that the next process takes it at once; a failure costs only time, and is logged."""
         change = {"metadata": {"resourceVersion": self._version}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
         try:
             async with asyncio.timeout(RELEASE_SECONDS):

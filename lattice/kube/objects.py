@@ -1,4 +1,4 @@
-"""The key and the version of any object, plain or a view."""
+"""Reads the key and the version of any object, plain or a view."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def key_of(obj: Any) -> str:
-    """`namespace/name`, or `name` for a cluster object."""
+    """Returns `namespace/name`, or `name` for a cluster object."""
     if isinstance(obj, dict):
         metadata = obj["metadata"]
         namespace = metadata.get("namespace", "")
@@ -16,7 +16,7 @@ def key_of(obj: Any) -> str:
 
 
 def version_of(obj: Any) -> str:
-    """`metadata.resourceVersion`, "" where there is none."""
+    """Returns `metadata.resourceVersion`; empty where there is none."""
     if isinstance(obj, dict):
         return str(obj["metadata"].get("resourceVersion", ""))
     version: str = obj.metadata.resource_version

@@ -1,4 +1,4 @@
-"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902) on plain objects."""
+"""Applies JSON merge patches (RFC 7386) and JSON patches (RFC 6902) to plain objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lattice.errors import Rejected
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """A new value: `patch` merged into `target`; None removes a key."""
+    """Returns a new value: `patch` merged into `target`; None removes a key."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, Mapping) else {}
@@ -23,7 +23,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def apply(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """A new value: the operations in order; Rejected when one does not fit, also a failed `test`."""
+    """Returns a new value after the operations in order; raises Rejected where one does not fit, also for a failed `test`."""
     document = copy.deepcopy(target)
     for position, operation in enumerate(operations):
         try:

@@ -1,4 +1,4 @@
-"""Each verb as an HTTP request: method, path, query, headers, body. Nothing is sent here."""
+"""Makes each verb an HTTP request: method, path, query, headers, body; it sends nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to send; `safe`: it changes nothing, so that repeating it is harmless; `what` is for messages."""
+    """One request to send; `safe`: it changes nothing, so that it may be repeated; `what` names it in messages."""
 
     method: str
     target: str
@@ -42,7 +42,7 @@ def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = 
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:
-    """Reads all objects, consistently: no resourceVersion, no pages."""
+    """Makes the request that reads all objects from etcd: no resourceVersion, no pages."""
     target = _path(resource, namespace) + _query(labelSelector=labels, fieldSelector=fields)
     return Request("GET", target, _what("list", resource, namespace), safe=True)
 
@@ -50,7 +50,7 @@ def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Re
 def watch(
     resource: Resource, namespace: str, *, resource_version: str, labels: str, fields: str, initial_events: bool, timeout_seconds: int
 ) -> Request:
-    """Follows changes, with bookmarks; with `initial_events` what exists comes first."""
+    """Makes the request that follows changes, with bookmarks; `initial_events`: the existing objects come first."""
     query = _query(
         watch="true",
         allowWatchBookmarks="true",
@@ -65,7 +65,7 @@ def watch(
 
 
 def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool) -> Request:
-    """Creates an object; apiVersion and kind are filled in."""
+    """Makes the request that creates an object; fills in apiVersion and kind."""
     target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "")
     metadata = obj.get("metadata") or {}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
@@ -75,7 +75,7 @@ def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: 
 def replace(
     resource: Resource, name: str, obj: Mapping[str, Any], namespace: str, subresource: str, *, metadata_only: bool = False
 ) -> Request:
-    """Replaces an object or its subresource; `metadata_only`: the answer is no more than the object's metadata."""
+    """Makes the request that replaces an object or its subresource; `metadata_only`: the answer is only the object's metadata."""
     what = _what("replace", resource, namespace, name, subresource)
     accept = METADATA_ONLY if metadata_only else JSON
     return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj), accept=accept)
@@ -92,7 +92,7 @@ def patch(
     manager: str,
     force: bool,
 ) -> Request:
-    """Change a part of an object."""
+    """Makes the request that changes a part of an object; raises Rejected for APPLY without a `manager`."""
     if kind is PatchKind.APPLY and not manager:
         raise Rejected("server-side apply needs the name of a field manager", reason="ManagerMissing")
     body = _body(resource, change) if kind is PatchKind.APPLY and isinstance(change, Mapping) else _encode(change)
@@ -101,7 +101,7 @@ def patch(
 
 
 def delete(resource: Resource, name: str, namespace: str, *, uid: str, resource_version: str, propagation: str) -> Request:
-    """Asks for the end of an object, with preconditions where they are given."""
+    """Makes the request that deletes an object, with preconditions where they are given."""
     options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
     if propagation:
         options["propagationPolicy"] = propagation
@@ -118,7 +118,7 @@ def _body(resource: Resource, obj: Mapping[str, Any]) -> bytes:
 
 
 def _path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
-    """The path; a name that would leave its place in it is refused before anything is sent."""
+    """Returns the path; raises Rejected for a name that would change its structure."""
     for part in (namespace, name):
         if "/" in part or "%" in part or part in (".", ".."):
             raise Rejected(f"{part!r} cannot be the name of an object", reason="NameWrong")

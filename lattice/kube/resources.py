@@ -1,4 +1,4 @@
-"""The place of each kind on the API server: group, version, plural, scope, and whether its status is apart."""
+"""The place of each kind on the API server: group, version, plural, scope, and whether its status is a subresource."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """`group/version`, or `version` in the core group."""
+        """Returns `group/version`, or `version` in the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def name(self) -> str:
-        """`plural.group`, as kubectl and CRDs name it."""
+        """Returns `plural.group`, as kubectl and CRDs name it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path; without a namespace a namespaced resource means all namespaces."""
+        """Returns the URL path; for a namespaced resource without a namespace, that of all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "") + (f"/{subresource}" if subresource else "")
@@ -54,7 +54,7 @@ KOORDINATOR_QUOTAS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquot
 KOORDINATOR_PROFILES = Resource("quota.koordinator.sh", "v1alpha1", "elasticquotaprofiles", "ElasticQuotaProfile", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 NODE_LEASE_NAMESPACE = "lattice-node-lease"
-"""Where the Leases of nodes are: heartbeats, with a report each."""
+"""The namespace of the nodes' Leases: heartbeats, each with a report."""
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, status=True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)

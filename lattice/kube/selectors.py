@@ -1,4 +1,4 @@
-"""Label and field selectors as the server reads them, for the fake: text in, a test of an object out."""
+"""Parses label and field selectors as the server does, for the fake: text in, a test of an object out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def parse(labels: str, fields: str) -> Test:
-    """The test of both selectors; Rejected when one of them does not parse."""
+    """Returns the test of both selectors; raises Rejected where one does not parse."""
     tests = [_label_test(part.strip()) for part in _COMMA.split(labels) if part.strip()]
     tests += [_field_test(part.strip()) for part in fields.split(",") if part.strip()]
     return lambda obj: all(test(obj) for test in tests)
