@@ -57,7 +57,7 @@ def _open_null(mode: str) -> TextIO:
 
 
 def _discard_output() -> None:
-    """Keeps the interpreter from writing, at its end, what no reader receives."""
+    """Redirects standard output to /dev/null, so that the interpreter does not fail at its end writing what no reader receives."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -141,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
-    """Splits the arguments into the flags, and the command after `--` (None without one)."""
+    """Splits the arguments into those before `--` and the command after it; None: there is no `--`."""
     if "--" not in rest:
         return rest, None
     at = rest.index("--")
@@ -161,7 +161,7 @@ def _without_verb(rest: list[str]) -> int:
 
 
 def _another_program(verb: str, arguments: list[str]) -> int:
-    """Runs `lattice-VERB` from PATH in place of this process; says an error when there is none."""
+    """Replaces this process by `lattice-VERB` from PATH; where there is none, prints an error with a suggestion and returns its code."""
     import difflib
     import shutil
 

@@ -1,4 +1,4 @@
-"""The verbs of an API server that the command line uses: those of `lattice.kube.blocking`, as a Protocol."""
+"""The verbs of an API server that the command line uses, as a Protocol; `lattice.kube.blocking` implements them."""
 
 # ruff: noqa: A002 - the verbs of lattice.kube name the wanted type `type`
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Blocking(Protocol):
-    """Answers one request at a time, as an API server does; errors are those of `lattice.errors`."""
+    """An API server that answers one request at a time; errors are those of `lattice.errors`."""
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:
         """Reads one object."""
@@ -26,7 +26,7 @@ class Blocking(Protocol):
         ...
 
     def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
-        """Sends the question of the next `list` ahead, so that the server works meanwhile."""
+        """Sends the request of the next `list` ahead, so that the server works on it meanwhile."""
         ...
 
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
@@ -50,7 +50,7 @@ class Blocking(Protocol):
         ...
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Asks for the end of an object."""
+        """Asks for the deletion of an object."""
         ...
 
     def watch(
@@ -64,9 +64,9 @@ class Blocking(Protocol):
         fields: str = "",
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Follows changes until the server ends the stream."""
+        """Yields changes until the server ends the stream."""
         ...
 
     def version(self) -> dict[str, str]:
-        """Returns the server's version as it says it."""
+        """Returns the server's own version document."""
         ...

@@ -1,4 +1,4 @@
-"""`~/.config/lattice/config.yaml`: the person's defaults (book, "CLI Design")."""
+"""Reads `~/.config/lattice/config.yaml`: the person's defaults (book, "CLI Design")."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Configuration:
     color: bool = True
     kubeconfig: str = ""
     gateway: str = ""
-    """URL of the gateway; default: what the cluster says."""
+    """URL of the gateway; empty: the one that the cluster publishes."""
 
 
 def read_configuration(given: str | None, home: str) -> Configuration:
-    """Reads the file that is named, which must exist, else the person's own, which need not."""
+    """Reads the file that `given` names, which must exist; None: the person's own file, which need not."""
     path = Path(given).expanduser() if given else Path(home) / ".config" / "lattice" / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def read_configuration(given: str | None, home: str) -> Configuration:
 
 
 def parse_configuration(text: str, path: str) -> Configuration:
-    """Returns the defaults that a file's text gives."""
+    """Returns the defaults in a file's text; raises Rejected for unknown keys and wrong types."""
     import yaml
 
     try:

@@ -1,4 +1,4 @@
-"""The surroundings of one run of `lattice`: its flags, its configuration, and a cluster once it is needed."""
+"""One run of `lattice`: its flags, configuration and output, and a connection to the cluster once it is needed."""
 
 from __future__ import annotations
 
@@ -32,51 +32,51 @@ class Outside:
     directory: str
     """The working directory."""
     columns: int
-    """Width of the terminal; 0 when standard output is none."""
+    """Width of the terminal; 0 when standard output is no terminal."""
     now: Callable[[], float]
     """Seconds since the epoch."""
     sleep: Callable[[float], None]
     configure: Callable[[str | None, str | None], ClusterConfig]
-    """Reads the kubeconfig of a path and a context."""
+    """Reads the kubeconfig of a path (None: as kubectl does) and a context (None: the current one)."""
     connect: Callable[[ClusterConfig, Callable[[str], None]], Blocking]
-    """Connects to a server, whose warnings go to the function."""
+    """Connects to an API server; the function receives the server's warnings."""
     stream: Callable[[ClusterConfig, str, str, str, bytes | None, float], GatewayStream]
-    """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, seconds of silence."""
+    """Opens a GET on the gateway, or a POST of a body: configuration, URL, CA certificate, path, body, longest silence in seconds."""
     random: Callable[[], str]
-    """Five random characters for the name of an object."""
+    """Returns five random characters for the name of an object."""
 
 
 class Console:
-    """Holds one run: `args` are the flags of its verb and the global ones."""
+    """One run of a verb: flags in `args`, output in the format asked for, the cluster when first used."""
 
     def __init__(self, args: argparse.Namespace, outside: Outside, configuration: Configuration) -> None:
         self.args = args
         self.outside = outside
         self.configuration = configuration
         self.server_warnings: list[str] = []
-        """What the server has warned of in this run, in order."""
+        """The server's warnings in this run, in order."""
         self._changed: dict[str, list[Mapping[str, Any]]] = {}
 
     # Output
 
     @property
     def format(self) -> str:
-        """Returns table, wide, json, yaml or name."""
+        """Returns the output format: table, wide, json, yaml or name."""
         return str(self.args.output or self.configuration.output_format or "table")
 
     @property
     def color(self) -> bool:
-        """Tells whether state words are coloured: on a terminal, unless told otherwise."""
+        """Tells whether state words are coloured: on a terminal, unless flag, NO_COLOR or configuration forbid it."""
         off = self.args.no_color or "NO_COLOR" in self.outside.environ or not self.configuration.color
         return self.outside.columns > 0 and not off
 
     def say(self, *lines: str) -> None:
-        """Writes the result to standard output; a terminal obeys nothing in it."""
+        """Writes lines of the result to standard output, with characters that a terminal would obey escaped."""
         if lines:
             self.raw("\n".join(map(printable, lines)) + "\n")  # one write: standard output may be unbuffered
 
     def raw(self, text: str) -> None:
-        """Writes a program's output byte for byte, or text that was made printable before."""
+        """Writes text to standard output as it is: the work's own output, or text that was made printable before."""
         self.outside.stdout.write(text)
 
     def note(self, *lines: str) -> None:
@@ -94,7 +94,7 @@ class Console:
             self.outside.stderr.write(printable(line) + "\n")
 
     def document(self, obj: Any) -> None:
-        """Writes an object as `-o json` or `-o yaml` asks."""
+        """Writes an object as JSON or YAML."""
         if self.format == "yaml":
             from lattice.cli.render.yaml_text import dump
 
@@ -105,11 +105,11 @@ class Console:
         self.say(json.dumps(obj, indent=2, ensure_ascii=False))
 
     def documents(self, kind: str, items: Sequence[Mapping[str, Any]]) -> None:
-        """Writes several objects as a list object."""
+        """Writes several objects as one List object."""
         self.document({"apiVersion": "lattice.dev/v1alpha1", "kind": f"{kind}List", "items": list(items)})
 
     def objects(self, kind: str, items: Sequence[Mapping[str, Any]], *, one: bool) -> None:
-        """Writes objects in one of the formats for programs: json, yaml, name."""
+        """Writes objects in a format for programs; `one`: a single object was asked for, and is written without a list."""
         if self.format == "name":
             self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
         elif one and len(items) == 1:
@@ -118,25 +118,30 @@ class Console:
             self.documents(kind, [_without_managed_fields(item) for item in items])
 
     def changed(self, kind: str, item: Mapping[str, Any], sentence: str) -> None:
-        """Reports an object that a verb has just changed: its sentence or its name now, its text with those of the others at the end."""
+        """Reports an object that a verb has just changed.
+
+        Its sentence or name is printed now; for json and yaml it is kept until `show_changed` prints all of them.
+        """
         if self.format in ("json", "yaml"):
             self._changed.setdefault(kind, []).append(item)
         else:
             self.say(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" if self.format == "name" else sentence)
 
     def show_changed(self, *, one: bool) -> None:
-        """Writes the texts of the objects given to `changed`, as one document; `one`: a single object was asked for."""
+        """Prints the objects kept by `changed` as one document; `one`: a single object was asked for."""
         for kind, items in self._changed.items():
             self.objects(kind, items, one=one)
         self._changed.clear()
 
     @property
     def is_document(self) -> bool:
-        """Tells whether the format is one for programs."""
+        """Tells whether the format is one for programs: json, yaml or name."""
         return self.format in ("json", "yaml", "name")
 
     def confirm(self, question: str) -> bool:
-        """Tells whether the person agrees; without a terminal, `--yes` is needed."""
+        """Asks the person on the terminal; returns whether he agrees, by `y` or by `--yes`. Raises
+        Rejected without terminal and `--yes`.
+        """
         if getattr(self.args, "yes", False):
             return True
         if not self.outside.columns:
@@ -149,12 +154,12 @@ class Console:
 
     @cached_property
     def cluster_config(self) -> ClusterConfig:
-        """Reads the server's address and the person's identity there."""
+        """Returns the server's address and the person's credentials, from the kubeconfig."""
         return self.outside.configure(self.args.kubeconfig or self.configuration.kubeconfig or None, self.args.context)
 
     @cached_property
     def cluster(self) -> Blocking:
-        """Connects to the API server."""
+        """Returns the connection to the API server, which notes the person's writes where files of his own can be kept."""
         cluster = self.outside.connect(self.cluster_config, self._pass_warning)
         if self.own_writes is None:
             return cluster
@@ -164,7 +169,7 @@ class Console:
 
     @cached_property
     def own_writes(self) -> OwnWrites | None:
-        """Returns the versions that this person has written last in this cluster; None where nothing can be kept about them."""
+        """Returns the versions of this person's last writes to the cluster; None where no file of his own can be kept."""
         from lattice.cli.own_files import state_folder
         from lattice.cli.own_writes import OwnWrites
 
@@ -172,13 +177,13 @@ class Console:
         return OwnWrites(folder / "writes", self.outside.now) if folder is not None else None
 
     def _pass_warning(self, sentence: str) -> None:
-        """Shows a warning of the server, and keeps it, so that nothing is warned of twice."""
+        """Prints a warning of the server and keeps it, so that no verb repeats it in its own words."""
         self.server_warnings.append(sentence)
         self.warn([sentence])
 
     @property
     def tenant(self) -> str:
-        """Returns the tenant that a flag, the environment or the configuration names; may be empty."""
+        """Returns the tenant of a flag, the environment or the configuration; empty: none names one."""
         return str(self.args.tenant or self.outside.environ.get("LATTICE_TENANT") or self.configuration.default_tenant)
 
     @cached_property
@@ -204,7 +209,7 @@ class Console:
 
     @cached_property
     def user(self) -> str:
-        """Asks the API server for the person's user name."""
+        """Returns the person's user name, as the API server knows it."""
         from lattice.kube.resources import SELF_SUBJECT_REVIEWS
 
         review = self.cluster.create(SELF_SUBJECT_REVIEWS, {}, type=dict[str, Any])

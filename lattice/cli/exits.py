@@ -70,7 +70,7 @@ BAD_INPUT: Final = frozenset(
         "ParameterInvalid",
     }
 )
-"""Reasons of refusals that this program gives itself, before anything is asked of a server, or the gateway of a flag's value."""
+"""Reasons of refusals of a flag's value, by this program before it asks a server, or by the gateway."""
 
 
 def of_error(error: LatticeError) -> int:

@@ -1,4 +1,4 @@
-"""An error as people read it: `Error:`, the numbers, and what to do next (book, "CLI Design")."""
+"""Makes the lines in which people read an error: `Error:`, the numbers, and what to do next (book, "CLI Design")."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from lattice.errors import Denied, LatticeError, NotFound, Retry, Stale, Unknown
 
 _WEBHOOK = re.compile(r"^.*?denied (?:the )?request: ", re.DOTALL)
 _NAMED = re.compile(r'^[A-Z][A-Za-z]+ "[^"]*": ')
-"""In front of what the webhook says: kind and name of the object, for those who apply many."""
+"""The prefix of the webhook's sentences with kind and name of the object, for people who apply many."""
 _VERB = re.compile(r"^(?:get|list|watch|create|replace|patch|delete) [a-z]+(?:\.[a-z0-9.]+)?(?:/[a-z]+)?(?: [^ :]+)?: ")
 _NUMBERS = re.compile(r" ?\((current: [^()]*)\)", re.IGNORECASE)
 _HINT = re.compile(r"[.;]? Hint: (.*)$", re.DOTALL)
 _INVALID = re.compile(r'^[A-Z][A-Za-z]*\.[a-z.]+ "[^"]*" is invalid: ')
 _UNCHECKED = re.compile(r"(?:, )?<nil>: Invalid value: null: some validation rules were not checked because [^,\]]*")
-"""What the schema adds where its rules were not asked, because a type or a length was wrong before."""
+"""Text that the schema adds where its rules were not run, because a type or a length was wrong before."""
 _SENTENCE = re.compile(
     r'(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?:"[^"]*": |[a-z0-9]+: )?(?=spec\.|of spec\.|give )(?!spec\S* in body )'
 )
-"""In front of our own sentences, which name their field and value themselves; the schema's own (`… in body …`) do not name the value."""
+"""The prefix of our own sentences, which name field and value themselves; the schema's own (`… in body …`) do not name the value."""
 _CONTROL = re.compile(r'Invalid value: ("(?:[^"\\]|\\.)*"): \S+ in body should match \'\^\[\^\\x00-[^\']*\'')
-"""The schema's refusal of control characters: its pattern helps nobody."""
+"""The schema's refusal of control characters, whose pattern helps nobody."""
 _OF_A_NAME = re.compile(
     r"metadata\.name: Invalid value: (\"[^\"]*\"): a lowercase RFC 1123 (?:subdomain|label) must.*? used for validation is '[^']*'\)"
 )
 _NOT_MINE = re.compile(r'cannot [a-z]+ resource "[a-z/]+" in API group "lattice\.dev" in the namespace "([^"]*)"')
 _TENANT = re.compile(r'tenant "([0-9][0-9:-]*)" not found')
 _SLIP = re.compile(r"([0-9][0-9:-]*)")
-"""A tenant or a namespace of this name is likelier a time or a number of tasks, given as to `sbatch`."""
+"""A tenant or namespace of such a name is likely a time or a number of tasks, passed as to `sbatch`."""
 _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
     (
         Retry,

@@ -1,4 +1,4 @@
-"""Files that people name: read with errors that say why not; written so that they appear whole or not at all."""
+"""Reads files that people name, with errors that say why not, and writes files so that they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lattice.errors import Rejected
 
 
 def read_file(path: str, most: int) -> bytes:
-    """Reads a file that a person named, at most so many bytes; Rejected says why it cannot be read."""
+    """Returns the contents of a file that a person named; raises Rejected where it cannot be read or has more than `most` bytes."""
     if not path:
         raise Rejected("the name of the file is empty", reason="BadInput")
     try:
@@ -27,7 +27,7 @@ def read_file(path: str, most: int) -> bytes:
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
-    """Writes a file that takes its place when all of it is there; a device or pipe is written to. Refusals name the flag."""
+    """Writes a file beside its path and renames it when complete; writes straight to a device or pipe. Refusals name `flag`."""
     path = path.resolve()
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -42,7 +42,7 @@ def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file beside `path` that takes its place when everything is written, and vanishes otherwise."""
+    """Yields a file beside `path` that is renamed to it at the end of the block, or deleted on an error."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("xb") as file:

@@ -20,14 +20,18 @@ MIN_UID_PREFIX = 4
 
 
 class Finder:
-    """Finds allocations of one namespace; lists them at most once, and only when a name alone does not tell."""
+    """Finds the allocations that a person's references name; lists a namespace at most once, and
+    only when a name alone does not suffice.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._listed: dict[str, list[Allocation]] = {}
 
     def find(self, reference: str) -> Allocation:
-        """Returns the allocation that is meant; NotFound when there is none, Rejected with the candidates when there are several."""
+        """Returns the allocation that a reference names; raises NotFound when there is none, Rejected naming the candidates when several
+        match.
+        """
         namespace, slash, name = reference.partition("/")
         if not slash:
             namespace, name = self._console.namespace, reference
@@ -53,7 +57,7 @@ class Finder:
         return list(found.values()), errors
 
     def _find_range(self, reference: str) -> list[Allocation]:
-        """Returns the allocations of a range of numbers that no object has as its name, else the one that is meant."""
+        """Returns the allocations of a range of numbers; where the text is no range, or the name of an object, the one that it names."""
         namespace, slash, rest = reference.partition("/")
         namespace, name = (namespace, rest) if slash else (self._console.namespace, reference)
         numbers = range_of(name)
@@ -77,7 +81,7 @@ def could_be_uid(text: str) -> bool:
 
 
 def choose(reference: str, name: str, allocations: Sequence[Allocation], namespace: str) -> Allocation:
-    """Returns the allocation that the name, number or uid prefix means; an exact name comes before a uid prefix."""
+    """Returns the allocation that a name, number or uid prefix matches; an exact name or number wins. Raises as `Finder.find` does."""
     exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
     found = found or _find_by_job(name, allocations)
@@ -91,14 +95,14 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
 
 
 def _find_by_job(name: str, allocations: Sequence[Allocation]) -> list[Allocation]:
-    """Returns the one allocation of this job name, else the one of them that has not ended; none where several are meant."""
+    """Returns the only allocation with this job name, else the only one that has not ended; empty where several match."""
     jobs = [one for one in allocations if one.spec.tags.get("name") == name]
     going = [one for one in jobs if not is_final(one)]
     return jobs if len(jobs) == 1 else going if len(going) == 1 else []
 
 
 def _suggest(name: str, allocations: Sequence[Allocation]) -> str:
-    """Suggests another reference: the allocations of that job name, the newest first, else a name that is near."""
+    """Returns a suggestion for a reference without a match: allocations of that job name, newest first, else a similar name; or nothing."""
     jobs = [one for one in allocations if one.spec.tags.get("name") == name]
     if jobs:
         newest = sorted(jobs, key=lambda one: -(one.status.number or 0))

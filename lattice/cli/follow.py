@@ -1,4 +1,4 @@
-"""Following allocations until they have ended, or until something else is true of them."""
+"""Follows allocations until they have ended, or until some other condition is true of them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 PAUSE = 1.0
 BETWEEN_WATCHES = 0.1
 PATIENCE = 120.0
-"""How long an API server may be away before following gives up."""
+"""Seconds that an API server may be away before following gives up."""
 NOTE_AFTER = 5.0
-"""When the person is told that it is away."""
+"""Seconds after which the person is told that the API server is away."""
 LOOK_AGAIN_SECONDS = 60
-"""A watch that tells nothing is not believed for ever: after a restore of etcd it stays silent."""
+"""Time after which a silent watch is replaced by a new read: after a restore of etcd it would stay silent for ever."""
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
-    """Yields the allocation now and after each change, until the deadline; NotFound when it is deleted, or another one has its name."""
+    """Yields the allocation now and after each change, until the deadline (None: for ever).
+
+    Raises NotFound when it is deleted, or another object has its name.
+    """
     outside, last, away_since, noted = console.outside, "", 0.0, False
     while True:
         try:
@@ -56,7 +59,7 @@ def changes(console: Console, one: Allocation, *, deadline: float | None = None)
 
 
 def _read_and_watch(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:
-    """Yields the allocation as a consistent read has it, then as one watch reports it."""
+    """Yields the allocation from a read of etcd, then from one watch."""
     name, namespace = one.metadata.name, one.metadata.namespace
     now = console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
     yield now
@@ -82,7 +85,7 @@ def _read_and_watch(console: Console, one: Allocation, deadline: float | None) -
 def until(
     console: Console, one: Allocation, done: Callable[[Allocation], bool], *, deadline: float | None = None, notes_changes: bool = False
 ) -> Allocation | None:
-    """Returns the allocation once `done` is true of it; None when the deadline came first. `notes_changes` notes each change of state."""
+    """Returns the allocation once `done` is true of it; None: the deadline came first. `notes_changes` prints each change of state."""
     said = ""
     for now in changes(console, one, deadline=deadline):
         line = f"{label(now)} {state_line(now)}"
@@ -95,5 +98,5 @@ def until(
 
 
 def until_final(console: Console, one: Allocation, *, deadline: float | None = None, notes_changes: bool = False) -> Allocation | None:
-    """Returns the allocation once it has ended for good; None when the deadline came first."""
+    """Returns the allocation once it has ended for good; None: the deadline came first. `notes_changes` prints each change of state."""
     return until(console, one, is_final, deadline=deadline, notes_changes=notes_changes)

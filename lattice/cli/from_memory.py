@@ -1,7 +1,7 @@
-"""Answers that the gateway gives from caches, in place of the API server: quick, and no older than the person's own last write.
+"""Asks the gateway for answers from caches instead of the API server: quick, and no older than the person's own last write.
 
-Nothing depends on them: where no gateway answers in time, where it denies, knows no such question or cannot tell how old its cache
-is, the caller reads the API server, which decides what the person may read.
+Nothing depends on them: where no gateway answers in time, denies, does not know the question, or cannot tell how old its cache is, the
+caller reads the API server, which also decides what the person may read.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 ANSWER_SECONDS: Final = 4.0
-"""How long the gateway may be silent; a fourth of it for the connection."""
+"""How long the gateway may be silent; the connection must be made within a fourth of that."""
 KNOWN_SECONDS: Final = 3600.0
-"""How long it is remembered where the gateway of a cluster is."""
+"""How long the address of a cluster's gateway is remembered."""
 AWAY_SECONDS: Final = 30.0
-"""How long a gateway that kept somebody waiting in vain is not asked."""
+"""How long a gateway that did not answer in time is not asked again."""
 _WAITED_SECONDS: Final = 0.5
 
 
 def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: Mapping[str, str]) -> bytes | None:
-    """Returns the gateway's answer, or None where the API server is to be asked.
+    """Returns the gateway's answer; None: the API server must be asked instead.
 
-    `versions`: by parameter the kind of whose writes the answer must hold the person's last one.
+    `versions` maps a parameter to the kind whose last write by this person the answer must contain.
     """
     config, writes = console.cluster_config, console.own_writes
     if writes is None or config.headers or config.username:
@@ -56,7 +56,7 @@ def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: 
 
 
 class _KnownGateway:
-    """The gateway's address, as a file of the person's own remembers it."""
+    """The address of a cluster's gateway, remembered in a cache file of the person's own."""
 
     def __init__(self, file: Path, data: Mapping[str, Any], url: str) -> None:
         self._file = file
@@ -66,7 +66,7 @@ class _KnownGateway:
 
     @classmethod
     def recall(cls, console: Console) -> _KnownGateway | None:
-        """Returns the place that is remembered, or that the cluster tells; None where there is none, or it was away just now."""
+        """Returns the remembered address, or asks the cluster for it; None: there is none, or it did not answer a moment ago."""
         folder, now = cache_folder(console.outside.environ, console.cluster_config), console.outside.now()
         if folder is None:
             return None
@@ -86,7 +86,9 @@ class _KnownGateway:
             return None
 
     def failed(self, error: LatticeError, now: float, *, waited: bool) -> None:
-        """Forgets a gateway that is not there, and leaves one alone for a while that kept the person waiting."""
+        """Notes that the gateway failed: forgets an unreachable address, and skips for a while one
+        that kept the person waiting (`waited`).
+        """
         if waited:
             _write(self._file, {**self._data, "awayUntil": now + AWAY_SECONDS})
         elif error.reason == "GatewayUnreachable":
@@ -103,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, data: Mapping[str, Any]) -> None:
-    """Writes the file in one step; a person without room keeps nothing."""
+    """Writes the file in one step; where that fails, nothing is remembered."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

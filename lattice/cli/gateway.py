@@ -1,4 +1,4 @@
-"""The gateway, which alone talks to agents and scheduler: where it is, and the questions that verbs ask it."""
+"""Finds the gateway, which alone talks to agents and scheduler, and asks it the questions of verbs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST_PAUSE = 8.0
-"""Between two questions of one who asked too many at a time."""
+"""Longest pause between two tries of a question that the gateway refused because too many are under way."""
 ANSWER_SECONDS = 40.0
-"""How long an answer may take: the gateway gives the scheduler 30 s."""
+"""How long an answer may take; the gateway allows the scheduler 30 s."""
 
 
 def find_gateway(console: Console) -> tuple[str, str]:
-    """Returns URL and CA certificate: of `LATTICE_GATEWAY`, the configuration, else as the cluster says."""
+    """Returns URL and CA certificate of the gateway (empty: the system's CAs): of LATTICE_GATEWAY,
+    the configuration, else the cluster's.
+    """
     data = read_public(console)
     return gateway_at(console, data), str(data.get("ca") or "")
 
 
 def read_public(console: Console) -> dict[str, Any]:
-    """Returns what the cluster tells everybody, such as `gateway` and its `ca`; nothing where it tells nothing, but a gateway is named."""
+    """Returns what the cluster publishes to everybody, such as `gateway` and its `ca`; empty where it publishes nothing, but a gateway is
+    named.
+    """
     from lattice.kube.resources import CONFIG_MAPS
 
     try:
@@ -47,7 +51,9 @@ def _named(console: Console) -> str:
 
 
 def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
-    """Returns the URL of `LATTICE_GATEWAY`, the configuration, else as the cluster says; Rejected where that is no safe address."""
+    """Returns the gateway's URL: of LATTICE_GATEWAY, the configuration, else of the published
+    `data`; raises Rejected where it is not safe.
+    """
     url = _named(console) or str(data.get("gateway") or "")
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
         raise Rejected(f"the gateway {url!r} is no https:// address", reason="BadInput")
@@ -63,7 +69,7 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Gate
 
 
 def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
-    """Asks how Allocations as a server dry run gave them would be planned, in this order."""
+    """Asks how these Allocations, as a server-side dry run returned them, would be planned in this order."""
     import msgspec
 
     from lattice.scheduling.queries.answers import Plan
@@ -76,7 +82,7 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
 
 
 def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
-    """Asks what the scheduler answers through the gateway; an answer of another form `what` names, such as "is no queue"."""
+    """Asks the scheduler through the gateway, and decodes the answer; `what` names a wrong answer in the error, such as "is no queue"."""
     import msgspec
 
     from lattice.cli.leadership import with_silence
@@ -106,9 +112,9 @@ def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, 
 
 
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
-    """Returns the gateway's answer to a GET, or to a POST of `body` as JSON, which may take so many seconds.
+    """Returns the gateway's answer to a GET, or to a POST of `body` as JSON.
 
-    Who has too many questions under way waits as long as the gateway says, each time longer, for as many seconds at most.
+    A person with too many questions under way waits as long as the gateway says, each time longer, for `seconds` at most.
     """
     url, ca = find_gateway(console)
     given = json.dumps(body).encode() if body is not None else None

@@ -1,4 +1,4 @@
-"""Hints for words that Lattice does not know: programs and options of Slurm, verbs of the book, flags spelt nearly right."""
+"""Gives hints for words that Lattice does not know: programs and options of Slurm, verbs of the book, misspelt flags."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS: Final = {
     "sdiag": "`lattice admin status`",
     "sstat": f"metrics of running work are {_LATER}",
 }
-"""Slurm's programs, and what does the like here."""
+"""Slurm's programs, each with the verb that does the like."""
 BOOK: Final = {
     "session": f"sessions are {_LATER}",
     "attach": f"terminals in running work are {_LATER}; `lattice logs -f ALLOCATION` follows what it prints",
@@ -43,7 +43,7 @@ BOOK: Final = {
     "login": "there is nothing to log in to: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
     "logout": "there is nothing to log out of: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
 }
-"""Verbs of the book that are not there, and why (book, "CLI Design")."""
+"""Verbs of the book that this release lacks, each with the reason (book, "CLI Design")."""
 _SHORT: Final = re.compile(r"(?:^|\s)-([A-Za-z])")
 _EXTRA: Final = re.compile(r"unrecognized arguments: ((?:[^-\s]\S*\s?)+)")
 _OUTPUT: Final = re.compile(r"argument -o/--output: invalid choice: '([^']*)'")
@@ -57,9 +57,9 @@ FLAGS: Final = {
     **dict.fromkeys(("-j", "--job", "--jobs", "--jobid"), _NAMED),
     "-p": "write --vcluster, or the partition as `submit --partition` takes it",
 }
-"""Flags of squeue, scancel and sacct, and what does the like here."""
+"""Flags of squeue, scancel and sacct, each with what does the like here."""
 FIXED: Final = frozenset({"--nodes", "--vcluster", "--partition", "--nodelist", "--constraint", "--gres", "--gpus", "--account"})
-"""What `scontrol update` may change and `lattice update` may not."""
+"""Flags of `scontrol update` that `lattice update` does not offer, since these parts of an allocation never change."""
 ACTIONS: Final = {
     "lattice admin tenant": {"delete": "kubectl delete tenant NAME", "remove": "kubectl delete tenant NAME"},
     "lattice admin vcluster": {"delete": "kubectl delete vcluster NAME", "remove": "kubectl delete vcluster NAME"},
@@ -71,11 +71,11 @@ ACTIONS: Final = {
     },
     "lattice admin ledger": {"status": "lattice admin status, or lattice admin ledger show"},
 }
-"""Actions that are spelled otherwise, or done by kubectl."""
+"""By verb, actions that have another name here, or are done by kubectl."""
 
 
 def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
-    """Returns what an unknown flag is likely to mean for the parser of this name, which knows these flags; empty where nothing is near."""
+    """Returns what an unknown flag in the parser's message likely means; empty where nothing is near. `known` are the parser's flags."""
     if not message.startswith("unrecognized arguments: "):
         return ""
     for flag in _FLAG.findall(message):
@@ -91,13 +91,13 @@ def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
 
 
 def meant_by_action(prog: str, message: str) -> str:
-    """Returns the name here of an action that the verb of this name lacks; empty for others."""
+    """Returns the name here of an action that the verb does not have; empty where it is no known one."""
     wrong = _ACTION.search(message)
     return ACTIONS.get(prog, {}).get(wrong[1], "") if wrong is not None else ""
 
 
 def meant_by(verb: str) -> tuple[str, str]:
-    """Returns what a word is that is no verb here, and the verb that does the like; two empty texts where nobody would expect it."""
+    """Returns a sentence on a word that is no verb here, and the verb that does the like; two empty texts for unknown words."""
     if verb in PROGRAMS:
         return f"{verb!r} is a program of Slurm's, not a verb of lattice", PROGRAMS[verb]
     if verb in BOOK:
@@ -106,7 +106,7 @@ def meant_by(verb: str) -> tuple[str, str]:
 
 
 def meant_by_option(message: str) -> str:
-    """Returns the name here of an option of `sbatch`, for the message of a parser that does not know it; empty for others."""
+    """Returns the name here of an option of `sbatch` that the parser's message calls unknown; empty for others."""
     from lattice.scripts.options import SLURM_SHORT
 
     wrong = _OUTPUT.search(message)

@@ -1,4 +1,4 @@
-"""Tells whether the scheduler is alive: by its Lease, and since when it is silent."""
+"""Tells whether scheduler or operator are alive, and if not, since when they are silent, by their Leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ DEFAULT_SECONDS = 15
 
 @dataclass(frozen=True)
 class Leadership:
-    """Names the leader, and has the sentence about its silence: empty when it is alive, or when nobody may look."""
+    """The state of a daemon's Lease: its holder, since when it is silent, and a sentence on that.
+
+    `sentence` is empty when the daemon is alive, or when the person may not read the Lease.
+    """
 
     holder: str
     silent_since: str
@@ -27,7 +30,7 @@ class Leadership:
 
 
 def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """Judges a Lease at this time; None is a Lease that does not exist."""
+    """Judges a daemon's Lease at this time; None: there is no Lease. `meanwhile` says what does not happen without the daemon."""
     if lease is None:
         return Leadership("", "", f"the {who} has never run on this cluster: there is no Lease lattice-{who}")
     spec = lease.spec
@@ -41,7 +44,7 @@ def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhi
 
 
 def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """Judges a daemon's Lease now; a person who may not read it gets no sentence."""
+    """Reads and judges a daemon's Lease; a person who may not read it gets an empty sentence."""
     try:
         lease: Lease | None = console.cluster.get(LEASES, f"lattice-{who}", SYSTEM_NAMESPACE, type=Lease)
     except NotFound:
@@ -52,6 +55,6 @@ def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothi
 
 
 def with_silence(console: Console, error: Retry) -> Retry:
-    """Returns the error of an unanswered question, and since when the scheduler is silent, where that is why."""
+    """Returns the error of an unanswered question, completed by since when the scheduler is silent, if it is."""
     sentence = leadership(console).sentence
     return Retry(f"{error.message}: {sentence}", reason=error.reason) if sentence else error

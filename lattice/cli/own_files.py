@@ -1,4 +1,4 @@
-"""The places of a person's own files of this program: lasting ones, and ones that may go; a folder for each cluster."""
+"""The folders of a person's own files of this program, one of each kind for every cluster: lasting ones, and ones that may be deleted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def state_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
-    """Returns the folder of what must be remembered about a cluster, below XDG_STATE_HOME or ~/.local/state; None without a home."""
+    """Returns the folder of files that must last, below XDG_STATE_HOME or ~/.local/state; None without a home directory."""
     return _folder(environ, "XDG_STATE_HOME", ".local/state", config)
 
 
 def cache_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
-    """Returns the folder of what may be forgotten about a cluster, below XDG_CACHE_HOME or ~/.cache; None without a home."""
+    """Returns the folder of files that may be deleted, below XDG_CACHE_HOME or ~/.cache; None without a home directory."""
     return _folder(environ, "XDG_CACHE_HOME", ".cache", config)
 
 
@@ -28,7 +28,7 @@ def _folder(environ: Mapping[str, str], variable: str, below_home: str, config: 
 
 
 def _key(config: ClusterConfig) -> str:
-    """Returns the same name for the same server of the same authority: another cluster may come to stand at an address."""
+    """Returns a name for the cluster, from server and authority: another cluster may later have the same address."""
     from binascii import crc32  # of names that nobody forges against himself; a real digest takes longer to load than to ask
 
     authority = config.ca_data

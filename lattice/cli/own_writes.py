@@ -1,7 +1,7 @@
-"""Remembers the last writes of this person's runs of `lattice`, so that no answer from memory is older: one empty file a kind.
+"""Remembers the versions of this person's last writes, so that no answer from a cache is older: one empty file a write.
 
-A file's name holds the resourceVersion and the time; a newer one takes the place of all before it, so that runs side by side never
-lose the newest, and nothing needs a lock. Where no file can be kept, answers come from the API server.
+A file's name holds kind, resourceVersion and time. The newest counts, so that runs side by side never lose it, and no lock is needed. Where
+no file can be kept, answers come from the API server.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Versions = list[str]
-"""The version of a write, once it is known."""
+"""Receives the resourceVersion of a write, once it is known; empty until then."""
 KEPT_SECONDS: Final = 600.0
-"""After so long every cache whose watch lives has a write; one of a cluster that was restored since would be waited for in vain."""
+"""Time after which every live cache has a write, so that its file no longer counts.
+
+A longer wait would be in vain for a cluster that was restored since.
+"""
 NOTED: Final = frozenset({"allocations", "latticenodes", "vclusters"})
-"""The kinds whose lists are answered from memory."""
+"""The kinds whose lists are answered from caches."""
 _UNDER_WAY: Final = "x"
-"""In the place of the version of a write that is under way, or whose answer was lost, with the process behind it."""
+"""Replaces the version in the name of a write that is under way or whose answer was lost; the process id follows."""
 
 
 class OwnWrites:
-    """The versions of one person's last writes to one cluster, by kind; a directory that does not exist is made."""
+    """The versions of one person's last writes to one cluster, by kind, in files of `directory`, which is made when needed."""
 
     def __init__(self, directory: Path, now: Callable[[], float]) -> None:
         self._directory = directory
@@ -40,9 +43,10 @@ class OwnWrites:
 
     @contextmanager
     def noting(self, kind: str) -> Generator[Versions, None, None]:
-        """Has a write noted before it is sent, and its version, which is put into the list, in the place of that; never fails itself.
+        """Notes a write of a kind before it is sent; the block puts its version into the yielded list, which then replaces the note.
 
-        A write that was refused is forgotten. One whose answer was lost, or whose process has ended, stays as one that may have happened.
+        A refused write is dropped. One whose answer was lost, or whose process has ended, stays as a write that may have happened. Never
+        fails.
         """
         under_way = f"{kind}.{_UNDER_WAY}{os.getpid()}.{int(self._now())}"
         self._keep(under_way)
@@ -58,7 +62,10 @@ class OwnWrites:
             self._drop_superseded(kind)
 
     def newest(self, kind: str) -> str | None:
-        """Returns the version that an answer must not be older than, empty without one; None: only the API server is sure to have all."""
+        """Returns the resourceVersion that an answer for this kind must not be older than (empty: none).
+
+        None: some write's version is unknown, so that only the API server is sure to show it.
+        """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(self._directory, os.W_OK | os.X_OK):
@@ -71,7 +78,7 @@ class OwnWrites:
         return str(max(int(version) for version, _ in kept)) if kept else ""
 
     def _keep(self, name: str) -> bool:
-        """Makes a file; tells whether it is there."""
+        """Makes a file; returns whether it could."""
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -83,7 +90,7 @@ class OwnWrites:
             (self._directory / name).unlink()
 
     def _kept(self, kind: str) -> list[tuple[str, str]]:
-        """Returns version and file of what counts still."""
+        """Returns version and file name of each write of this kind that still counts."""
         found = []
         for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
             parts = name.split(".")
@@ -92,7 +99,7 @@ class OwnWrites:
         return found
 
     def _drop_superseded(self, kind: str) -> None:
-        """Removes what a newer version stands for, and what counts no more."""
+        """Deletes the files of writes that are older than the newest of this kind, or no longer count."""
         with suppress(OSError):
             kept = self._kept(kind)
             newest = max((int(version) for version, _ in kept if version.isdigit()), default=0)
@@ -103,7 +110,10 @@ class OwnWrites:
 
 
 class NotingCluster:
-    """A connection to the API server that notes the version of whatever is written over it."""
+    """A connection to the API server that notes in `OwnWrites` the version of each object of `NOTED` kinds that is written over it.
+
+    `Console.cluster` wraps every connection in it, so that the gateway can be asked for answers no older than that.
+    """
 
     def __init__(self, cluster: Blocking, writes: OwnWrites) -> None:
         self._cluster = cluster
@@ -126,7 +136,7 @@ class NotingCluster:
     def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False  # noqa: A002
     ) -> T:  # fmt: skip
-        """Creates an object, and notes it."""
+        """Creates an object, and notes its version."""
         with self._noting(resource, dry_run=dry_run) as versions:
             made = self._cluster.create(resource, obj, namespace, type=type, dry_run=dry_run)
             versions.append(version_of(made) if resource.plural in NOTED else "")
@@ -136,14 +146,14 @@ class NotingCluster:
         self, resource: Resource, name: str, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], namespace: str = "", *,
         type: type[T], **options: Any,  # noqa: A002
     ) -> T:  # fmt: skip
-        """Changes a part of an object, and notes it."""
+        """Changes a part of an object, and notes its version."""
         with self._noting(resource) as versions:
             made = self._cluster.patch(resource, name, patch, namespace, type=type, **options)
             versions.append(version_of(made) if resource.plural in NOTED else "")
         return made
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Asks for the end of an object, and notes that, whose version no answer says."""
+        """Asks for the deletion of an object, and notes a write of unknown version."""
         with self._noting(resource):
             self._cluster.delete(resource, name, namespace, uid=uid)
 
@@ -152,7 +162,7 @@ class NotingCluster:
         return self._cluster.watch(resource, namespace, type=type, **options)
 
     def version(self) -> dict[str, str]:
-        """Returns the server's version as it says it."""
+        """Returns the server's own version document."""
         return self._cluster.version()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""One exchange of HTTP/1.1 over an open socket, all that an answer of the gateway needs.
+"""Exchanges one HTTP/1.1 request over an open socket, as far as an answer of the gateway needs.
 
 Python's own client loads the parsers of e-mail, which takes longer than the answer.
 """
@@ -31,7 +31,7 @@ class PlainAnswer:
 
 
 def exchange(connection: socket, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None) -> PlainAnswer:
-    """Sends a request and reads the head of the answer; OSError where the connection fails or the answer is none."""
+    """Sends a request and reads the head of the answer; raises OSError where the connection fails or the answer is no HTTP."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Accept-Encoding: identity", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None:
@@ -81,7 +81,7 @@ def _read_line(stream: BinaryIO) -> str:
 
 
 class _AnswerBody(io.RawIOBase):
-    """The body of an answer; ends with it, and fails where the connection ends before."""
+    """The body of an answer, as a stream; raises where the connection ends before it does."""
 
     def __init__(self, stream: BinaryIO, *, chunked: bool, left: int | None) -> None:
         self._stream = stream
@@ -90,11 +90,11 @@ class _AnswerBody(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Says that it can be read."""
+        """Returns True, as a stream that is read must."""
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Reads what has come, waiting for the first byte of it; 0 at the end."""
+        """Reads the bytes that have arrived, waiting for the first of them; returns 0 at the end."""
         if self._chunked and not self._left and not self._ended:
             self._begin_chunk()
         if self._ended or self._left == 0:
@@ -110,7 +110,7 @@ class _AnswerBody(io.RawIOBase):
         return int(count)
 
     def close(self) -> None:
-        """Lets the socket go."""
+        """Closes the socket."""
         self._stream.close()
         super().close()
 

@@ -1,4 +1,4 @@
-"""Lists the objects of a kind that ordinary users may read by name, by the rights that the server reports."""
+"""Lists objects of a kind for people who may read only some of them by name, as the server's rules review says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def list_readable(console: Console, resource: Resource, namespace: str = "default", *, type: type[T]) -> list[T]:  # noqa: A002 - as in lattice.kube
-    """Lists every object of a kind; for a person who may not list them, those that rules of the namespace let them read by name."""
+    """Returns all objects of a kind; for a person who may not list them, those that rules let him read by name."""
     try:
         return console.cluster.list(resource, type=type).items
     except Denied:
@@ -28,7 +28,7 @@ def list_readable(console: Console, resource: Resource, namespace: str = "defaul
 
 
 def _names_readable(console: Console, plural: str, namespace: str) -> list[str]:
-    """Returns the names that rules on this resource give, in order."""
+    """Returns the object names that the person's rules name for this resource, sorted."""
     review = console.cluster.create(SELF_SUBJECT_RULES_REVIEWS, {"spec": {"namespace": namespace}}, type=dict[str, Any])
     rules = (review.get("status") or {}).get("resourceRules") or []
     return sorted({name for rule in rules if plural in rule.get("resources", ()) for name in rule.get("resourceNames", ())})

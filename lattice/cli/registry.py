@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """Names a verb's module, and says in one line what it does."""
+    """The module of a verb, its summary of one line, and the group under which `--help` lists it."""
 
     module: str
     summary: str
@@ -43,7 +43,7 @@ VERBS: Final[dict[str, Verb]] = {
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),
 }
 ALIASES: Final = {"completions": "completion", "reservations": "reservation"}
-"""Spellings that the book also has, and plurals."""
+"""Other spellings of verbs: the book's, and plurals."""
 GLOBAL_WITH_VALUE: Final = frozenset(
     {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}
 )
@@ -59,10 +59,10 @@ FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 
 
 class VerbModule(Protocol):
-    """States what each verb's module offers."""
+    """The interface of a verb's module."""
 
     INTERMIXED: bool
-    """Whether flags may stand between its arguments (not possible with subcommands)."""
+    """True where flags may stand between the verb's arguments, which is not possible with subcommands."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds the verb's own flags."""
@@ -79,7 +79,7 @@ def verb_module(verb: str) -> VerbModule:
 
 
 def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Splits the arguments into the verb, and everything else: global flags may stand before it."""
+    """Splits the arguments into the verb (None: there is none) and all others; global flags may stand before the verb."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
         at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1
@@ -132,7 +132,7 @@ def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def overview() -> str:
-    """Returns what `lattice --help` prints, in lines of at most 80 characters."""
+    """Returns the text of `lattice --help`, in lines of at most 80 characters."""
     lines = ["Usage: lattice VERB [arguments] [flags]", "", "Lattice schedules work on bare-metal nodes through the Kubernetes API.", ""]
     for group in dict.fromkeys(verb.group for verb in VERBS.values()):
         lines.append(f"{group}:")
@@ -146,7 +146,7 @@ def overview() -> str:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    """Returns the text behind its head, and the rest of it on lines below."""
+    """Returns the text in lines: the first behind `head`, the others indented below it."""
     lines = [head]
     for word in text.split():
         if len(lines[-1]) + len(word) >= _WIDTH:

@@ -1,4 +1,4 @@
-"""Reads the flags of `submit` and `plan`, and the Allocations that flags, a script, a command or manifests mean."""
+"""Parses the flags of `submit` and `plan`, and makes the Allocations of flags, a script, a command or manifests."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ Examples:
   lattice submit --dry-run=client -o yaml job.sh    shows what it becomes, asks no cluster"""
 _GLOBAL = frozenset({"tenant", "vcluster", "output"})
 _OWN = frozenset({"wait", "parsable", "quiet", "verbose"})
-"""Flags of `sbatch` that mean the like here, and are flags of this verb, or of every verb."""
+"""Flags of `sbatch` that this verb, or every verb, has with a like meaning."""
 
 
 def simplify(words: list[str]) -> list[str]:
-    """Drops the argument of each option of `sbatch` whose argument may be left out: none of these arguments counts here."""
+    """Drops the values of `sbatch` options whose value is optional: Lattice uses none of these values."""
     optional = {f"--{name}" for name, option in SLURM.items() if option.argument is Argument.OPTIONAL}
     return [word.partition("=")[0] if word.partition("=")[0] in optional else word for word in words]
 
 
 def request_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say what is asked for; `plan` takes them too."""
+    """Adds the flags of a request, which `submit` and `plan` share."""
     parser.epilog = _EXAMPLES
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a script with a #! line; - is standard input")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest (YAML or JSON, ours or the book's); - is standard input")
@@ -97,7 +97,7 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gather_documents(console: Console) -> list[dict[str, Any]]:
-    """Returns the Allocations, complete but for defaults that the server fills in."""
+    """Returns the Allocations to submit, complete except for defaults that the server fills in."""
     args, flags = console.args, _flags(console)
     if args.filename is not None:
         return _from_manifests(console, flags)
@@ -130,7 +130,7 @@ def _flags(console: Console) -> dict[str, str | bool]:
 
 
 def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Asks the cluster for facts, only where something depends on them."""
+    """Returns the facts of the cluster that translating the input needs (`wanted`); asks nothing where none is needed."""
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
     from lattice.cli.site import gather_site
@@ -162,7 +162,7 @@ def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict
 
 
 def refuse_unknown(path: str, document: dict[str, Any]) -> None:
-    """Refuses a misspelt field, which the server would prune."""
+    """Raises Rejected for a misspelt field, which the server would silently drop."""
     from lattice.admission.strict import parse_strict
 
     problems = parse_strict("Allocation", document)
@@ -171,7 +171,7 @@ def refuse_unknown(path: str, document: dict[str, Any]) -> None:
 
 
 def _namespace(console: Console) -> str:
-    """Returns the namespace of the submission; a dry run without a cluster needs none."""
+    """Returns the namespace of the submission; empty where a client-side dry run knows none."""
     if console.args.dry_run != "client":
         return console.namespace
     if console.args.namespace or console.tenant:

@@ -1,4 +1,4 @@
-"""Parses the ways to name allocations: `12`, `12,14`, `12-17`, names, states, and a time; pure."""
+"""Parses references to allocations (`12`, `12,14`, `12-17`, names), states and times; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lattice.models.conditions import PHASES
 from lattice.units import parse_duration, parse_time
 
 ENDED_SECONDS = 3600.0
-"""How long ended allocations stay in a list when nothing is asked for."""
+"""How long ended allocations are listed by default."""
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 
 
@@ -25,21 +25,21 @@ class StatusQuery:
     states: frozenset[str]
     vcluster: str
     after: float | None
-    """What ended before is left out."""
+    """Allocations that ended before this, seconds since the epoch, are left out; None: none is."""
 
     @property
     def fields(self) -> str:
-        """Returns what the API server selects by."""
+        """Returns the field selector for the API server; empty: none."""
         return f"spec.user={self.user}" if self.user else ""
 
 
 def split_references(references: Iterable[str]) -> list[str]:
-    """Returns each part of comma-separated lists, in order and once."""
+    """Returns the parts of comma-separated lists, in order, each once."""
     return list(dict.fromkeys(part for reference in references for part in reference.split(",") if part))
 
 
 def range_of(reference: str) -> tuple[int, int] | None:
-    """Returns the first and the last number of `12-17`; None for other texts, Rejected where it runs backwards."""
+    """Returns first and last number of `12-17`; None for other texts. Raises Rejected where the range runs backwards."""
     found = _RANGE.fullmatch(reference)
     if found is None:
         return None
@@ -57,7 +57,7 @@ def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse_states(text: str | None) -> frozenset[str]:
-    """Reads phases such as `running,pending` in any case; Rejected names those that there are."""
+    """Returns the phases in a text such as `running,pending`, in any case; empty: all. Raises Rejected for an unknown one."""
     known = {phase.lower(): phase for phase in PHASES}
     wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
     for word in wanted:
@@ -67,7 +67,7 @@ def parse_states(text: str | None) -> frozenset[str]:
 
 
 def oldest_end(text: str | None, now: float) -> float:
-    """Returns the time (seconds since the epoch) from which on ended allocations are shown."""
+    """Returns from when on ended allocations are shown, seconds since the epoch: `text` is a duration or a time; None: one hour ago."""
     if not text:
         return now - ENDED_SECONDS
     try:

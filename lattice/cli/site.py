@@ -1,4 +1,4 @@
-"""Reads from the cluster what translating a script needs: partitions, QOS, walltimes, the smallest node."""
+"""Reads from the cluster what the translation of a script needs: partitions, QOS, walltimes, the smallest node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Asks for the facts that are wanted, and no others."""
+    """Reads the facts that are wanted, and no others."""
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
     qos: Mapping[str, int] = {}
@@ -39,7 +39,10 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFa
 
 
 def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> VClusterFacts:
-    """Returns what a submission must know of a vcluster, `homes` by group; hollow nodes count only where there are no others."""
+    """Returns the facts of a vcluster that a submission needs; `homes` maps groups to vclusters.
+
+    Hollow nodes count only where it has no others.
+    """
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""
     home = [node for node in nodes if homes.get(node.spec.group or node.metadata.name, "") == mine]
@@ -49,7 +52,9 @@ def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]
 
 
 def _accounts(console: Console) -> Mapping[str, str] | None:
-    """Returns tenants by account, of those that the person may read; a tenant's own name comes before another one's account."""
+    """Returns tenants by account name, of tenants that the person may read; None: he may read none. A tenant's own name wins over an
+    account.
+    """
     tenants = list_readable(console, TENANTS, type=Tenant)
     if not tenants:
         return None

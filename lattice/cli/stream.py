@@ -1,4 +1,4 @@
-"""An open answer of the gateway over HTTP: one JSON object a line, with the kubeconfig's identity."""
+"""Opens an answer of the gateway over HTTP with the kubeconfig's identity; the answer is one JSON object a line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 3600.0
-"""A followed stream may be silent for long; a dead connection is found by TCP keepalive before that."""
+"""Longest silence of a followed stream; a dead connection is found earlier, by TCP keepalive."""
 
 
 class GatewayStream(Protocol):
-    """Reads an open answer of the gateway."""
+    """An open answer of the gateway."""
 
     def lines(self) -> Iterator[bytes]:
-        """Yields the lines as they come."""
+        """Yields the lines as they arrive."""
         ...
 
     def close(self) -> None:
@@ -35,9 +35,9 @@ class GatewayStream(Protocol):
 def open_stream(
     config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS
 ) -> GatewayStream:
-    """Sends the GET, or the POST of a body, with the kubeconfig's identity, and reads the head of the answer.
+    """Sends a GET, or a POST of `body`, with the kubeconfig's identity, and reads the head of the answer.
 
-    `seconds` is how long the gateway may be silent; a fourth of it, and 10 s at most, for making the connection.
+    `seconds` is the longest silence; the connection must be made within a fourth of it, and 10 s at most.
     """
     from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, create_connection
     from urllib.parse import urlsplit
@@ -78,7 +78,7 @@ def _unreachable(url: str, error: OSError) -> Retry:
 
 
 def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:
-    """Returns the error of an answer that is no success, as its `message` and `reason` say, and its `Retry-After` when to ask again."""
+    """Returns the error of an answer that is no success, from its `message`, `reason` and `Retry-After` header."""
     try:
         said = json.loads(body)
     except ValueError:

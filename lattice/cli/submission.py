@@ -1,4 +1,4 @@
-"""Makes Allocations of the input of `submit`: flags, a command, a script, or manifests; and names each."""
+"""Makes Allocations from the input of `submit` (flags, a command, a script, manifests), and names each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 REQUEST_ID = "lattice.dev/request-id"
 REQUEST_HASH = "lattice.dev/request-hash"
-"""Annotations that make repeating a submission safe: AlreadyExists is success only if the hash is ours."""
+"""Annotations that make repeating a submission safe: an existing object counts as success only with our hash."""
 _LONGEST_NAME = 64
-"""Of the job's name where it is made from the command."""
+"""Most characters of a job's name that is made from the command."""
 _LONGEST_MANIFEST = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Source:
-    """Holds a script or a command, and the job name that follows from it."""
+    """The work to submit: a script or a command, and the job name that follows from it."""
 
     script: Script | None
     command: str | None
@@ -39,7 +39,7 @@ class Source:
 
 
 def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) -> Source:
-    """Reads the work: the words after `--`, else the script of this path (`-` is standard input)."""
+    """Returns the work: the words after `--` (`command`), else the script at `path` (`-`: standard input)."""
     if command is not None:
         if path is not None:
             raise Rejected(f"give either a script ({path}) or a command after --, not both", reason="BadInput")
@@ -54,7 +54,7 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
 def gather_asked(
     flags: Mapping[str, str | bool], source: Source, environ: Mapping[str, str], configuration: Configuration
 ) -> dict[str, Given]:
-    """Returns everything that was asked for, the strongest source of each option."""
+    """Returns each option that was given, from its strongest source: flags, environment, script, configuration."""
     given: list[tuple[str, Given]] = [("name", Given("name", source.name, "configuration", "the name of what is submitted"))]
     for option, value in (
         ("tenant", configuration.default_tenant),
@@ -79,7 +79,7 @@ def gather_asked(
 
 
 def ignored_flags(flags: Mapping[str, str | bool]) -> list[str]:
-    """Returns a sentence for each flag of `sbatch` that Lattice takes and does not act on."""
+    """Returns a sentence for each flag of `sbatch` that is accepted and has no effect."""
     known = {option: (_option(option), flag) for option, flag in flags.items()}
     return [
         f"--{option}{'' if flag is True else f'={flag}'} ignored ({one.ignored})" for option, (one, flag) in known.items() if one.ignored
@@ -92,7 +92,7 @@ def _option(name: str) -> Option:
 
 
 def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
-    """Reads the Allocations of a YAML or JSON file, ours or the book's; other kinds are refused."""
+    """Returns the Allocations of a YAML or JSON file, ours or the book's; raises Rejected for other kinds."""
     import yaml
 
     data = stdin.read(_LONGEST_MANIFEST) if path == "-" else read_file(path, _LONGEST_MANIFEST)
@@ -124,9 +124,9 @@ def _allocation(path: str, document: Any) -> dict[str, Any]:
 
 
 def finish(document: dict[str, Any], namespace: str, request_id: str, random: str) -> dict[str, Any]:
-    """Returns the object as it is sent: with a namespace, a name of its own, and the hash that tells whose it is.
+    """Returns the object to send: with namespace, a name of its own, and the hash by which a repetition knows it.
 
-    A manifest that has a name is sent as it is.
+    A manifest that has a name keeps it.
     """
     metadata = dict(document.get("metadata") or {})
     metadata.setdefault("namespace", namespace)
@@ -139,17 +139,17 @@ def finish(document: dict[str, Any], namespace: str, request_id: str, random: st
 
 
 def name_of(job: str, request_id: str, random: str) -> str:
-    """Makes an object's name of the job's name and a suffix; with a request id it follows from that alone."""
+    """Returns an object's name from the job's name and random letters; with a request id it follows from that id alone."""
     if request_id:
         return f"{slug(request_id)[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
     return f"{slug(job)[:50]}-{random}"
 
 
 def slug(text: str) -> str:
-    """Writes the text as part of an object's name: lower case, digits and dashes."""
+    """Returns the text as part of an object's name: lower case, digits and dashes; `work` where nothing is left."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "work"
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """Returns a hash that two equal submissions share."""
+    """Returns a hash of a spec, the same for equal submissions."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

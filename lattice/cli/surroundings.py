@@ -1,4 +1,4 @@
-"""The real surroundings of a run: the process's streams, its environment, the clock, the network."""
+"""The real surroundings of a run: streams of the process, its environment, the clock, the network."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lattice.kube.kubeconfig import ClusterConfig
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Kubernetes' own alphabet for generated names: no vowels, so no words."""
+"""Kubernetes' alphabet for generated names, without vowels so that no words arise."""
 
 
 def outside() -> Outside:
-    """Returns everything that is not an argument; a letter that the terminal's encoding lacks is printed as a question mark."""
+    """Returns the real surroundings; characters that the terminal's encoding lacks are printed as question marks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

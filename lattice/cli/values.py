@@ -1,4 +1,4 @@
-"""Converts values in flags and in objects: walltimes, weights, names of fields; pure."""
+"""Converts values between flags and objects: walltimes, weights, names of fields; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lattice.units import format_duration, parse_duration, parse_slurm_time
 
 
 def walltime_of(text: str) -> str:
-    """Writes the walltime as the Allocation has it; zero and unlimited are refused."""
+    """Returns a walltime as the Allocation has it, from our form or Slurm's; raises Rejected for zero and unlimited."""
     try:
         seconds: float | None = parse_duration(text)
         written = text
@@ -23,17 +23,17 @@ def walltime_of(text: str) -> str:
 
 
 def milli(weight: Decimal) -> str:
-    """Writes a weight as a quantity: `150m`, or `0.0125` where a thousandth does not say it."""
+    """Returns a weight as a quantity: `150m`, or `0.0125` where thousandths are not exact."""
     thousand = weight * 1000
     return f"{int(thousand)}m" if thousand == int(thousand) else f"{weight.normalize():f}"
 
 
 def camel(name: str) -> str:
-    """Writes `wait_time` as the object has it."""
+    """Returns `wait_time` as `waitTime`."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def dashed(word: str) -> str:
-    """Writes `HpcBatch` as it is typed: hpc-batch."""
+    """Returns `HpcBatch` as `hpc-batch`."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", word).lower()

@@ -1,4 +1,4 @@
-"""A view that is shown again and again, until the person ends it."""
+"""Repeats a view every few seconds, until the person ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WATCH_SECONDS: Final = 5.0
 
 
 def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
-    """Prints the `lines` every few seconds, on a terminal in the place of those before; Ctrl-C ends it with success."""
+    """Prints the `lines` every few seconds, replacing the former ones on a terminal; Ctrl-C ends it with exit code 0."""
 
     def show() -> None:
         shown = lines()
@@ -27,7 +27,7 @@ def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
 
 
 def repeat(console: Console, show: Callable[[], object]) -> int:
-    """Calls `show` every few seconds until Ctrl-C; says that a server is away for a while, and asks it again."""
+    """Calls `show` every few seconds until Ctrl-C; while a server is away it says so, and tries again."""
     try:
         while True:
             try:
@@ -41,6 +41,6 @@ def repeat(console: Console, show: Callable[[], object]) -> int:
 
 
 def clear(console: Console) -> None:
-    """Empties the terminal, where there is one."""
+    """Clears the screen, where standard output is a terminal."""
     if console.outside.columns:
         console.outside.stdout.write("\x1b[H\x1b[2J")

@@ -45,7 +45,7 @@ def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `base` with what `above` sets, part by part."""
+    """Returns the options of `base` with those of `above` in their place, section by section."""
     merged = dict(base)
     for key, value in above.items():
         inner = merged.get(key)
@@ -54,7 +54,7 @@ def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def camel(key: str) -> str:
-    """Writes an option's path as the object has it; the book's snake_case is taken too."""
+    """Returns an option's path in camelCase, as the object has it; the book's snake_case is accepted."""
     parts = []
     for part in key.split("."):
         head, *rest = part.split("_")
@@ -90,7 +90,7 @@ def _value_text(value: Any) -> str:
 
 
 def _near(path: str, known: Mapping[str, Any]) -> str:
-    """Suggests `; did you mean scheduling.events?`, or nothing where no option is near."""
+    """Returns `; did you mean scheduling.events?` for a misspelt option; empty where no option is near."""
     import difflib
 
     last = {option.rpartition(".")[2].lower(): option for option in known}
@@ -99,7 +99,7 @@ def _near(path: str, known: Mapping[str, Any]) -> str:
 
 
 def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of spec that the pairs set; Rejected names the options that there are."""
+    """Returns the part of spec that `KEY=VALUE` pairs set; raises Rejected, naming the options that exist, for an unknown one."""
     import yaml
 
     spec: dict[str, Any] = {}

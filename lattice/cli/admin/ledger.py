@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Runs the action that is named."""
+    """Runs the action of the command line: show, verify or recover."""
     return {"show": _show, "verify": _verify, "recover": _recover}[console.args.action](console)
 
 
@@ -110,7 +110,7 @@ def _verify(console: Console) -> int:
 
 
 def _recover(console: Console) -> int:
-    """Asks by annotation; the scheduler answers by one more recovery, or by work that is held no more."""
+    """Asks the scheduler, by an annotation of the Ledger, to recover it, or to release held work; waits until that is done."""
     ledger = _read_ledger(console)
     if ledger is None or ledger.status is None:
         return _make(console, exists=ledger is not None)
@@ -133,7 +133,7 @@ def _recover(console: Console) -> int:
 
 
 def _make(console: Console, *, exists: bool) -> int:
-    """Makes an empty Ledger with the wish, which the scheduler fills, where the object itself is gone."""
+    """Creates a Ledger without status that asks for a recovery, where the object itself is gone; `exists`: it is there, empty."""
     console.note("The ledger is gone: the scheduler makes it again from what nodes and plans say")
     if not console.confirm(_QUESTION_GONE):
         console.note("Nothing was changed")
@@ -165,7 +165,9 @@ def _ask(console: Console, prefix: str) -> None:
 
 
 def _wait_until(console: Console, done: Callable[[Ledger], bool]) -> int:
-    """Waits until the scheduler has done it, and says how the ledger stands."""
+    """Waits until `done` is true of the Ledger, then prints how it stands; after `--timeout` it
+    returns the code for a wait that timed out.
+    """
     now = console.outside.now
     deadline = now() + parse_duration(console.args.timeout)
     while now() < deadline:

@@ -1,4 +1,4 @@
-"""`lattice admin status`: whether Lattice works, in one look."""
+"""`lattice admin status`: tells whether Lattice works: leaders, nodes, allocations, ledger and configuration on one screen."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def summary(
     scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None,
     config: Config | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the answer for programs; its fields are part of the interface."""
+    """Returns the answer as JSON for programs; its fields are part of the interface."""
     status = ledger.status if ledger is not None else None
     return {
         "schema": SCHEMA,

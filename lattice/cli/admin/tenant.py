@@ -106,7 +106,7 @@ def run(console: Console) -> int:
 
 
 def spec_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the parts of spec that were named; None removes a limit."""
+    """Returns the fields of spec that flags set; a limit of None is removed."""
     quota: dict[str, Any] = {}
     for flag, key in (
         ("max_nodes", "maxNodes"),
@@ -172,7 +172,7 @@ def _quantity_of(flag: str, text: str) -> str:
 
 
 def limit_of(flag: str, text: str) -> int | None:
-    """Reads a limit; `none` is unlimited."""
+    """Returns a limit of a flag; None for `none`: unlimited. Raises Rejected for other words."""
     if text.lower() in ("none", "unlimited"):
         return None
     if not text.isascii() or not text.isdigit():
@@ -194,7 +194,7 @@ def _get(console: Console, name: str) -> int:
 
 
 def details(item: dict[str, Any]) -> list[str]:
-    """Shows everything that operators decide about a tenant, and what it uses now."""
+    """Returns the lines on one tenant: its contract, access and present use."""
     spec, status = item.get("spec") or {}, item.get("status") or {}
     quota, access, use = spec.get("quota") or {}, spec.get("access") or {}, status.get("use") or {}
     ready: dict[str, Any] = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), {})
@@ -252,7 +252,7 @@ def _row(item: dict[str, Any], wide: bool) -> list[str]:
 
 
 def _per_user(quota: dict[str, Any]) -> str:
-    """Names the limits of each user, those that are set."""
+    """Returns the limits of each user that are set, as a clause; empty: none."""
     own = quota.get("perUser") or {}
     words = (("maxNodes", "nodes"), ("maxRunning", "running"), ("maxPending", "pending"))
     return ", ".join(f"{own[key]} {word}" for key, word in words if key in own)

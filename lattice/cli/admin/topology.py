@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 Place = tuple[str, str]
-"""Group and switch; an empty switch is not known."""
+"""Group and switch of a node; an empty switch: unknown."""
 _PAIR = re.compile(r"(\w+)=(\S+)")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LONGEST = 8 * 1024 * 1024
@@ -64,7 +64,7 @@ def run(console: Console) -> int:
 
 
 def place_of(node: Node) -> Place:
-    """Returns the node's present place."""
+    """Returns the group and switch that a node's object has now."""
     return (node.spec.group, node.spec.switch)
 
 
@@ -99,13 +99,13 @@ def _write(console: Console, name: str, place: Place) -> int:
 
 
 def is_slurm(text: str) -> bool:
-    """Tells by the first line with content whether the text is Slurm's."""
+    """Tells whether a text is Slurm's `topology.conf`, by its first line with content."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "").lower().startswith("switchname=")
 
 
 def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
-    """Returns the place of each node of our own form."""
+    """Returns group and switch of each node in a document of our own form; raises Rejected for another form."""
     groups = document.get("groups")
     if set(document) != {"groups"} or not isinstance(groups, Mapping):
         raise Rejected("a topology is a map `groups:` of node sets, or of switches with node sets", reason="BadDocument")
@@ -120,7 +120,7 @@ def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
 
 
 def read_slurm_topology(text: str) -> dict[str, Place]:
-    """Returns the place of each node of a `topology.conf`: its leaf switch, and the switch above that as its group.
+    """Returns group and switch of each node in a `topology.conf`: its leaf switch, and as its group the switch above that.
 
     In a tree of two levels the leaf switches are the groups.
     """

@@ -63,7 +63,7 @@ def run(console: Console) -> int:
 
 
 def _set_weights(console: Console, name: str) -> int:
-    """Changes the weights that are named; the others stay as they are."""
+    """Changes the weights that flags name; the others keep their present values."""
     now = console.cluster.get(VCLUSTERS, name, type=VCluster)
     spec = weights_of_flags(console.args, weights_of(now.spec))
     if not spec:
@@ -103,7 +103,7 @@ def _list(console: Console) -> int:
 
 
 def _config(console: Console) -> Config | None:
-    """Reads the options of the cluster, for the defaults in force; None where they cannot be read."""
+    """Returns the LatticeConfig, for the defaults in force; None where it is absent or may not be read."""
     try:
         return console.cluster.get(CONFIGS, "lattice", type=Config)
     except (NotFound, Denied):

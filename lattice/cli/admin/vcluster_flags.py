@@ -1,4 +1,4 @@
-"""The flags of `lattice admin vcluster`, and the spec that they mean; pure."""
+"""Parses the flags of `lattice admin vcluster` into the spec of a VCluster; pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of policy, cycle, borrowing and limits; `none` takes a limit away."""
+    """Adds the flags of policy, cycle, borrowing and limits; the value `none` removes a limit."""
     words = ", ".join(dashed(policy) for policy in POLICIES)
     parser.add_argument("--policy", "--scheduler", "--scheduler-type", metavar="POLICY", help=f"{words} (default: backfill)")
     parser.add_argument("--cycle-interval", metavar="TIME", help="longest time between two cycles")
@@ -75,7 +75,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the spec of what `add_config` was given; a limit of None is taken away."""
+    """Returns the part of spec that the flags of `add_config` set; a limit of None is removed."""
     limits = {"maxNodesPerAllocation": args.max_nodes, "maxNodes": args.max_total_nodes} | {
         camel(f"max_{name}"): getattr(args, f"max_{name}")
         for name in (
@@ -119,10 +119,10 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
-    """Returns the part of spec that the weight flags mean: a profile alone, or all nine weights, those not named as they are `now`.
+    """Returns the part of spec that weight flags set: a profile alone, or all nine weights; empty where no flag was given.
 
-    With both, the profile gives what is not named; the profile `none` is the balanced weights. Empty when nothing was named;
-    None takes a field away.
+    Weights that no flag names come from the profile, if one is given, else from `now`. The profile `none` stands for the balanced weights;
+    None removes a field.
     """
     named = {name: getattr(args, name) for name in WEIGHTS if getattr(args, name) is not None}
     profile = profile_word(args.profile) if args.profile else ""
@@ -140,12 +140,12 @@ def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
 
 
 def policy_word(text: str) -> str:
-    """Reads `hpc-backfill`, `bin-pack`, `sensitive-reservation`, `interactive-fifo`, or the policy as the object has it."""
+    """Returns the policy as the object has it, from words such as `hpc-backfill` or `bin-pack`; raises Rejected for others."""
     return _known("--policy", text, _POLICY_WORDS, POLICIES)
 
 
 def profile_word(text: str) -> str:
-    """Reads `hpc-batch`, or the profile as the object has it; empty for `none`."""
+    """Returns the profile as the object has it, from words such as `hpc-batch`; empty for `none`. Raises Rejected for others."""
     return "" if text.lower() == "none" else _known("--profile", text, _PROFILE_WORDS, (*PROFILES, "none"))
 
 

@@ -29,7 +29,7 @@ def arguments(solve: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Reads, checks, divides and prints a tree; every refusal is bad input."""
+    """Reads a tree, checks and divides it, and prints the result; every refusal exits as bad input."""
     try:
         return _solve(console)
     except Rejected as error:
@@ -53,7 +53,7 @@ def _solve(console: Console) -> int:
 
 
 def _check(console: Console, document: Document) -> None:
-    """Refuses a tree that breaks a rule, or warns of it."""
+    """Raises Rejected for a tree that breaks a rule, or only warns of it, as `--rules` says."""
     faults = document.faults()
     if (console.args.rules or ("warn" if document.of_koordinator else "refuse")) == "refuse":
         refuse(faults)

@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the trees once, or again and again."""
+    """Shows the quota trees once, or every few seconds with `--watch`."""
     if console.args.watch:
         return again_and_again(console, lambda: _lines(console))
     if console.format in ("json", "yaml"):
@@ -57,7 +57,7 @@ def _ask_quotas(console: Console) -> Quotas:
 
 
 def _select(found: Quotas, wanted: list[str]) -> Quotas:
-    """Keeps the named resources alone; NotFound names those that there are."""
+    """Returns the answer with the named resources only; raises NotFound, naming the counted ones, for another."""
     known = dict.fromkeys(total.resource for tree in found.trees for total in tree.totals)
     for name in wanted:
         if name not in known:

@@ -1,4 +1,4 @@
-"""An Allocation as people read it: one line that says what, where, since when and why, and the details of one."""
+"""Renders Allocations for people: one line each, the status table, and everything about one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def label(allocation: Allocation) -> str:
 
 
 def kill_sentence(allocation: Allocation, now: float) -> str:
-    """Says when KILL follows, for work that ends by order or has outrun its walltime; empty for others."""
+    """Returns when KILL follows, for work that is being ended or has exceeded its walltime; empty for other work."""
     lifecycle, status = allocation.spec.lifecycle, allocation.status
     if is_final(allocation) or not status.start_time or status.end_time:
         return ""
@@ -64,7 +64,7 @@ def kill_sentence(allocation: Allocation, now: float) -> str:
 
 
 def end_lines(allocation: Allocation) -> list[str]:
-    """Says how it ended, to a person who waited for it: the state, and of what did not complete the reason and where to look."""
+    """Returns the lines on an ended allocation: its state, and if it did not complete, why and where to look."""
     name, state = label(allocation), state_line(allocation)
     if phase_of(allocation) == COMPLETED:
         return [f"{name} {state}"]
@@ -75,14 +75,14 @@ def end_lines(allocation: Allocation) -> list[str]:
 
 
 def state_line(allocation: Allocation) -> str:
-    """Returns its phase, and the nodes or the reason where they say more than the phase does."""
+    """Returns the phase, followed by the nodes or the reason where they add something."""
     wish = leaving(allocation)
     phase, more = phase_of(allocation), f"({wish})" if wish else place_or_reason(allocation)
     return phase if more == f"({phase})" else f"{phase} {more}".rstrip()
 
 
 def reason_sentence(allocation: Allocation) -> str:
-    """Returns the reason and its sentence, without words that the two share; empty without a reason."""
+    """Returns the reason and its sentence, without repeating words of the reason; empty without a reason."""
     why, wish = blocker(allocation), leaving(allocation)
     if wish not in ("", ENDING):
         return f"{wish}: TERM follows at once, and KILL {allocation.spec.lifecycle.grace_period} after it"

@@ -1,4 +1,4 @@
-"""The scheduler's answers as people read them: expected start, score, blockers, changes, placement. Pure."""
+"""Renders the scheduler's answers for people: expected start, score, blockers, changes, placement; pure."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _FACTORS: Final = {
     "f8": ("checkpoint", "checkpoint"),
     "f9": ("conformance", "conformance"),
 }
-"""Each term: its weight's name, and the word that people read."""
+"""By term of the score: the name of its weight, and the word that people read."""
 
 
 def label(work: Work) -> str:
-    """Returns an allocation's name in sentences: number and name."""
+    """Returns how sentences name an allocation: number and namespace/name."""
     return f"{work.number} {work.namespace}/{work.name}" if work.number else f"{work.namespace}/{work.name}"
 
 
@@ -79,7 +79,7 @@ def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
 
 
 def reservation_sentence(held: Held | None, now: float) -> str:
-    """Says when it starts at the latest by its reservation, and what moved that last."""
+    """Returns the latest start that a backfill reservation promises, and why it moved last; empty without a reservation and a move."""
     if held is None:
         return ""
     told = f"starts at the latest {held.start} ({relative(held.start, now)}), given {held.given}" if held.start else ""
@@ -107,14 +107,14 @@ def position_sentence(place: Position | None) -> str:
 
 
 def score_sentence(score: Ranking | None) -> str:
-    """Writes the score, and the budget's multiplier where it lowers it."""
+    """Returns the score, and the budget's multiplier where that lowers it; empty without a score."""
     if score is None:
         return ""
     return f"{score.total:.3f}" + (f" (budget × {score.multiplier:.2f})" if score.multiplier != 1.0 else "")
 
 
 def score_lines(score: Ranking | None) -> list[str]:
-    """Returns the total, and a table by factor: value × weight = points; factors without a weight are left out."""
+    """Returns the total and a table of factors: value × weight = points, without factors that have no weight; empty without a score."""
     if score is None:
         return []
     budget = f", of which the tenant's budget leaves {score.multiplier:.1%}" if score.multiplier != 1.0 else ""
@@ -130,7 +130,7 @@ def score_lines(score: Ranking | None) -> list[str]:
 
 
 def factor_list(score: Ranking) -> list[str]:
-    """Writes `class 0.50×0.15` for every factor that has a weight."""
+    """Returns `class 0.50×0.15` for every factor with a weight."""
     shown = []
     for term, value in score.terms.items():
         weight_name, word = _FACTORS.get(term, (term, term))
@@ -141,7 +141,7 @@ def factor_list(score: Ranking) -> list[str]:
 
 
 def blocker_table(blockers: Sequence[Blocker], now: float, width: int = 0) -> list[str]:
-    """Returns the work before it, in order."""
+    """Returns the table of the work that an allocation waits for; empty: there is none."""
     rows = [[_who(one), _what(one), str(one.nodes), _ago(one, now), _until(one, now)] for one in blockers]
     return table(_BLOCKERS, rows, width=width) if rows else []
 
@@ -179,12 +179,12 @@ def _until(one: Blocker, now: float) -> str:
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """Returns the smallest changes, one line each."""
+    """Returns one line for each smallest change of the request that would let it start."""
     return [change.text for change in changes]
 
 
 def placement_sentence(placement: Placement) -> str:
-    """Names the nodes, with their groups."""
+    """Returns a clause with the nodes, their groups and fingerprints."""
     groups = ", ".join(f"{group.name}: {group.nodes}" for group in placement.groups)
     notes = [f"{plural(len(placement.groups), 'group')} ({groups})"]
     if placement.fingerprints > 1:
@@ -198,7 +198,7 @@ def placement_sentence(placement: Placement) -> str:
 
 
 def preemption_lines(preemption: Preemption | None) -> list[str]:
-    """Names the work that would have to go for it; no line where none may."""
+    """Returns the lines on the work that would have to be preempted; empty where none may."""
     if preemption is None or not preemption.victims:
         return []
     numbers = f"at a cost of {preemption.cost:.1f} GPU-hours, for work worth {preemption.value:.1f}"
@@ -207,7 +207,7 @@ def preemption_lines(preemption: Preemption | None) -> list[str]:
 
 
 def quota_sentence(quota: Quota | None) -> str:
-    """Writes the tenant's hard quota before and after."""
+    """Returns the tenant's hard quota before and after the start; empty without one."""
     if quota is None:
         return ""
     return f"tenant {quota.tenant}: nodes {_use(quota.nodes)}, allocations {_use(quota.allocations)}"

@@ -1,4 +1,4 @@
-"""Every gate before an allocation as people read it: a line for each, its limits below it, the first that blocks marked. Pure."""
+"""Renders every gate before an allocation: one line each with its limits below, the first that blocks marked; pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LIMITS: Final = (
 
 
 def gate_lines(found: QuotaExplanation, *, width: int, color: bool) -> list[str]:
-    """Returns the whole explanation; `width` 0 is unlimited."""
+    """Returns all lines of `quota explain`; `width` 0 is unlimited."""
     lines = list(_head(found))
     for number, gate in enumerate(found.gates, 1):
         lines += _gate(number, gate, width, color)

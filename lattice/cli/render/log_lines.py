@@ -1,4 +1,4 @@
-"""Log records as lines for people: whole lines of each node and stream, with a prefix where several nodes speak. Pure."""
+"""Renders log records: whole lines of each node and stream, with a prefix where several nodes print; pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lattice.units import format_time
 
 @dataclass(frozen=True)
 class Printed:
-    """Holds a line of the work."""
+    """One line that the work printed."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Holds a sentence about the stream that the person should know."""
+    """A sentence for the person about the stream itself."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class End:
-    """Says that the work has ended, and everything was sent."""
+    """The mark that the work has ended and everything was sent."""
 
 
 Shown = Printed | Remark | End
@@ -33,14 +33,14 @@ Shown = Printed | Remark | End
 
 @dataclass
 class LineAssembler:
-    """Joins the parts of a line (records marked `partial`); `prefix`: name the node, `timestamps`: the time in front."""
+    """Joins lines that come in parts (records marked `partial`); `prefix`: node before each line, `timestamps`: time before each line."""
 
     prefix: bool
     timestamps: bool
     _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
     def feed(self, record: Mapping[str, Any]) -> Iterator[Shown]:
-        """Yields what a record of the gateway shows."""
+        """Yields what one record of the gateway adds to the output."""
         node = str(record.get("node", ""))
         if "end" in record:
             yield from self.flush()
@@ -57,7 +57,7 @@ class LineAssembler:
             yield from self._text(node, str(record.get("stream", "")), record.get("time"), text)
 
     def flush(self) -> Iterator[Shown]:
-        """Yields the lines that never ended."""
+        """Yields the lines that have no end yet."""
         for (node, _), (time, text) in self._open.items():
             yield Printed(self._line(node, time, text))
         self._open.clear()

@@ -1,4 +1,4 @@
-"""Nodes as people read them: one line each, and the details of one. Pure."""
+"""Renders nodes for people: one line each, or everything about one; pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 def node_table(rows: Sequence[NodeRow], home: Mapping[str, str], *, now: float, wide: bool, width: int, color: bool) -> list[str]:
-    """Returns one line a node; the reason of a node that is not Ready is the operator's own."""
+    """Returns one line a node; for a node that is not Ready, the operator's reason. `home` maps groups to vclusters."""
     return table(_COLUMNS, [_cells(row, home, now, wide=wide) for row in rows], width=0 if wide else width, color=color)
 
 
@@ -60,7 +60,7 @@ _NO_EXTRA = ("", "", "", "", "", "", "", "")
 
 
 def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
-    """Returns everything about one node."""
+    """Returns the lines about one node."""
     spec, status, had = node.spec, node.status, node.status.capabilities
     ready = condition(status.conditions, READY)
     return fields(
@@ -103,7 +103,7 @@ def _gpus(had: Capabilities) -> str:
 
 
 def _conformance(node: Node) -> str:
-    """Returns the fingerprint and the versions that the agent reports, which show how two nodes differ."""
+    """Returns the fingerprint and the component versions behind it, which show how two nodes differ."""
     told = ", ".join(f"{name} {version}" for name, version in sorted(node.status.components.items()))
     return node.status.fingerprint + (f" ({told})" if told else "")
 

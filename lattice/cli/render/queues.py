@@ -1,4 +1,4 @@
-"""The queues and the use of nodes to come, as text: one table a vcluster, and a plot that fits the terminal. Pure."""
+"""Renders the queues and the planned use of nodes: a table a vcluster, and a plot that fits the terminal; pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _APART: Final = {
     "Held": "held", "NotBefore": "not before their time", "RetryBackOff": "delayed after a failure", "NeverFits": "that never fit",
     "NotAdmitted": "not admitted",
 }  # fmt: skip
-"""How work is counted that no nodes would start now; other reasons by their word."""
+"""By reason, the words for pending work that no free nodes would start now; other reasons are shown as they are."""
 PLOT_ROWS: Final = 8
 RUNNING, PLANNED, RESERVED, IDLE = "█", "▒", "·", " "
 _COLORS: Final = {RUNNING: "32", PLANNED: "33", RESERVED: "36"}
@@ -39,7 +39,7 @@ LEGEND: Final = f"{RUNNING} runs now, until its walltime ends   {PLANNED} pendin
 
 
 def queue_lines(found: Queues, *, now: float, width: int, plot_width: int, wide: bool, color: bool) -> list[str]:
-    """Returns all tables and the plot; `plot_width` 0 leaves the plot out."""
+    """Returns all tables, and the plot; `plot_width` 0 leaves the plot out."""
     lines: list[str] = []
     for queue in found.vclusters:
         lines += [*([""] if lines else []), *_queue(queue, now, width, wide, color)]
@@ -100,7 +100,7 @@ def _window(one: Window, now: float) -> list[str]:
 
 
 def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
-    """Draws nodes upwards, time to the right: each column the step that it stands for, each row a share of the nodes."""
+    """Returns the plot: nodes upwards, time to the right; each column is a step in time, each row a share of the nodes."""
     top = max([found.nodes, *(point.running + point.planned + point.reserved for point in found.points)])
     if top <= 0:
         return []
@@ -120,7 +120,7 @@ def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
 
 
 def _resample(points: Sequence[Point], count: int) -> list[Point]:
-    """Returns at most so many points, or each of them several times, so that the plot fills the width."""
+    """Returns `count` points, dropping or repeating some, so that the plot fills the width."""
     return [points[at * len(points) // count] for at in range(count)]
 
 
@@ -140,7 +140,7 @@ def _painted(cells: str, color: bool) -> str:
 
 
 def _times(found: Timeline, points: Sequence[Point], width: int) -> str:
-    """Returns the axis: `now`, quarters of the time that is shown, its end."""
+    """Returns the time axis: `now`, each quarter of the shown time, its end."""
     begin = parse_time(found.points[0].at)
     text = "now"
     for quarter in (1, 2, 3):

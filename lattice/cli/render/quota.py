@@ -1,4 +1,4 @@
-"""The quota tree as people read it: a line for each group and resource, with a bar for used, runtime, min and max. Pure."""
+"""Renders a quota tree of a file: a line for each group and resource, with a bar of used, runtime, min and max; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDE: Final = (Column("EFFECTIVE MIN", right=True), Column("WEIGHT", right=True
 
 
 def rows(tree: QuotaTree, *, wide: bool, width: int) -> list[str]:
-    """Returns the lines of the table; the root first, with the amount that is divided."""
+    """Returns the lines of the table, first the root with the amount that is divided."""
     total = tree.runtime(ROOT)
     lines = [_total(tree, key, amount, first=at == 0) for at, (key, amount) in enumerate(total.items())]
     for name in tree.names():
@@ -34,7 +34,7 @@ def rows(tree: QuotaTree, *, wide: bool, width: int) -> list[str]:
 
 
 def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int = _BAR) -> str:
-    """Draws one bar, each cell an equal part of `end`; a cell shows the middle of its part."""
+    """Returns one bar of `cells` cells, each an equal part of `end`; empty for `end` 0."""
     if end <= 0:
         return ""
     drawn = []
@@ -48,7 +48,7 @@ def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int 
 
 
 def amount_text(key: str, amount: int) -> str:
-    """Writes an amount in the unit that people use: cores, bytes with a unit, else as it is."""
+    """Returns an amount in the unit that people use: cores, bytes with a unit, else the number."""
     if key == "cpu":
         cores, rest = divmod(amount, 1000)
         return f"{cores}.{rest:03d}".rstrip("0").rstrip(".") if rest else str(cores)

@@ -1,4 +1,4 @@
-"""The quota trees as people read them: a line for each group and resource with a bar, and what the reader may still start. Pure."""
+"""Renders the quota trees of the cluster: a line for each group and resource with a bar, and what the reader may still start; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lattice.units import parse_time
 
 LEGEND: Final = "█ used  ▒ may be used now, and is not  ! used above that  · up to max  | min  * yours"
 _LONG, _SHORT = 24, 12
-"""Cells of a bar, and of one on a narrow terminal."""
+"""Cells of a bar, and of a bar on a narrow terminal."""
 _COLUMNS: Final = (
     Column("QUOTA", shrink_to=12),
     Column("RESOURCE"),
@@ -29,13 +29,13 @@ _COLUMNS: Final = (
     Column("LENDS"),
 )
 _PLAIN: Final = 10
-"""Columns that are always there; the others are for `-o wide`."""
+"""How many of the columns are always shown; the others are for `-o wide`."""
 _PAINTED: Final = re.compile("█+|▒+|!+|·+")
 _COLORS: Final = {"█": "32", "▒": "33", "!": "31", "·": "2"}
 
 
 def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Returns every tree with its table, then what may be started; `width` 0 is unlimited."""
+    """Returns every tree with its table, then what the reader may start; `width` 0 is unlimited."""
     told = [f"Left out: {one.object}: {one.message} [{one.reason}]" for one in found.left_out]
     if not found.trees:
         return [found.message, *told]
@@ -53,7 +53,7 @@ def tree_lines(found: Quotas, *, width: int, wide: bool, color: bool) -> list[st
 
 
 def startable_lines(group: QuotaGroup) -> Iterator[str]:
-    """Says what the reader may still start at their own leaf, resource by resource."""
+    """Yields what the reader may still start in a leaf of his own, by resource; nothing for other groups."""
     if group.whose != YOURS:
         return
     if not group.startable:

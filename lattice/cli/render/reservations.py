@@ -1,4 +1,4 @@
-"""Reservations as people read them; pure: nothing here fetches, prints or asks a clock."""
+"""Renders Reservations for people: one line each, or everything about one; pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEXT: Final = 5
 
 
 def reservation_table(items: Sequence[Reservation], *, wide: bool, width: int, color: bool) -> list[str]:
-    """Returns one line a reservation: the open windows first, then by their begin."""
+    """Returns one line a reservation: open windows first, then by their begin."""
     ordered = sorted(items, key=lambda one: (one.status.window_start or "~", one.metadata.name))
     return table(_COLUMNS, [_row(one, wide) for one in ordered], width=0 if wide else width, color=color)
 
@@ -56,7 +56,7 @@ def _row(one: Reservation, wide: bool) -> list[str]:
 
 
 def reservation_details(one: Reservation, now: float) -> list[str]:
-    """Returns everything about one reservation, with its next windows."""
+    """Returns the lines about one reservation, with its next windows."""
     spec, status = one.spec, one.status
     ready = condition(status.conditions, READY)
     wanted = [plural(spec.node_count, "node")] if spec.node_count is not None else []
@@ -82,7 +82,7 @@ def reservation_details(one: Reservation, now: float) -> list[str]:
 
 
 def repeats(spec: ReservationSpec) -> str:
-    """Writes `daily`, `every 3d`, `Mon, Fri`, with its end; empty for once."""
+    """Returns the recurrence as `daily`, `every 3d` or `Mon, Fri`, with its end; empty where there is none."""
     rule = spec.recurrence
     if rule is None:
         return ""
@@ -114,5 +114,5 @@ def _named(spec: ReservationSpec) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _minute(time: str | None) -> str:
-    """Writes `2026-12-01T08:00Z`: the seconds are left out where they are none."""
+    """Returns `2026-12-01T08:00Z`: seconds are left out where they are 0."""
     return time.removesuffix(":00Z") + "Z" if time and time.endswith(":00Z") else time or ""

@@ -1,4 +1,4 @@
-"""Tables, ages and colours; pure: nothing here fetches, prints or asks a clock."""
+"""Renders tables, ages and colours; pure: nothing here fetches, prints or asks a clock."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 from lattice.units import format_bytes, format_clock, parse_duration, parse_time, quantity_bytes
 
 NOTHING: Final = "—"
-"""What a cell shows that has no value."""
+"""The text of a cell without a value."""
 _EMPTY: Final = frozenset({"", NOTHING})
 _GAP = "  "
 _SPANS: Final = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
-"""Each unit, its seconds, and the same of the next smaller one."""
+"""Each unit of time with its seconds, and the next smaller unit with its seconds."""
 _COLORS: Final = {
     "Running": "32",
     "Completed": "32",
@@ -43,7 +43,7 @@ _UNPRINTABLE_IN_A_CELL: Final = re.compile(f"[\x00-\x1f{_TURNING}]")
 
 
 class Painted(str):
-    """Holds a line with colours in it, whose own parts were made printable before."""
+    """A line with colours in it, whose own text was made printable before."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
-    """Returns the lines of a table; columns without any value vanish; `width` 0 is unlimited; only state words are coloured."""
+    """Returns the lines of a table; columns without any value are left out; `width` 0 is unlimited; only state words are coloured."""
     columned: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     kept = [at for at, texts in enumerate(columned) if not rows or not _EMPTY.issuperset(texts)]
     drawn = {at: _Drawn(columned[at]) for at in kept}
@@ -99,7 +99,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
 
 class _Drawn:
-    """Holds one column as it is shown: its cells, its width, and whether each character of it is one place wide."""
+    """One column as shown: its cells and width, and whether each character is one place wide (`is_plain`)."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         joined = "".join(texts)
@@ -113,7 +113,7 @@ class _Drawn:
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns `Name:  value` lines for one object; pairs without a value vanish."""
+    """Returns `Name: value` lines about one object; pairs without a value are left out."""
     shown = [(_cell(name), value) for name, value in pairs if value]
     margin = max((len(name) for name, _ in shown), default=0) + 3
     lines: list[str] = []
@@ -125,20 +125,20 @@ def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def paint(word: str, color: bool) -> str:
-    """Colours a state word."""
+    """Returns a state word in its colour; other words as they are."""
     code = _COLORS.get(word)
     return f"\x1b[{code}m{word}\x1b[0m" if color and code else word
 
 
 def age(text: str | None, now: float) -> str:
-    """Says how long ago, in the two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
+    """Returns how long ago a time was, in its two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
     if not text:
         return ""
     return span(now - parse_time(text))
 
 
 def span(seconds: float) -> str:
-    """Writes a length of time in its two largest units."""
+    """Returns a number of seconds in its two largest units."""
     return _span(max(0, int(seconds)))
 
 
@@ -158,7 +158,7 @@ def clock(duration: str | None) -> str:
 
 
 def memory(quantity: int | str) -> str:
-    """Writes a quantity of bytes for people: `503.6Gi`; exact where a whole number of units says it."""
+    """Returns bytes for people: `503.6Gi`, exact where a whole number of units is; empty for 0."""
     count = quantity_bytes(quantity)
     if not count:
         return ""
@@ -172,7 +172,7 @@ def memory(quantity: int | str) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """Writes `1 node`, `2 nodes`."""
+    """Returns `1 node` or `2 nodes`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
@@ -184,7 +184,7 @@ def _width(text: str) -> int:
 
 
 def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
-    """Narrows the columns that may be cut, the widest first; tells whether the table fits then."""
+    """Narrows columns that may be cut, the widest first; returns whether the table fits then."""
     while width and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         able = [at for at, head in enumerate(heads) if head.shrink_to and widths[at] > head.shrink_to]
         if not able:

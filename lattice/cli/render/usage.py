@@ -1,4 +1,4 @@
-"""Usage and history as text: sums, a bar for each day, budgets with their forecasts, a row for each attempt. Pure."""
+"""Renders usage and history: sums, a bar for each day, budgets with forecasts, a row for each attempt; pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lattice.units import parse_time
 
 BAR: Final = 40
 LEAST_BAR: Final = 10
-"""Cells of the longest bar, and of the longest one in a narrow terminal."""
+"""Least number of cells of the longest bar, in a narrow terminal."""
 MOST_BARS: Final = 45
-"""More days are shown by week, more weeks by month."""
+"""Most bars; more days are shown by week, and more weeks by month."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _HOURS: Final = (Column("NODE-HOURS", right=True), Column("GPU-HOURS", right=True), Column("ATTEMPTS", right=True))
 _BUDGETS: Final = (
@@ -50,7 +50,7 @@ _GREEN: Final = "32"
 
 
 def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Returns everything of a usage report."""
+    """Returns all lines of a usage report."""
     whose = _whose(report)
     lines = [
         f"{whose}: {_number(report.node_hours)} node-hours, {_number(report.gpu_hours)} GPU-hours since {report.since[:10]},"
@@ -70,7 +70,7 @@ def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> 
 
 
 def history_lines(report: HistoryReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Returns the rows, and their sums."""
+    """Returns a row for each attempt, and the sums."""
     if not report.rows:
         return [f"nothing ran from {report.since} to {report.until}"]
     columns = _HISTORY + _WIDE if wide else _HISTORY
@@ -94,7 +94,7 @@ def _part(part: PartUse) -> list[str]:
 
 
 def _budget_rows(budget: BudgetReport) -> list[list[str]]:
-    """Returns a row for each of its two budgets."""
+    """Returns a row for each limit of a budget: GPU-hours and node-hours."""
     rows: list[list[str]] = []
     for what, found in (("GPU-hours", budget.gpu_hours), ("node-hours", budget.node_hours)):
         if found is not None:
@@ -114,13 +114,13 @@ def _budget_row(budget: BudgetReport, what: str, found: BudgetHours, *, first: b
 
 
 def _gauge(share: float) -> str:
-    """Draws a budget in twenty cells."""
+    """Returns a budget's used share as a bar of twenty cells."""
     full = min(20, int(share * 20))
     return "█" * full + "░" * (20 - full)
 
 
 def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
-    """Draws node-hours for each day from the first one with any, or for each week or month where they are many."""
+    """Returns the bars of node-hours by day from the first day with any; by week or month where there are many."""
     first = next((at for at, day in enumerate(days) if day.node_hours), len(days))
     title, groups = _group(days[first:])
     rows = [(name, sum(day.node_hours for day in group)) for name, group in groups]
@@ -138,7 +138,7 @@ def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
 
 
 def _group(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]]]:
-    """Returns the unit of a bar as a title, and the days of each unit by its name."""
+    """Returns the title of the unit (day, week, month), and the days of each unit with its name."""
     if len(days) <= MOST_BARS:
         return "DAY", [(day.day, [day]) for day in days]
     if len(days) <= 7 * MOST_BARS:
@@ -147,7 +147,7 @@ def _group(days: Sequence[DayUse]) -> tuple[str, list[tuple[str, list[DayUse]]]]
 
 
 def _bar(share: float, longest: int) -> str:
-    """Draws a bar of so many cells at most, in eighths of a cell; an amount above 0 shows at least one eighth."""
+    """Returns a bar in eighths of a cell, at most `longest` cells; an amount above 0 shows at least one eighth."""
     eighths = max(1, round(share * longest * 8)) if share > 0 else 0
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
@@ -164,12 +164,12 @@ def _attempt(row: HistoryRow) -> list[str]:
 
 
 def _when(text: str | None) -> str:
-    """Writes a time to the minute."""
+    """Returns a time to the minute; empty without one."""
     return text[:16].replace("T", " ") if text and parse_time(text) else ""
 
 
 def _number(hours: float) -> str:
-    """Writes hours with as many decimals as are worth reading."""
+    """Returns hours with as many decimals as matter at their size."""
     if hours >= 10:
         return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}"
     return f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}" if hours else "0"

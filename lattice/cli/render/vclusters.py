@@ -1,4 +1,4 @@
-"""VClusters as people read them: one line each, or everything about one with the weights in force; pure."""
+"""Renders VClusters for people: one line each, or everything about one with the weights in force; pure."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ COLUMNS: Final = (
 
 
 def vcluster_table(items: Sequence[dict[str, Any]], config: Config | None, *, width: int) -> list[str]:
-    """Returns one line for each, in the order of their names."""
+    """Returns one line a vcluster, sorted by name."""
     read = sorted((msgspec.convert(item, VCluster) for item in items), key=lambda one: one.metadata.name)
     return table(COLUMNS, [_row(one, config) for one in read], width=width)
 
 
 def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
-    """Returns what is in force in one vcluster, defaults filled in."""
+    """Returns the lines about one vcluster: everything in force there, defaults filled in."""
     one = msgspec.convert(item, VCluster)
     policy = _policy(one, config)
     spec, limits = one.spec, one.spec.limits
@@ -82,18 +82,18 @@ def vcluster_details(item: dict[str, Any], config: Config | None) -> list[str]:
 
 
 def _depth(policy: Policy) -> int:
-    """Returns how many blocked allocations hold a reservation there."""
+    """Returns how many blocked allocations may hold a backfill reservation in the vcluster."""
     return strategy_of(policy).depth(policy)
 
 
 def weight_lines(one: VCluster, config: Config | None = None) -> list[str]:
-    """Returns the nine weights in force, summing to 1."""
+    """Returns the nine weights in force, which sum to 1."""
     weights = astuple(_policy(one, config).weights)
     return [f"{name:<15}{weight:.3f}" for name, weight in zip(TERMS, weights, strict=True)]
 
 
 def weights_word(one: VCluster) -> str:
-    """Says whose the weights are: a profile's, its own, or the balanced ones."""
+    """Returns where the weights come from: a profile, the vcluster itself, or the balanced default."""
     if one.spec.weights is None:
         return one.spec.profile or "balanced"
     total = sum(given_weights(one.spec), Decimal(0))

@@ -1,4 +1,4 @@
-"""YAML as people read it: scripts and other texts of several lines as blocks, keys in the order given."""
+"""Renders YAML for people: texts of several lines as blocks, keys in the order given."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNFIT = frozenset("\ufeff\ufffe\uffff\U0010ffff")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumps safely, with blocks."""
+    """A safe YAML dumper that writes texts of several lines as blocks."""
 
     def analyze_scalar(self, scalar: str) -> Any:
-        """Finds the styles that can write the text; PyYAML allows no block where a line ends with a blank or holds a tab, YAML does."""
+        """Allows a block also where a line ends with a blank or holds a tab, which YAML permits and PyYAML does not."""
         found = super().analyze_scalar(scalar)
         if isinstance(self.event, yaml.ScalarEvent) and self.event.style == "|":
             found.allow_block = True
@@ -33,5 +33,5 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(documents: Sequence[Any]) -> str:
-    """Writes one YAML document for each object; a character that a terminal would obey is escaped, the values are the same."""
+    """Returns one YAML document an object; characters that a terminal would obey are escaped, without changing the values."""
     return printable(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))

@@ -1,4 +1,4 @@
-"""`lattice replay capture`: what was submitted to the live system, as JSON lines that `lattice replay` reads."""
+"""`lattice replay capture`: writes what was submitted to the live system as JSON lines that `lattice replay` reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SINCE: Final = "7d"
 
 
 def run(console: Console, path: str | None) -> int:
-    """Reads the objects, writes the lines to the file or to standard output, says what is missing."""
+    """Reads the objects, writes the lines to a file or standard output, and warns of what is missing."""
     if len(console.args.words) > 1:
         raise Rejected("capture takes no argument: --since says from when, -o the file", reason="BadInput")
     now = console.outside.now()
@@ -51,7 +51,7 @@ def _since(text: str, now: float) -> float:
 
 
 def _read_objects(console: Console) -> Seen:
-    """Reads the objects of every tenant, which is a right of operators and administrators."""
+    """Reads the objects of every tenant; raises Denied for a person who is no operator or administrator."""
     cluster = console.cluster
     try:
         tenants = cluster.list(TENANTS, type=Tenant).items

@@ -1,4 +1,4 @@
-"""A plain log through the counts-only engine, and what users would have seen."""
+"""Replays a trace with the counts-only engine, and reports waits and slowdowns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
-    """Reads, replays, writes the schedule, prints the numbers; nothing is printed before all of it is done."""
+    """Reads the trace, replays it, writes the schedule, prints the report; nothing is printed before all of that is done."""
     args = console.args
     policy, estimates = Policy(args.policy or Policy.EASY), Estimates(args.estimates or Estimates.USER)
     schedule = Path(args.schedule) if args.schedule else None
@@ -57,7 +57,7 @@ def _rows(workload: Workload, start: Sequence[int]) -> Iterator[bytes]:
 
 
 def say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left: Left) -> None:
-    """Warns of the counts of the filter, and of a header that speaks of another machine."""
+    """Warns of jobs that the filter left out or changed, and of a header that describes another machine."""
     if left.out.counts:
         console.warn([f"{left.out.total} of {len(trace.job)} jobs left out: {', '.join(left.out.phrases())}"])
     if left.changed.counts:
@@ -69,7 +69,7 @@ def say_what_was_left_out(console: Console, trace: Trace, machine: Machine, left
 
 
 def nodes_missing(trace: Trace) -> Rejected:
-    """Returns the refusal of a plain log without `--nodes`, with what its header says of the machine."""
+    """Returns the refusal of a trace without `--nodes`, with what its header says of the machine."""
     procs, nodes = trace.header.get("maxprocs", 0), trace.header.get("maxnodes", 0)
     said = [f"MaxNodes: {nodes}"] * bool(nodes) + [f"MaxProcs: {procs}"] * bool(procs)
     meant = [f"--nodes={procs or nodes}"]
@@ -80,7 +80,7 @@ def nodes_missing(trace: Trace) -> Rejected:
 
 
 def _lines(found: Report, machine: Machine, policy: Policy, estimates: Estimates) -> list[str]:
-    """Returns the report for people."""
+    """Returns the lines of the report."""
     nodes = f"{machine.nodes} nodes" + (f" of {machine.procs_per_node} processors" if machine.procs_per_node > 1 else "")
     planned = "" if policy is Policy.FCFS else f", {estimates} estimates"
     waits = (found.wait_p50, found.wait_p95, found.wait_p99)

@@ -1,4 +1,4 @@
-"""`lattice replay --cycle` and `lattice replay cycles`: what the scheduler decided in a recorded cycle, decided again and compared."""
+"""`lattice replay --cycle` and `lattice replay cycles`: decides a recorded cycle again, and compares with what was decided then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Part)
 MOST_SHOWN: Final = 50
-"""Differences in the table; documents have them all."""
+"""Most differences in the table; documents have all of them."""
 _STRETCHES: Final = (
     Column("FIRST", right=True), Column("LAST", right=True), Column("FROM"), Column("TO"), Column("SIZE", right=True),
     Column("FILE", leave=1), Column("NOTE", shrink_to=30),
@@ -47,7 +47,7 @@ _DIFFERENCES: Final = (
 
 
 def run(console: Console) -> int:
-    """Lists what is recorded, or decides a recorded cycle again."""
+    """Lists the recorded cycles, or decides one again and shows the differences."""
     if console.format == "name":
         raise Rejected("recorded cycles have no names to print: use -o table, wide, json or yaml", reason="BadInput")
     if console.args.words:
@@ -91,7 +91,7 @@ def _stretch(one: Stretch) -> list[str]:
 
 
 def _gaps(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Returns the cycles between the first and the last that are in no stretch."""
+    """Returns first and last of each range of cycles that is missing between recorded stretches."""
     sound = [one for one in stretches if one.last]
     return [(one.last + 1, after.first - 1) for one, after in pairwise(sound) if after.first > one.last + 1]
 
@@ -100,7 +100,7 @@ def _gaps(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
 
 
 def _log(console: Console, cycle: int) -> bytes:
-    """Reads the log of the cycle: from a file or folder, else from the scheduler that leads."""
+    """Returns the log of a cycle, 0: of the last; from a file or folder, else from the leading scheduler."""
     if console.args.log:
         return _local(Path(console.args.log).expanduser()).cycle(cycle).log
     name = str(cycle) if cycle else "last"
@@ -118,7 +118,7 @@ def _ask(console: Console, path: str, kind: type[P]) -> P:
 
 
 def _answer(found: Sequence[Reproduced]) -> Cycle | None:
-    """Returns the document; None where nothing is left to show."""
+    """Returns the document on the cycle; None where the filters leave nothing to show."""
     if not found:
         return None
     turn, moment = found[0].turn, found[0].turn.moment
@@ -220,7 +220,7 @@ def _all(waiting: Sequence[Decided], width: int) -> list[str]:
 
 
 def _by_reason(waiting: Sequence[Decided], width: int) -> list[str]:
-    """Returns one line a reason, the most frequent first, with the first in the queue that has it."""
+    """Returns one line a reason, the most frequent first, with the first allocation of the queue that has it."""
     ranked = sorted(waiting, key=lambda one: one.reason)
     groups = [list(group) for _, group in groupby(ranked, key=lambda one: one.reason)]
     groups.sort(key=lambda group: (-len(group), group[0].reason))

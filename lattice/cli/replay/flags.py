@@ -1,4 +1,4 @@
-"""The flags of `lattice replay`, and which of them belong to one engine, one format of traces or one action."""
+"""The flags of `lattice replay`, and which of them belong to only one engine, trace format or action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOR_PRODUCTION: Final = ("weights", "profile", "depth", "baseline", "target_wait
 FOR_COUNTS: Final = ("policy", "estimates", "schedule")
 """Flags that only the counts-only engine has."""
 RUN_TIME: Final = "run-time"
-"""What stands in for a requested time that is missing."""
+"""The value of --missing-estimates by which the run time replaces a missing requested time."""
 ONLY_OF: Final = {
     "swf": ("procs_per_node", "missing_estimates"),
     "sacct": ("time_zone", "class_of"),
@@ -24,9 +24,9 @@ ONLY_OF: Final = {
     "generate and suite": ("seed", "hours"),
     "suite": ("full",),
 }
-"""Flags that only one format of traces has, or only one action."""
+"""By trace format or action, the flags that only it has."""
 RECORDED: Final = "cycles"
-"""The action that lists what the scheduler has recorded."""
+"""The word of the action that lists the recorded cycles."""
 _USAGE: Final = """lattice replay TRACE --nodes N|INVENTORY [flags]
        lattice replay capture [--since 7d] [-o FILE]
        lattice replay generate KIND [--seed S] [-o FILE]
@@ -109,7 +109,7 @@ def _count(text: str) -> int:
 
 
 def _nodes(text: str) -> int | str:
-    """Reads a number, or a path: a text with a suffix or a folder."""
+    """Returns a number of nodes, or a path where the text has a slash or a suffix; raises ArgumentTypeError for others."""
     if "/" in text or "." in text:
         return text
     try:

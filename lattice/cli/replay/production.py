@@ -1,4 +1,4 @@
-"""A trace through the production cycle: profiles in, their reports, CSV and pictures out, compared where there are several."""
+"""Replays a trace through the production cycle, once a profile; writes reports, CSV and pictures, and compares the profiles."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 64 * 1024 * 1024
 _FILES: Final = frozenset({".json", ".yaml", ".yml", ".csv", ".txt", ".svg", ".png", ".jsonl"})
-"""Ends of names that nobody gives a folder."""
+"""Suffixes of files, which no result folder has."""
 
 
 @dataclass(frozen=True)
 class SimulatedCluster:
-    """Holds the nodes, and which vclusters have a home among them."""
+    """The nodes of the replay, and the names of vclusters that have a home among them."""
 
     nodes: Sequence[NodeFacts]
     homes: frozenset[str]
 
 
 def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress, path: str | None) -> int:
-    """Reads everything, replays once a profile, writes the files, prints the numbers; nothing is printed before all of it is done."""
+    """Reads everything, replays once a profile, writes the files, prints the report; nothing is printed before all of that is done."""
     args = console.args
     profiles = _profiles(args.weights or [])
     target = _target(args.target_wait)
@@ -88,7 +88,7 @@ def _measure(name: str, done: Replayed, log: Log, target: float | None) -> Measu
 
 
 def _profiles(paths: Sequence[str]) -> list[Profile]:
-    """Reads the profiles of the files, by their names without suffix; without any, one with nothing in it."""
+    """Returns the profiles of these files, named by the file without suffix; without a file, one that changes nothing."""
     found: list[Profile] = []
     for path in paths:
         name = Path(path).stem
@@ -141,7 +141,7 @@ def _folder(path: str, trace: str) -> Path:
 
 
 def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequence[Profile]) -> Log:
-    """Reads the log of a trace in any format."""
+    """Returns the log of a trace in the given format."""
     args = console.args
     if form == "jsonl":
         return events.read(lines)
@@ -158,7 +158,7 @@ def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequenc
 
 
 def _only_vcluster(profiles: Sequence[Profile]) -> str:
-    """Returns the vcluster of a log that has none: the one that the profiles describe, if it is one."""
+    """Returns the vcluster for a log that names none: the one that the profiles name, else `default`; Rejected where they name several."""
     named = {name for profile in profiles for name in profile.vclusters}
     if len(named) > 1:
         raise Rejected(f"--vcluster is missing: the log names none, the profiles name {', '.join(sorted(named))}", reason="BadInput")
@@ -194,7 +194,7 @@ def _inventory(path: str) -> Inventory:
 
 
 def _site(nodes: int | str | None, log: Log) -> SimulatedCluster:
-    """Returns the machine: of --nodes, else of the trace."""
+    """Returns the nodes to replay on: those of `--nodes`, else those of the trace."""
     if isinstance(nodes, int):
         if nodes > MOST_NODES:
             raise Rejected(
@@ -215,7 +215,7 @@ def _site(nodes: int | str | None, log: Log) -> SimulatedCluster:
 
 
 def policies(log: Log, site: SimulatedCluster, profile: Profile, named: str, depth: int | None) -> dict[str, Policy]:
-    """Returns how each vcluster of the log schedules: by its name, then the trace, then the profile, then the flags."""
+    """Returns the policy of each vcluster in the log: the book's by its name, with changes by the trace, then the profile, then flags."""
     found = {}
     for vcluster in sorted({job.vcluster for job in log.jobs}):
         policy = base_policy(vcluster, profile=named)
@@ -226,7 +226,7 @@ def policies(log: Log, site: SimulatedCluster, profile: Profile, named: str, dep
 
 
 def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
-    """Warns of what was left out or changed, what the trace lacks, and profiles of vclusters that no job is in."""
+    """Warns of jobs that were left out or changed, of what the trace lacks, and of profiles for vclusters without a job."""
     if log.left.counts:
         console.warn([f"{log.left.total} of {log.total} jobs left out: {', '.join(log.left.phrases())}"])
     if log.changed.counts:
@@ -245,7 +245,7 @@ def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
 
 
 def _write(console: Console, folder: Path, results: Sequence[tuple[Replayed, Measures]], base: Mapping[str, Any] | None) -> None:
-    """Writes the files of each replay, in a folder of its own where there are several; the report of each comes last."""
+    """Writes the files of each replay, into folders of their own where there are several; each report is written last."""
     first = base or (results[0][1].document() if len(results) > 1 else None)
     for done, measures in results:
         place = folder / measures.name if len(results) > 1 else folder
@@ -291,7 +291,7 @@ def _print(console: Console, documents: Sequence[Mapping[str, Any]], base: Mappi
 
 
 def _warn_of_stuck(console: Console, done: Replayed, name: str) -> bool:
-    """Warns of the jobs that never started; tells whether there are any."""
+    """Warns of jobs that never started; returns whether there are any."""
     if done.stuck:
         job, reason, message = done.stuck[0]
         where = f" of line {job.line}" if job.line else ""

@@ -1,4 +1,4 @@
-"""A bar on standard error for what takes long, where a person sees it; nothing anywhere else."""
+"""Shows a progress bar on standard error where that is a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EVERY_SECONDS: Final = 0.2
 
 
 class Progress:
-    """Rewrites one line in place; `close` takes it away."""
+    """A progress bar that rewrites one line; `close` erases it."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float], *, quiet: bool) -> None:
         self._stream = stream
@@ -20,7 +20,7 @@ class Progress:
         self._drawn = False
 
     def show(self, what: str, share: float) -> None:
-        """Draws how far it is, between 0 and 1; at most five times a second, and not at all for what is quick."""
+        """Draws the bar for a share between 0 and 1, at most five times a second; work that ends at once shows none."""
         if not self._shown or self._now() - self._last < _EVERY_SECONDS:
             return
         self._last = self._now()
@@ -31,7 +31,7 @@ class Progress:
         self._drawn = True
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Erases the line."""
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""`lattice replay generate` and `lattice replay suite`: the six traces of the regression suite, written or judged."""
+"""`lattice replay generate` and `lattice replay suite`: writes the six traces of the regression suite, or judges a run of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace: its lines, plain or gzip, its format by the first of them, and the engine that it and the flags ask for.
+"""Reads a trace: its lines, plain or gzip; its format, from the first line; and the engine that it and the flags call for.
 
 A file that ends early is an error, never a shorter trace.
 """
@@ -29,17 +29,17 @@ OTHERS: Final = {
     b"PK\x03\x04": ("zip", "unzip -p"),
     b"\x1f\x9d": ("compress", "uncompress -c"),
 }
-"""First bytes of other packed files: the program's name, and how it unpacks to standard output."""
+"""By the first bytes of other packed files: the program's name, and the command that unpacks to standard output."""
 MARK: Final = b"\xef\xbb\xbf"
-"""Bytes that some editors put before the first line of a text in UTF-8."""
+"""The byte order mark that some editors put before a text in UTF-8."""
 LONGEST_LINE: Final = 16 * 1024 * 1024
-"""A line is cut here and refused by its reader: what has no line ends is no trace. The nodes of a great machine are one line."""
+"""Bytes after which a line is cut, and then refused: a file without line ends is no trace. The nodes of a large machine are one line."""
 _STEP: Final = 4096
-"""Lines between two reports of progress."""
+"""Lines between two updates of the progress bar."""
 
 
 def run(console: Console, path: str | None) -> int:
-    """Reads the trace's first line, chooses the engine, and lets it run."""
+    """Reads the first line of the trace, chooses the engine, and runs it."""
     progress = Progress(console.outside.stderr, console.outside.now, quiet=console.args.quiet)
     try:
         found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))
@@ -57,7 +57,7 @@ def run(console: Console, path: str | None) -> int:
 
 
 def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
-    """Returns the format by the first line that is not blank, and all lines."""
+    """Returns the format, told by the first line that is not blank, and all lines."""
     lines = iter(lines)
     seen: list[bytes] = []
     for line in lines:
@@ -71,7 +71,7 @@ def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
 
 
 def refuse_flags_of_others(console: Console, form: str) -> None:
-    """Refuses (`BadInput`) a flag that means nothing with this trace: passed over in silence it would seem to have counted."""
+    """Raises Rejected (`BadInput`) for a flag without meaning for this trace, which would otherwise be ignored silently."""
     for place, names in ONLY_OF.items():
         for name in names:
             if place != form and getattr(console.args, name) not in (None, False):
@@ -84,7 +84,7 @@ def refuse_flags_of_others(console: Console, form: str) -> None:
 
 
 def engine(console: Console, form: str, path: str | None) -> str:
-    """Returns `counts` or `production`; flags of both, or of the other than the one named, are refused."""
+    """Returns `counts` or `production`; raises Rejected for flags of both, or of another engine than the one named."""
     args = console.args
     production = [f"--{name.replace('_', '-')}" for name in FOR_PRODUCTION if getattr(args, name) is not None]
     if path is not None:
@@ -103,7 +103,7 @@ def engine(console: Console, form: str, path: str | None) -> str:
 
 
 def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    """Yields each line of the file, or of standard input for `-`; Rejected (`BadTrace`) when it cannot be read to its end."""
+    """Yields each line of the file (`-`: standard input); raises Rejected (`BadTrace`) when it cannot be read to its end."""
     with ExitStack() as open_files:
         raw, size = _open(path, stdin, open_files)
         path = "standard input" if path == "-" else path
@@ -128,7 +128,7 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
 
 
 def _open(path: str, stdin: BinaryIO, open_files: ExitStack) -> tuple[io.BufferedReader, int]:
-    """Returns a reader that can peek, and the size of the file, 0 where it is not known."""
+    """Returns a reader that can peek, and the file's size in bytes, 0: unknown."""
     if path == "-":
         return io.BufferedReader(cast("io.RawIOBase", stdin)), 0
     try:

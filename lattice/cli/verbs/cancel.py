@@ -1,4 +1,4 @@
-"""`lattice cancel`: set `spec.cancel`; the object and its history stay."""
+"""`lattice cancel`: sets `spec.cancel`; the object and its history stay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Cancels each allocation that is meant; ended ones are named and left alone."""
+    """Cancels the named or selected allocations; reports those that have ended already."""
     args = console.args
     if not args.allocations and not (args.all_mine or args.name or args.state):
         raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")
@@ -65,7 +65,7 @@ def run(console: Console) -> int:
 
 
 def _mine(console: Console) -> list[Allocation]:
-    """Finds what is the person's own and has not ended, by namespace and name."""
+    """Returns the person's own allocations that have not ended, sorted by namespace and name."""
     listed = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation, fields=f"spec.user={console.user}").items
     name = console.args.name
     found = [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]
@@ -87,7 +87,7 @@ def _cancel(console: Console, one: Allocation) -> int:
 
 
 def _describe_cancel(one: Allocation) -> str:
-    """Says what the cancel does: processes on nodes are told to end first, and that takes time."""
+    """Returns the sentence on what a cancel does: work on nodes gets TERM first, and time to end."""
     name, grace = label(one), one.spec.lifecycle.grace_period
     if not one.status.nodes:
         return f"Cancelled allocation {name}"

@@ -1,4 +1,4 @@
-"""`lattice completion SHELL`, and the candidates that the scripts and kubectl ask for."""
+"""`lattice completion SHELL`: prints a completion script, whose candidates come from here, as do kubectl's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INTERMIXED = True
 MOST = 200
-"""More candidates than a terminal shows are of no use."""
+"""Most candidates that are offered."""
 _ASK = "kubectl_complete-lattice"
 _SCRIPTS = {
     "bash": f"""_lattice() {{
@@ -51,13 +51,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the script."""
+    """Prints the completion script of the shell."""
     console.outside.stdout.write(_SCRIPTS[console.args.shell])
     return exits.DONE
 
 
 def candidates(words: Sequence[str], outside: Outside) -> list[str]:
-    """Returns the words that may stand for the last one, each with a description after a tab where there is one."""
+    """Returns the words that may complete the last one, some with a description after a tab."""
     *before, last = words or [""]
     verb, _ = split_verb(list(before))
     if verb is None:
@@ -80,7 +80,7 @@ def candidates(words: Sequence[str], outside: Outside) -> list[str]:
 
 
 def _below(parser: argparse.ArgumentParser, words: list[str]) -> argparse.ArgumentParser:
-    """Returns the parser of the subcommand that the words have reached."""
+    """Returns the parser of the subcommand that the words name."""
     for word in words:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
@@ -90,7 +90,7 @@ def _below(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Argume
 
 
 def _objects(verb: str, before: Sequence[str], last: str, outside: Outside) -> list[str]:
-    """Returns names from the cluster; none when it cannot be asked."""
+    """Returns names of objects from the cluster that may complete the word; empty where the cluster cannot be asked."""
     from lattice.cli.configuration import Configuration
     from lattice.cli.console import Console
     from lattice.cli.readable import list_readable

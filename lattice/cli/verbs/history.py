@@ -1,4 +1,4 @@
-"""`lattice history`: what ran, how long, how it ended and what it was charged, also of objects that are long gone."""
+"""`lattice history`: shows what ran, how long, how it ended and what it was charged, even after the objects are deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INTERMIXED = True
 _OF_NAMED = "365d"
-"""How far back is looked for what is named."""
+"""How far back allocations are searched that the person names."""
 _EXAMPLES = """\
 Examples:
   lattice history                               your work of the last 7 days

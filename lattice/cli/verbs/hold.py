@@ -1,4 +1,4 @@
-"""`lattice hold` and `lattice release`: keep pending allocations from starting, and let them."""
+"""`lattice hold` and `lattice release`: keep pending allocations from starting, and release them again."""
 
 from __future__ import annotations
 

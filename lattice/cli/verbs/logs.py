@@ -1,4 +1,4 @@
-"""`lattice logs`: what an allocation prints, through the gateway."""
+"""`lattice logs`: shows the output of an allocation, through the gateway."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Streams until the end of the work, or of the stored output."""
+    """Prints the output until the work ends (`-f`), or what there is so far."""
     args = console.args
     if args.tail and not args.tail.isdigit():
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
@@ -76,13 +76,13 @@ def run(console: Console) -> int:
 
 
 def _earlier(one: Allocation) -> str:
-    """Returns the commands that show the output of earlier attempts; empty without any."""
+    """Returns the commands that show the output of earlier attempts; empty: there were none."""
     ran = [entry.attempt for entry in one.status.attempts if entry.start_time]
     return ", ".join(f"`lattice logs {label(one)} --attempt {attempt}`" for attempt in ran)
 
 
 def _check_attempt(one: Allocation, wanted: str) -> None:
-    """Refuses an attempt that there was not, and names those that there were."""
+    """Raises Rejected or NotFound, naming those that exist, for an attempt that the allocation did not have."""
     if not (wanted.isascii() and wanted.isdigit() and int(wanted) >= 1):
         raise Rejected(f"--attempt={wanted}: not the number of an attempt", reason="BadInput")
     known = [entry.attempt for entry in one.status.attempts if entry.nodes] + ([one.status.attempt] if _has_started(one) else [])
@@ -140,13 +140,13 @@ def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> i
 
 
 def _broken_stream(one: Allocation, latest: str, why: str) -> Retry:
-    """Returns the error of a stream that ended before the work, with the command that goes on where it broke."""
+    """Returns the error of a stream that ended before the work, with the command that continues it."""
     since = f" --since={_moment(latest)}" if latest else ""
     return Retry(f"{why}. Hint: the work goes on; go on reading with `lattice logs -f {label(one)}{since}`", reason="StreamBroken")
 
 
 def _moment(time: str) -> str:
-    """Returns the time of a record in whole seconds: lines of that second may come twice, and nothing is left out."""
+    """Returns a record's time in whole seconds: continuing from it may repeat lines of that second, but loses none."""
     try:
         return format_time(int(float(time)))
     except ValueError:
@@ -160,7 +160,7 @@ def _say_detached(console: Console, one: Allocation) -> int:
 
 
 def _show(console: Console, shown: Shown) -> bool:
-    """Prints one piece; tells whether it is the end."""
+    """Prints one piece of the output; returns whether it is the end."""
     match shown:
         case Printed(text):
             console.raw(text + "\n")  # the work's own bytes, as `cat` of its output would show them

@@ -1,4 +1,4 @@
-"""`lattice node`: the wishes of operators about nodes, with reason, who and since when."""
+"""`lattice node`: drains, disables, adds and forgets nodes, with the reason, by whom and since when."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Writes a wish into each node's object; asks first where that is much."""
+    """Writes what operators want of each named node into its object; asks first where many are concerned."""
     action = console.args.action
     if action == "add":
         return _add(console)
@@ -93,7 +93,7 @@ def run(console: Console) -> int:
 
 
 def _add(console: Console) -> int:
-    """Makes LatticeNodes by hand, which lets their agents in; an existing one stays as it is."""
+    """Creates LatticeNodes by hand, which admits their agents; an existing one is left as it is."""
     names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
     if not names:
         raise Rejected("name the nodes to add, such as nid[001-064]", reason="BadInput")
@@ -122,7 +122,7 @@ def _add(console: Console) -> int:
 
 
 def _find_gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
-    """Returns nodes that have an index and no object: it was deleted, and work may still stand in the ledger under that index."""
+    """Returns nodes with an index but without an object: it was deleted, and ledger rows may still hold the node."""
     try:
         index = console.cluster.get(NODE_INDEXES, INDEX_NAME, type=NodeIndex)
     except NotFound:
@@ -132,7 +132,7 @@ def _find_gone(console: Console, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any]:
-    """Writes the wish into the node's object, which is made anew where it is gone."""
+    """Writes the change into the node's object, which is created again where it is gone."""
     name = node.metadata.name
     if node.metadata.uid:
         return console.cluster.patch(NODES, name, change, type=dict[str, Any])
@@ -142,7 +142,7 @@ def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any
 
 
 def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> list[Node]:
-    """Returns the nodes that are meant; NotFound names every one that does not exist, and nothing is done then."""
+    """Returns the nodes that names, node sets or a group select; raises NotFound, naming all, where some do not exist."""
     if bool(texts) == bool(group):
         raise Rejected("name nodes, or a group with --group: one of the two", reason="BadInput")
     if group:
@@ -160,7 +160,7 @@ def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> li
 
 
 def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool) -> str:
-    """Returns the question before much is changed; empty when nothing need be asked."""
+    """Returns the question to ask before many nodes are changed; empty: none is needed."""
     shown = fold_nodes([node.metadata.name for node in chosen])
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     if fenced:
@@ -177,14 +177,14 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
 
 
 def _find_unchanged(action: str, chosen: Sequence[Node]) -> list[Node]:
-    """Returns the nodes that have nothing for this action to take back."""
+    """Returns the nodes on which this action has nothing to undo."""
     if action == "undrain":
         return [node for node in chosen if node.spec.drain is None]
     return [node for node in chosen if node.spec.disable is None] if action == "enable" else []
 
 
 def _change(console: Console, action: str) -> dict[str, Any]:
-    """Returns the same change for each node; empty: its own hardware is accepted."""
+    """Returns the patch that is the same for every node; empty for `accept`, which differs by node."""
     if action == "accept":
         return {}
     if action == "undrain":
@@ -200,7 +200,7 @@ def _change(console: Console, action: str) -> dict[str, Any]:
 
 
 def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> int:
-    """Waits until the scheduler has freed the index and deleted the LatticeNode, once no holder names it, and reports."""
+    """Waits until the scheduler has freed the nodes' indices and deleted their objects, which it does once no row holds them; reports."""
     deadline = console.outside.now() + parse_duration(console.args.timeout)
     left = wait_until_gone(names, lambda name: _exists(console, name), console.outside.now, console.outside.sleep, deadline)
     gone = [name for name in names if name not in left]

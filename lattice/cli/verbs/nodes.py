@@ -1,4 +1,4 @@
-"""`lattice nodes`: the machines, their states and the reasons."""
+"""`lattice nodes`: lists nodes with their states and reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows all nodes, some, or everything about one."""
+    """Shows all nodes, some of them, or everything about one."""
     args = console.args
     names = [name for text in args.nodes for name in expand_nodes(text)]
     states = parse_node_states(args.state)
@@ -55,7 +55,7 @@ def run(console: Console) -> int:
 
 
 def _show_one(console: Console, name: str, states: frozenset[str]) -> int:
-    """Shows everything about a node, if it is one of those that are asked for."""
+    """Shows everything about one node, unless the filters exclude it."""
     args, node, home = console.args, _one(console, name), _homes(console)
     if keep([node_row(node)], [name], states, args.group or "", args.vcluster or "", home):
         console.say(*node_details(node, home, console.outside.now()))
@@ -65,7 +65,7 @@ def _show_one(console: Console, name: str, states: frozenset[str]) -> int:
 
 
 def _from_gateway(console: Console) -> tuple[Sequence[NodeRow], Mapping[str, str]] | None:
-    """Returns the rows of the gateway's cache, and the vclusters at home in each group; None where they are not to be had."""
+    """Returns rows, and home vclusters by group, from the gateway's cache; None where it does not give them."""
     body = ask_memory(console, "/v1/nodes", {"version": NODES.plural, "vclusters": VCLUSTERS.plural}, {})
     if body is None:
         return None
@@ -77,7 +77,7 @@ def _from_gateway(console: Console) -> tuple[Sequence[NodeRow], Mapping[str, str
 
 
 def _from_server(console: Console, names: Sequence[str]) -> tuple[Sequence[NodeRow], Mapping[str, str]]:
-    """Returns the same of what the API server lists; of one node alone where one is named."""
+    """Returns rows, and home vclusters by group, from the API server; for a single name, of that node alone."""
     listed = console.cluster.list(NODES, type=Node).items if len(names) != 1 else [_one(console, names[0])]
     return [node_row(node) for node in listed], _homes(console)
 
@@ -104,7 +104,7 @@ def _homes(console: Console) -> dict[str, str]:
 
 
 def parse_node_states(text: str | None) -> frozenset[str]:
-    """Reads states such as `ready,down` in any case; Rejected names those that there are."""
+    """Returns the states in a text such as `ready,down`, in any case; empty: all. Raises Rejected for an unknown one."""
     known = {state.lower(): state for state in NODE_STATES}
     wanted = [word.strip().lower() for word in (text or "").split(",") if word.strip()]
     for word in wanted:
@@ -116,7 +116,7 @@ def parse_node_states(text: str | None) -> frozenset[str]:
 def keep(
     rows: Sequence[NodeRow], names: Sequence[str], states: frozenset[str], group: str, vcluster: str, home: Mapping[str, str]
 ) -> list[NodeRow]:
-    """Keeps the nodes that are asked for: in the order asked, else by index."""
+    """Returns the rows that pass the filters: in the order of the names given, else by index."""
     order = {name: at for at, name in enumerate(names)}
     kept = [
         row

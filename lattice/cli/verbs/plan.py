@@ -1,4 +1,4 @@
-"""`lattice plan`: what would become of work that is not submitted; it takes what `submit` takes, and submits nothing."""
+"""`lattice plan`: shows when and where work would start that is not submitted; takes what `submit` takes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["INTERMIXED", "TAKES_COMMAND", "arguments", "run", "sentences", "simp
 INTERMIXED = True
 TAKES_COMMAND = True
 MANIFESTS = (".yaml", ".yml", ".json")
-"""Ends of names that stand for a manifest rather than a script."""
+"""Suffixes of files that are manifests rather than scripts."""
 _CODES = {NOW: exits.DONE, LATER: exits.NOT_YET, NEVER: exits.NOT_FOUND}
 
 
@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Plans all of it, in the order given; each as if those before it were submitted too."""
+    """Plans all given allocations in order, each as if those before it were submitted too."""
     args = console.args
     args.dry_run, args.request_id = "server", ""
     if args.script is not None and args.script.endswith(MANIFESTS) and args.filename is None:
@@ -69,7 +69,7 @@ def run(console: Console) -> int:
 
 
 def _admit(console: Console, document: dict[str, Any]) -> dict[str, Any]:
-    """Returns the document as the API server would store it: with defaults, or its refusal. Nothing is stored."""
+    """Returns the document as the API server would store it, by a dry run that stores nothing; raises its refusal."""
     metadata = document["metadata"]
     namespace = metadata["namespace"]
     try:
@@ -82,7 +82,7 @@ def _admit(console: Console, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> list[str]:
-    """Returns the plan for people; `wide` shows each score by factor."""
+    """Returns the lines of a plan; `wide` adds each score by factor."""
     lines: list[str] = []
     for one in plan.allocations:
         lines += _one(one, now, width, wide)

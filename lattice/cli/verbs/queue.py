@@ -1,4 +1,4 @@
-"""`lattice queue`: what is pending in order, reservations, and the use of nodes to come."""
+"""`lattice queue`: shows pending work in order, reservations, and the planned use of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERMIXED = True
 _WIDTH = 100
-"""Of the plot, where standard output is no terminal."""
+"""Width of the plot where standard output is no terminal."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the queues once, or again and again."""
+    """Shows the queues once, or every few seconds with `--watch`."""
     limit = console.args.limit
     if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
         raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")

@@ -34,6 +34,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Runs the action that is named."""
+    """Runs the action of the command line: tree, explain or solve."""
     code: int = _ACTIONS[console.args.action][0].run(console)
     return code

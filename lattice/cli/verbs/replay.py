@@ -52,7 +52,7 @@ def run(console: Console) -> int:
 
 
 def _path(console: Console) -> str | None:
-    """Returns the file or folder that `-o` names, where it is none of the formats (`./json` is always a path)."""
+    """Returns the file or folder that `-o` names; None where it names a format, or is absent. `./json` is always a path."""
     given = console.args.output
     if given is None or given in FORMATS:
         return None

@@ -1,4 +1,4 @@
-"""`lattice reservation`: set nodes aside in advance, list, show and delete what is set aside."""
+"""`lattice reservation`: creates, lists, shows and deletes Reservations of nodes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _add_create(create: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Runs the action that is named."""
+    """Runs the action of the command line: create, list, show or delete."""
     actions = {"create": _create, "list": _list, "show": _show, "get": _show, "delete": _delete}
     return actions[console.args.action](console)
 
@@ -156,7 +156,7 @@ def _not_found(name: str) -> NotFound:
 
 
 def spec_of(args: argparse.Namespace, now: float) -> dict[str, Any]:
-    """Returns the spec of what was named; Rejected names the flag. `now` is seconds since the epoch."""
+    """Returns the spec of a Reservation from the flags; raises Rejected naming the flag that is wrong. `now` in seconds since the epoch."""
     zone = args.time_zone or ""
     start = _time("--start", args.start, now)
     spec: dict[str, Any] = {**_nodes(args), "start": start}
@@ -182,12 +182,12 @@ def spec_of(args: argparse.Namespace, now: float) -> dict[str, Any]:
 
 
 def _as_flags(sentence: str) -> str:
-    """Rewrites a sentence about fields of spec with the flags that set them."""
+    """Returns a sentence with the names of spec fields replaced by those of their flags."""
     return re.sub(r"\bspec\.([a-zA-Z]+)\b(?!\.\w)", lambda found: "--" + re.sub("([A-Z])", r"-\1", found[1]).lower(), sentence)
 
 
 def _nodes(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns which nodes are meant: a set, or a number with what they must have."""
+    """Returns the part of spec that selects nodes: a node set, or a number of nodes with group, features and GPU type."""
     if bool(args.nodes) == bool(args.node_count):
         raise Rejected("give either --nodes NODES or --node-count N: one of the two", reason="BadInput")
     if args.nodes:
@@ -207,7 +207,7 @@ def _nodes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _time(flag: str, text: str, now: float) -> str:
-    """Writes `now` and `+2h` as RFC 3339; leaves any other text for the calendar to read."""
+    """Returns `now` and `+2h` as RFC 3339; other texts unchanged, for the calendar to read."""
     word = text.strip()
     later = _LATER.fullmatch(word)
     if word == "now":
@@ -221,7 +221,7 @@ def _time(flag: str, text: str, now: float) -> str:
 
 
 def _duration(args: argparse.Namespace, start: str, now: float) -> str:
-    """Returns the length of a window, given or from its end."""
+    """Returns the length of a window, from `--duration` or from `--end`."""
     if bool(args.duration) == bool(args.end):
         raise Rejected("give either --duration TIME or --end TIME: one of the two", reason="BadInput")
     if args.duration:
@@ -238,7 +238,7 @@ def _duration(args: argparse.Namespace, start: str, now: float) -> str:
 
 
 def _written(text: str) -> str:
-    """Writes the duration as the Reservation has it: ours as given, Slurm's form as ours."""
+    """Returns a duration as the Reservation has it: ours unchanged, Slurm's form converted."""
     try:
         parse_duration(text)
     except Rejected as ours:
@@ -253,7 +253,7 @@ def _written(text: str) -> str:
 
 
 def _recurrence(args: argparse.Namespace, now: float) -> dict[str, Any]:
-    """Returns the rule and its end; empty where it is made once."""
+    """Returns the part of spec with the recurrence and its end; empty where there is none."""
     if not args.recurrence:
         if args.until or args.count:
             raise Rejected(f"{'--until' if args.until else '--count'} ends a --recurrence, and there is none", reason="BadInput")

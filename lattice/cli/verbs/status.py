@@ -1,4 +1,4 @@
-"""`lattice status`: allocations, one line each, or everything about one."""
+"""`lattice status`: lists allocations, one line each, or shows everything about one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the allocations once, or again and again."""
+    """Shows the allocations once, or every few seconds with `--watch`."""
     show = _named if console.args.allocations else _listed
     if not console.args.watch:
         return show(console)
@@ -81,7 +81,7 @@ def _listed(console: Console) -> int:
 
 
 def _ask_gateway(console: Console, wanted: StatusQuery) -> bytes | None:
-    """Returns the rows of the scheduler's cache; None where they are not to be had."""
+    """Returns the answer with rows from the scheduler's cache; None where the gateway does not give it."""
     from lattice.cli.from_memory import ask_memory
 
     query = {

@@ -1,4 +1,4 @@
-"""`lattice submit`: a command, a script or a manifest becomes an Allocation."""
+"""`lattice submit`: submits a command, a script or manifests as Allocations."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["INTERMIXED", "TAKES_COMMAND", "arguments", "create", "run", "simplif
 
 INTERMIXED = True
 TAKES_COMMAND = True
-"""What stands after `--`."""
+"""True: this verb takes a command after `--`."""
 NUMBER_SECONDS = 2.0
 """How long `submit` waits for the scheduler to give the number."""
 _REPEATS = 3
 _PLAN_SECONDS = 5.0
-"""How long a dry run waits for the scheduler's word."""
+"""How long a dry run waits for the scheduler's answer."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Submits, and waits where that is asked."""
+    """Submits the work, and waits for its end where flags ask for that."""
     try:
         return _run(console)
     except (Denied, NotFound):
@@ -55,7 +55,7 @@ def run(console: Console) -> int:
 
 
 def _say_whose_tenant(console: Console) -> None:
-    """Names the line of a script whose account is no tenant here: it was written for another site."""
+    """Prints the line of a script that named an account which is no tenant here: it was written for another site."""
     place = getattr(console.args, "tenant_from", "")
     if place:
         console.note(f"Note: the tenant comes from {place}; -t TENANT is stronger")
@@ -110,7 +110,7 @@ def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
 
 
 def _warn_as_planned(console: Console, made: list[dict[str, Any]], warned: list[list[str]]) -> None:
-    """Warns of what could never start, as `lattice plan` has it, where the server's warnings of it have not said so.
+    """Warns of work that could never start, as `lattice plan` finds, unless the server's warnings have said so.
 
     Nothing is said where nobody answers.
     """
@@ -127,7 +127,7 @@ def _warn_as_planned(console: Console, made: list[dict[str, Any]], warned: list[
 
 
 def _judge_offline(console: Console, document: dict[str, Any]) -> None:
-    """Asks the chain that the webhook asks, with the facts that are known without a cluster."""
+    """Runs the webhook's chain of checks with the facts that are known without a cluster; raises its refusal."""
     from lattice.admission import Accepted, Facts, Refused, Request, Requester, admit
 
     refuse_unknown("the allocation", document)
@@ -166,7 +166,7 @@ def _describe_detachment(made: Allocation) -> str:
 
 
 def _report(console: Console, made: Allocation) -> int:
-    """Prints its number, and waits where that is asked."""
+    """Prints the allocation's number, and waits where flags ask for that; returns the exit code."""
     if console.is_document:
         raw = console.cluster.get(ALLOCATIONS, made.metadata.name, made.metadata.namespace, type=dict[str, Any])
         console.objects("Allocation", [raw], one=True)
@@ -180,7 +180,7 @@ def _report(console: Console, made: Allocation) -> int:
 
 
 def _warn_of_never(console: Console, made: Allocation) -> None:
-    """Warns of the reason that the scheduler gave with the number, where no waiting cures it and the server has not warned of it."""
+    """Warns of a reason that no waiting cures, which came with the number, unless the server has warned of it."""
     why = blocker(made)
     if phase_of(made) != PENDING or why is None or not never_starts(why.reason, why.message):
         return
@@ -194,7 +194,7 @@ def _names(sentences: Iterable[str], reason: str) -> bool:
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
-    """Creates it exactly once: an unknown outcome is looked up, and an existing object is ours only if its hash says so."""
+    """Creates an object exactly once: after a lost answer it looks for the object; an existing one is ours only if its hash is."""
     metadata, lost = document["metadata"], ""
     for _ in range(_REPEATS):
         try:
@@ -240,7 +240,10 @@ def _say_without_number(console: Console, made: Allocation) -> None:
 
 
 def _wait(console: Console, made: Allocation) -> int:
-    """Shows each change of state, which `-q` silences without `--watch`, and why it ended where it has not completed."""
+    """Waits for the end and returns the work's exit code.
+
+    Prints each change of state (not with `-q`, unless `--watch`), and why it ended unless it completed.
+    """
     tells = console.args.watch or not console.args.quiet
     ended = until_final(console, made, notes_changes=tells)
     if ended is None:

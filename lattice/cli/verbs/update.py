@@ -1,4 +1,4 @@
-"""`lattice update`: what may be changed of an allocation after its creation."""
+"""`lattice update`: changes what may be changed of an allocation after its creation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Sends one patch of what was named."""
+    """Sends one patch with everything that flags name."""
     spec = change_of(console.args)
     one = Finder(console).find(console.args.allocation)
     if is_final(one) and "lifecycle" in spec:
@@ -43,7 +43,7 @@ def run(console: Console) -> int:
 
 
 def change_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the part of spec that changes; Rejected when nothing was named."""
+    """Returns the part of spec that flags change; raises Rejected when no flag was given."""
     lifecycle: dict[str, Any] = {}
     tags: dict[str, str | None] = {}
     if args.walltime:

@@ -1,4 +1,4 @@
-"""`lattice usage`: hours used, by day and by whom, and how budgets stand: when they run out, and what happens then."""
+"""`lattice usage`: shows hours used, by day and by whom, and budgets: when they are exhausted, and what happens then."""
 
 from __future__ import annotations
 

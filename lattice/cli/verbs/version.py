@@ -1,4 +1,4 @@
-"""`lattice version`: of this program, of the cluster's Lattice, of Kubernetes."""
+"""`lattice version`: prints the versions of this program, of the cluster's Lattice, and of Kubernetes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the versions; a cluster that cannot be reached is named, and is no failure."""
+    """Prints the versions; a cluster that cannot be reached is mentioned, and the exit code is still 0."""
     found = {"client": client_version(), "cluster": "", "kubernetes": ""}
     if not console.args.client:
         try:
@@ -39,7 +39,7 @@ def run(console: Console) -> int:
 
 
 def client_version() -> str:
-    """Returns the version of the installed distribution."""
+    """Returns the version of the installed distribution; `not installed` where it runs from a source tree."""
     try:
         return version("lattice-hpc")
     except PackageNotFoundError:

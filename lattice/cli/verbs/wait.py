@@ -1,4 +1,4 @@
-"""`lattice wait`: until allocations have ended, or have started."""
+"""`lattice wait`: waits until allocations have ended, or have started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Returns the code of the one allocation; of several their common code, else 7."""
+    """Waits, and returns the work's own code; for several allocations their common code, else 7."""
     args = console.args
     deadline = console.outside.now() + _seconds(args.timeout) if args.timeout else None
     finder = Finder(console)

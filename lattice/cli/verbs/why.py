@@ -1,4 +1,4 @@
-"""`lattice why`: why an allocation waits, what stands before it and when it is expected to start, or how it ended."""
+"""`lattice why`: explains why an allocation waits, what is before it and when it is expected to start, or how it ended."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ INTERMIXED = True
 _NEXT = {reason.word: reason.next_step for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
 _MEANING = {reason.word: reason.meaning for reason in (*STAGING_REASONS, *END_REASONS, *PENDING_REASONS)}
 _ROUNDING = 0.003
-"""Total and terms are rounded to three decimals: points so near the total say nothing of a budget."""
+"""Tolerance when a total is compared with its terms, all rounded to three decimals, before a budget is blamed for the difference."""
 _NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
-"""Verbs of the next steps that take the allocation's number."""
+"""Verbs in the next steps that are completed by the allocation's number."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def run(console: Console) -> int:
 
 
 def explain_allocation(one: Allocation) -> Why:
-    """Returns the answer that the object itself gives."""
+    """Returns the answer that the Allocation object alone gives."""
     why, phase, going = blocker(one), phase_of(one), leaving(one)
     reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
@@ -93,7 +93,7 @@ def explain_allocation(one: Allocation) -> Why:
 
 
 def _score(shown: Score | None) -> Ranking | None:
-    """Returns the score as the status has it: without weights."""
+    """Returns the score that the status shows, without weights; None: it shows none, or one that does not read."""
     if shown is None or not shown.total:
         return None
     try:
@@ -103,7 +103,7 @@ def _score(shown: Score | None) -> Ranking | None:
 
 
 def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
-    """Adds the weights of the vcluster to a score that came from the status; adds none where it cannot be read."""
+    """Returns the answer with the vcluster's weights added to a score from the status; unchanged where they cannot be read."""
     score = answer.score
     if score is None or score.weights or not score.terms:
         return answer
@@ -119,7 +119,7 @@ def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
 
 
 def next_step(reason: str, name: str, message: str = "") -> str:
-    """Says what the person does next, as a command where it is one; waiting helps nothing that asks for more than a limit."""
+    """Returns what the person can do next for a reason, as a command where it is one; empty: no step is known."""
     if IN_ORDER in message:
         return "wait: the order of submission decides there, and no class or score changes it"
     beyond = BEYOND_LIMIT in message
@@ -130,7 +130,7 @@ def next_step(reason: str, name: str, message: str = "") -> str:
 
 
 def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
-    """Adds the scheduler's answer; where it cannot be asked, since when it is silent, or why it cannot."""
+    """Returns the answer with the scheduler's part; where it cannot be asked, with since when it is silent, or why."""
     lead = leadership(console)
     silence = Silence(message=lead.sentence, silent_since=lead.silent_since or None) if lead.sentence else None
     if answer.phase != PENDING:
@@ -148,7 +148,7 @@ def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
 
 
 def _join(answer: Why, said: Why) -> Why:
-    """Joins the scheduler's answer with what only the object says; the fresher reason is the scheduler's."""
+    """Returns the scheduler's answer completed by what only the object knows; the scheduler's reason is the newer one."""
     same = said.reason == answer.reason
     return msgspec.structs.replace(
         said,
@@ -160,7 +160,7 @@ def _join(answer: Why, said: Why) -> Why:
 
 
 def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
-    """Returns the answer for people."""
+    """Returns the lines of the answer for people."""
     when = f" since {answer.since} ({age(answer.since, now)})" if answer.since else ""
     lines = [f"Allocation {name} ({answer.allocation.namespace}/{answer.allocation.name}) is {answer.phase}{when}"]
     lines.append(f"  {answer.reason}: {answer.message}" if answer.message else f"  {answer.reason}")
