@@ -1,4 +1,4 @@
-"""A request of a script: its values, their places, and which of two sources wins."""
+"""The options that a request was given: their values, where they were written, and which source wins; the facts for translating them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from lattice.errors import Rejected
 
 SOURCES = ("configuration", "SBATCH", "LATTICE", "environment", "command line")
-"""Where an option may come from; a later one overrides an earlier one."""
+"""The sources of options; a later one overrides an earlier one."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """One option as it was written: its name, its value (None for a switch), and where it stands."""
+    """One option as it was written: its name, its value (None for a switch), its source, and the place for messages."""
 
     option: str
     value: str | None
@@ -22,7 +22,7 @@ class Given:
     place: str
 
     def rejected(self, why: str, reason: str = "BadOption") -> Rejected:
-        """The refusal of this option, with the line and the text as they were written."""
+        """Returns the refusal of this option, with the line and the text as they were written."""
         return Rejected(f"{self.place}: {why}", reason=reason, fields=(self.option,))
 
 
@@ -31,7 +31,7 @@ Asked = Mapping[str, Given]
 
 
 def merge(given: Iterable[tuple[str, Given]]) -> dict[str, Given]:
-    """One option a slot: the strongest source wins, and within a source the last one written."""
+    """Returns the winning option of each slot: of the strongest source, and within a source the one written last."""
     asked: dict[str, Given] = {}
     for slot, one in given:
         old = asked.get(slot)
@@ -51,26 +51,26 @@ class VClusterFacts:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """The known facts of the cluster; `vclusters` None means that nobody asked it (`--dry-run=client`)."""
+    """The facts of the cluster that a translation needs; `vclusters` None: no cluster was asked (`--dry-run=client`)."""
 
     vclusters: Mapping[str, VClusterFacts] | None = None
     default_vcluster: str = ""
     qos: Mapping[str, int] | None = None
     accounts: Mapping[str, str] | None = None
-    """Tenants by Slurm account, their own names among them; None where nobody asked, or may not know."""
+    """Tenants by Slurm account, their own names among them; None: nobody asked, or the person may not read tenants."""
     slurm_env: bool | None = None
-    """Whether work gets Slurm's variables; None where nobody asked."""
+    """True where the site sets Slurm's variables for work; None: nobody asked."""
 
 
 @dataclass(frozen=True)
 class Submitter:
-    """The facts of the person's shell: its directory, its variables, and its local time."""
+    """The facts of the submitter's shell: directory, variables, and local time."""
 
     directory: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
     now: float = 0.0
     local: Callable[[datetime], float] = datetime.timestamp
-    """Seconds since the epoch of a naive local time."""
+    """Returns the seconds since the epoch of a local time without zone."""
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:

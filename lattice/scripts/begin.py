@@ -17,7 +17,9 @@ _NAMED = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 
 
 def read_begin(given: Given, submitter: Submitter) -> str:
-    """RFC 3339 of `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow`, `noon`, or of a time with its zone."""
+    """Returns RFC 3339 for `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow`, `noon`, or a time with its zone; raises Rejected for
+    others.
+    """
     text = (given.value or "").strip()
     try:
         return format_time(parse_time(text))
@@ -41,7 +43,7 @@ def read_begin(given: Given, submitter: Submitter) -> str:
 
 
 def _today(submitter: Submitter) -> datetime:
-    """The person's local time now, without a zone: found by asking how far local midnight lies from the epoch."""
+    """Returns the submitter's local time now, without a zone."""
     guess = datetime(1970, 1, 1) + timedelta(seconds=submitter.now)  # noqa: DTZ001 - local times carry no zone here
     return guess - timedelta(seconds=submitter.local(guess) - submitter.now)
 

@@ -1,4 +1,4 @@
-"""The Lattice book's own YAML (`allocation:` with snake_case fields) as an Allocation of ours."""
+"""Converts the Lattice book's own YAML (`allocation:` with snake_case fields) into an Allocation of ours."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _SHORT = {
     "requeue_policy": "lifecycle.requeue.policy",
     "max_requeue": "lifecycle.requeue.max",
 }
-"""Fields that the book writes at the top of an allocation, and where ours stand."""
+"""Fields that the book writes at the top of an allocation, with their places in ours."""
 _GIGABYTES = {"resources.memory_gb": "memory", "resources.constraints.gpu_memory_gb": "gpuMemory"}
-"""Sizes that the book writes as a number of gigabytes, and our quantity's name."""
+"""Sizes that the book writes as numbers of gigabytes, with the names of our quantities."""
 _FREE = ("tags", "environment.variables")
-"""Maps whose keys are the person's own words."""
+"""Maps whose keys are the person's own words, and are not renamed."""
 
 
 def is_book(document: Mapping[str, Any]) -> bool:
-    """Tells whether this is the book's form and not a Kubernetes object."""
+    """Tells whether a document is of the book's form rather than a Kubernetes object."""
     return "apiVersion" not in document and "kind" not in document
 
 
 def from_book(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The Allocation of an `allocation:` document, or of its fields at the top; other documents are refused."""
+    """Returns the Allocation of a document `allocation:`, or of its fields at the top; raises Rejected for other documents."""
     for word, what in (("dag", "DAGs are"), ("session", "sessions are"), ("allocations", "DAGs are")):
         if word in document:
             raise Rejected(
@@ -107,7 +107,7 @@ def _translate(path: str, value: Any) -> Any:
 
 
 def _name(path: str, key: str) -> str:
-    """A field's name with us, where the book has another one."""
+    """Returns our name of a field of the book."""
     renamed = {"lifecycle.scale_policy": "scale", "resources.constraints.require_conformance": "conformance", **_GIGABYTES}
     return renamed.get(f"{path}.{key}") or _camel(key)
 

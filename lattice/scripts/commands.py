@@ -1,4 +1,4 @@
-"""Finds features of Slurm in the commands of a script that Lattice does not have, or not everywhere."""
+"""Finds, in the commands of a script, features of Slurm that Lattice lacks, or has only where the site enables them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ OURS: Final = {
     "SLURM_JOB_PARTITION": "LATTICE_VCLUSTER",
     "SLURM_JOB_ACCOUNT": "LATTICE_TENANT",
 }
-"""Variables of Slurm's and what says the same here (book, "Slurm Migration"); a node list is separated by commas."""
+"""By variable of Slurm, the one that has its value here (book, "Slurm Migration"); node lists are separated by commas."""
 ALSO_SET: Final = frozenset({"SLURM_JOB_USER", "SLURM_RESTART_COUNT", "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"})
-"""Variables that have no name of ours and are set, too, where the site sets Slurm's; the last two where their option is given."""
+"""Variables without a name of ours, set where the site sets Slurm's; the last two only if their option is given."""
 
 
 def slurm_variables(text: str) -> tuple[str, ...]:
-    """The names of Slurm's variables that the script reads, in the order of their first use."""
+    """Returns the names of Slurm's variables that the script reads, in the order of their first use."""
     found = (name for _, line in _commands(text) for name in _VARIABLE.findall(line))
     return tuple(dict.fromkeys(found))
 
 
 def missing_from(text: str, *, slurm_env: bool | None) -> list[str]:
-    """A sentence for each kind of thing that the script relies on and will not find; `slurm_env` None: nobody asked the site."""
+    """Returns a sentence for each kind of feature that the script uses and will not find; `slurm_env` None: the site was not asked."""
     warnings = []
     at = next((number for number, line in _commands(text) if _STEP.search(line)), None)
     if at is not None:
@@ -57,5 +57,5 @@ def missing_from(text: str, *, slurm_env: bool | None) -> list[str]:
 
 
 def _commands(text: str) -> list[tuple[int, str]]:
-    """The lines that are no comments, with their numbers."""
+    """Returns the lines that are no comments, with their numbers."""
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if not line.lstrip().startswith("#")]

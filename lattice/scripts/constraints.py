@@ -1,4 +1,4 @@
-"""The grammar of `--constraint`, `--gres` and `--gpus`: one for scripts and the command line."""
+"""Parses `--constraint`, `--gres` and `--gpus`, with one grammar for scripts and the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
 }
 _GIGABYTES = {"gpu_memory_gb": "gpu_memory", "memory_gb": "memory"}
 _AT_LEAST = frozenset({"gpu_count", "gpus", "gpu_memory", "memory", "cpus", *_GIGABYTES})
-"""Keys that take `>=`; what a node must have is a lower bound, so `=` means the same."""
+"""Keys that accept `>=`; what a node must have is a lower bound, so that `=` means the same."""
 _KEYS = (
     "gpu_type", "gpu_count", "gpu_memory", "gpu_memory_gb", "memory", "memory_gb", "cpus", "topology", "conformance",
     "memory_policy", "require_unified_memory", "allow_cxl_memory", "prefer_same_numa", "require_conformance", "feature",
@@ -33,7 +33,7 @@ _KEYS = (
 
 
 def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n`, words, `,` and `&`."""
+    """Returns `resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n` and words, joined by `,` or `&`."""
     resources: dict[str, Any] = {}
     constraints: dict[str, Any] = {}
     text = given.value or ""
@@ -86,7 +86,7 @@ def _feature(given: Given, word: str, constraints: dict[str, Any]) -> None:
 
 
 def _put(given: Given, where: dict[str, Any], field: str, value: Any) -> None:
-    """The value of a field; another one that was given for it before contradicts it."""
+    """Sets a field; raises Rejected where another value was given for it before."""
     if where.setdefault(field, value) != value:
         raise given.rejected(f"{field} is asked for twice, as {where[field]} and as {value}", "ConstraintsContradict")
 
@@ -107,7 +107,7 @@ def _size(given: Given, key: str, value: str) -> str:
 
 
 def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
-    """GPUs a node, their type, and the other resources of `--gres`, which are not counted."""
+    """Returns the GPUs a node (None: none asked for), their type, and the other resources of `--gres`, which are not counted."""
     count: int | None = None
     kind = ""
     others: list[str] = []
@@ -125,13 +125,13 @@ def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
 
 
 def read_gpus(given: Given) -> tuple[int, str]:
-    """Number and type of `--gpus` and `--gpus-per-node`: `4` or `GH200:4`."""
+    """Returns number and type of `--gpus` and `--gpus-per-node`: `4` or `GH200:4`."""
     kind, _, count = (given.value or "").rpartition(":")
     return _number(given, given.option, count), kind
 
 
 def read_quantity(given: Given) -> str:
-    """A quantity such as `128Gi`, as it was written."""
+    """Returns a quantity such as `128Gi` as it was written; raises Rejected where it is none."""
     parse_quantity(given.value or "")
     return given.value or ""
 

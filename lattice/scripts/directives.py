@@ -10,22 +10,22 @@ from lattice.scripts.options import HETJOB, HETJOB_REFUSED, LATTICE, SLURM, SLUR
 
 MAX_SCRIPT_BYTES = 65536
 DIALECTS = ("SBATCH", "LATTICE")
-"""The words that directives start with; also the source of what they ask for."""
+"""The words that directives begin with, which also name the source of their options."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script that was read: its text, what its lines ask for by slot, and what of them is ignored."""
+    """A script that was read: its text, the options of its lines by slot, and warnings about options that are ignored."""
 
     text: str
     given: tuple[tuple[str, Given], ...]
     warnings: tuple[str, ...]
     is_slurm: bool
-    """Whether it has `#SBATCH` lines, and so gets Slurm's defaults."""
+    """True where it has `#SBATCH` lines, and so gets Slurm's defaults."""
 
 
 def decode_script(data: bytes, name: str) -> str:
-    """The text of a script file; what no node could run is refused here, with the place."""
+    """Returns the text of a script file; raises Rejected, with the place, for a script that no node could run."""
     if not data.strip():
         raise Rejected(f"{name} is empty: a script starts with a line such as #!/bin/bash", reason="BadScript")
     if b"\0" in data:
@@ -56,7 +56,7 @@ def decode_script(data: bytes, name: str) -> str:
 
 
 def read_script(text: str) -> Script:
-    """Returns the requests of the `#SBATCH` and `#LATTICE` lines up to the first command."""
+    """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command."""
     given: list[tuple[str, Given]] = []
     warnings: list[str] = []
     dialects: set[str] = set()
@@ -73,7 +73,7 @@ def read_script(text: str) -> Script:
 
 
 def split_line(rest: str, place: str) -> list[str]:
-    """The words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line."""
+    """Returns the words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line."""
     words: list[str] = []
     word: list[str] | None = None
     quote = ""
@@ -127,7 +127,7 @@ def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Give
 
 
 def _take_short(place: str, word: str, words: list[str], given: list[tuple[str, Given]], warnings: list[str]) -> None:
-    """One `-x` word: a glued argument (`-N2`, `-N=2`), or several switches in one."""
+    """Reads one `-x` word: an option with its argument attached (`-N2`, `-N=2`), or several switches in one word."""
     rest = word[1:]
     while rest:
         letter, rest = rest[0], rest[1:]
@@ -154,7 +154,7 @@ def _take(
     *,
     dashes: str = "--",
 ) -> None:
-    """Puts one option where it belongs: what is asked, what is ignored, or a refusal."""
+    """Adds one option to `given`, or a warning where it is ignored; raises Rejected where it is refused or unknown."""
     if option is None:
         if dialect == "LATTICE":
             raise Rejected(f"{place}: --{name} is not an option of Lattice; `lattice submit --help` lists them", reason="UnknownOption")

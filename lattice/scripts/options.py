@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Argument(Enum):
-    """The need of an option for an argument."""
+    """The need of an option for an argument: none, required or optional."""
 
     NONE = "none"
     REQUIRED = "required"
@@ -17,7 +17,7 @@ class Argument(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name, its slot (options of one slot override each other), and why it is ignored or refused."""
+    """One option: its name, its slot, and why it is ignored or refused (empty: it is neither). Options of one slot override each other."""
 
     name: str
     slot: str = ""
@@ -152,7 +152,7 @@ _REFUSED: Final = {
     "signal": "signals before the end are not sent by this release; TERM comes one grace period before KILL",
 }
 HETJOB: Final = ("hetjob", "packjob")
-"""A bare word that separates the components of a heterogeneous job."""
+"""Bare words that separate the components of a heterogeneous job."""
 HETJOB_REFUSED: Final = "heterogeneous jobs are not served; submit separate allocations"
 
 _SLURM_SHORT: Final = {
@@ -283,13 +283,13 @@ SLURM_SHORT: Final = {letter: SLURM[name] for letter, name in _SLURM_SHORT.items
 LATTICE: Final = _lattice()
 """Every option of `#LATTICE` lines and of `lattice submit`, by its long name."""
 INSIDE: Final = _INSIDE
-"""Why an option that shapes the inside of a node is ignored."""
+"""The reason for ignoring an option that shapes the inside of a node."""
 CPUS_MOOT: Final = f"{_FULL_NODES}, all CPUs of each node belong to the work"
-"""Why `--cpus-per-task` is ignored where the number of nodes does not follow from it."""
+"""The reason for ignoring `--cpus-per-task` where the number of nodes does not follow from it."""
 
 
 def find(table: dict[str, Option], name: str) -> Option | None:
-    """The option of this long name, or the only one that starts with it (getopt's way); None where there is none."""
+    """Returns the option of this long name, or the only one that begins with it, as getopt does; None where there is none."""
     if name in table:
         return table[name]
     longer = [option for known, option in table.items() if known.startswith(name)] if len(name) > 1 else []

@@ -1,4 +1,4 @@
-"""From what was asked for to the Allocation that says it (book, "Slurm Migration")."""
+"""Makes the Allocation of the options that a request was given (book, "Slurm Migration")."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PATTERN = re.compile(r"%(.)")
 _SERVED_PATTERNS = frozenset("jxuAaNn%")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""The name of a tenant or vcluster."""
+"""A valid name of a tenant or vcluster."""
 _INTENTS = ("Train", "Simulate", "Serve", "Interactive", "Preprocess")
 _TASKS_ON = {"headnode": "HeadNode", "head-node": "HeadNode", "everynode": "EveryNode", "every-node": "EveryNode"}
 
 
 @dataclass(frozen=True)
 class Translation:
-    """The Allocation without a name, what is not honoured, and what was chosen."""
+    """The result of a translation: the Allocation, still without a name, warnings on what is not honoured, notes on what was chosen."""
 
     allocation: dict[str, Any]
     warnings: tuple[str, ...]
@@ -41,7 +41,7 @@ class Translation:
 
 @dataclass
 class _Draft:
-    """The input of one translation, and its findings so far."""
+    """The input of one translation, with the warnings and notes found so far."""
 
     asked: Asked
     submitter: Submitter
@@ -56,7 +56,7 @@ class _Draft:
 
 
 def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: SiteFacts) -> Translation:
-    """The Allocation of a script or of a command line; what cannot be said is `Rejected` with its line."""
+    """Returns the Allocation of a script or a command line; raises Rejected, with the line, for an option that cannot be expressed."""
     draft = _Draft(asked, submitter, site, script, list(script.warnings) if script else [], [])
     spec: dict[str, Any] = _identity(draft)
     spec["environment"] = _environment(draft)
@@ -119,7 +119,7 @@ def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
 
 
 def tenant_of(asked: Asked, site: SiteFacts) -> str:
-    """The tenant that is asked for, by its name or by a Slurm account; empty where none is, or nobody can know which it is."""
+    """Returns the tenant asked for, by its name or a Slurm account; empty: none was, or no cluster was asked for its accounts."""
     given = asked.get("tenant")
     value = (given.value or "").strip() if given is not None else ""
     if given is None or not value:
@@ -139,14 +139,14 @@ def tenant_of(asked: Asked, site: SiteFacts) -> str:
 
 
 def _name(given: Given, value: str, what: str, site: SiteFacts) -> str:
-    """The value; without a cluster, which knows the names, Rejected where no object can have that name."""
+    """Returns the value; where no cluster was asked, raises Rejected for a value that cannot be an object's name."""
     if site.vclusters is None and not _NAME.fullmatch(value):
         raise given.rejected(f"{value!r} cannot be the name of a {what}: small letters, digits and '-' inside, at most 63")
     return value
 
 
 def _left_out(given: Given, what: str, field: str) -> str:
-    """The sentence for a name of Slurm's that only the cluster could say the meaning of."""
+    """Returns the sentence for a name of Slurm's whose meaning only the cluster knows."""
     return f"{given.place}: no cluster was asked what {what} {given.value} means: spec.{field} is left out here"
 
 
@@ -197,7 +197,7 @@ def _environment(draft: _Draft) -> dict[str, Any]:
 
 
 def _slurm_counts(draft: _Draft) -> dict[str, str]:
-    """The numbers that were asked for inside a node, as Slurm tells them to scripts, where the site sets Slurm's variables."""
+    """Returns the numbers asked for inside a node as Slurm's variables; empty where the site does not set these."""
     if not draft.site.slurm_env:
         return {}
     slots = (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"))
@@ -233,7 +233,7 @@ def _output(draft: _Draft) -> dict[str, Any]:
 
 
 def _variables_from(given: Given) -> list[dict[str, str]]:
-    """`SECRET[:PREFIX],…` as the entries of `variablesFrom`."""
+    """Returns `SECRET[:PREFIX],…` as entries of `variablesFrom`."""
     entries: list[dict[str, str]] = []
     for part in filter(None, (piece.strip() for piece in (given.value or "").split(","))):
         secret, _, prefix = part.partition(":")
@@ -404,7 +404,7 @@ def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, 
 
 
 def _agree(draft: _Draft, given: Given, where: dict[str, Any], field: str, value: Any) -> None:
-    """The value of a field that `--constraint` may have given as well: the stronger source wins, one source may not say two things."""
+    """Sets a field that `--constraint` may also have given: the stronger source wins; raises Rejected where one source gives two values."""
     before = where.setdefault(field, value)
     if str(before).lower() == str(value).lower():
         return
@@ -419,7 +419,7 @@ def _node_set(given: Given) -> list[str]:
 
 
 def _checked(given: Given, read: Callable[[Given], T]) -> T:
-    """Returns the result of `read` for an option; puts the line in front of its refusal."""
+    """Returns the result of `read` for an option; a refusal gets the option's line put before it."""
     try:
         return read(given)
     except Rejected as error:
@@ -488,7 +488,7 @@ def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
-    """The walltime as it is written to the Allocation; None leaves it to the vcluster."""
+    """Returns the walltime as the Allocation has it; None: the vcluster's default is used."""
     text = (given.value or "").strip()
     try:
         seconds: float | None = parse_duration(text)
@@ -531,7 +531,7 @@ def _class(draft: _Draft) -> int | None:
 
 
 def _say_where(draft: _Draft, spec: dict[str, Any]) -> None:
-    """With more than one node, say where the work runs (decision "where the work runs")."""
+    """Notes, for more than one node, on which of them the work runs (decision "where the work runs")."""
     nodes = spec["resources"]["nodes"]
     if parse_node_count(nodes)[1] == 1:
         return

@@ -1,7 +1,7 @@
-"""The cached Allocation: what scheduler, operator, agents and gateway read of it.
+"""The cached Allocation: the fields that scheduler, operator, agents and gateway read.
 
-`entrypoint` and `script` can be large and are read by agents only, which get the object by name and
-decode `lattice.views.work.Work` instead.
+`entrypoint` and `script` can be large and are read by agents only, which get the object by name and decode `lattice.views.work.Work`
+instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from lattice.views.meta import Metadata, View
 
 
 class Condition(View, frozen=True):
-    """One condition."""
+    """One condition of any kind's status."""
 
     type: str
     status: str
@@ -21,7 +21,7 @@ class Condition(View, frozen=True):
 
 
 class Requeue(View, frozen=True):
-    """What happens when an attempt fails."""
+    """The rules by which a failed attempt is followed by another."""
 
     policy: str = "OnNodeFailure"
     max: int = 3
@@ -29,7 +29,7 @@ class Requeue(View, frozen=True):
 
 
 class Lifecycle(View, frozen=True):
-    """How long it runs and what may follow; durations are texts such as `1h30m`."""
+    """The times and the class of an allocation, and what may follow its end; durations are texts such as `1h30m`."""
 
     type: str = "Bounded"
     walltime: str | None = None
@@ -42,7 +42,7 @@ class Lifecycle(View, frozen=True):
 
 
 class Constraints(View, frozen=True):
-    """Which nodes fit."""
+    """The requirements on the nodes of an allocation."""
 
     features: tuple[str, ...] = ()
     node_list: str = ""
@@ -56,7 +56,7 @@ class Constraints(View, frozen=True):
 
 
 class Resources(View, frozen=True):
-    """Whole nodes, and what each must offer; `nodes` is a number or `"min-max"`."""
+    """The number of whole nodes, and what each must offer; `nodes` is a number or `"min-max"`."""
 
     nodes: int | str = 1
     cpus: int | None = None
@@ -66,7 +66,7 @@ class Resources(View, frozen=True):
 
 
 class Tasks(View, frozen=True):
-    """How many processes, and where; `on` None means the default of entrypoint or script."""
+    """The number of processes and the nodes they run on; `on` None: the default of entrypoint or script."""
 
     on: str | None = None
     per_node: int = 1
@@ -74,19 +74,19 @@ class Tasks(View, frozen=True):
 
 
 class Cancel(View, frozen=True):
-    """A wish to end it."""
+    """The order to end an allocation."""
 
     reason: str = ""
 
 
 class Checkpoint(View, frozen=True):
-    """How it saves its state."""
+    """The way in which the work saves its state."""
 
     strategy: str = "Auto"
 
 
 class AllocationSpec(View, frozen=True):
-    """What a person asked for, less what only agents read."""
+    """The request of a person, without the parts that only agents read."""
 
     tenant: str = ""
     user: str = ""
@@ -105,7 +105,7 @@ class AllocationSpec(View, frozen=True):
 
 
 class Exit(View, frozen=True):
-    """How the work ended; without a code nobody knows it."""
+    """The end of the work; `code` None: nobody knows it."""
 
     code: int | None = None
     signal: int = 0
@@ -128,7 +128,7 @@ class Attempt(View, frozen=True):
 
 
 class AttemptsUse(View, frozen=True):
-    """What the attempts that fell out of `attempts` used: of 1 to `attempts`."""
+    """The use of the attempts that no longer fit in `attempts`: numbers 1 to `attempts` together."""
 
     attempts: int = 0
     node_seconds: int = 0
@@ -144,14 +144,14 @@ class Report(View, frozen=True):
 
 
 class Score(View, frozen=True):
-    """How it ranked when its status was last written: texts with three decimals, the terms by `f1` to `f9`."""
+    """The score when the status was last written: texts with three decimals, the terms by `f1` to `f9`."""
 
     total: str = ""
     terms: dict[str, str] = {}
 
 
 class ExpectedStart(View, frozen=True):
-    """When it is expected to start, or why that is not known."""
+    """The forecast of the start (p50 and p90), or the reason why there is none."""
 
     p50: str | None = None
     p90: str | None = None
@@ -159,7 +159,7 @@ class ExpectedStart(View, frozen=True):
 
 
 class AllocationStatus(View, frozen=True):
-    """What Lattice made of it so far."""
+    """The state of an allocation, written by scheduler and reporter."""
 
     observed_generation: int = 0
     number: int | None = None

@@ -7,7 +7,7 @@ from lattice.views.meta import Metadata, View
 
 
 class Hardware(View, frozen=True):
-    """What a machine has, declared or as first reported; None: nobody said."""
+    """The hardware of a node, declared by operators or as first reported; None: nobody said."""
 
     cpus: int | None = None
     memory: int | str | None = None
@@ -18,7 +18,7 @@ class Hardware(View, frozen=True):
 
 
 class Wish(View, frozen=True):
-    """What an operator wants of a node."""
+    """An operator's drain of a node: reason, by whom, since when."""
 
     reason: str = ""
     by: str = ""
@@ -26,7 +26,7 @@ class Wish(View, frozen=True):
 
 
 class Disable(View, frozen=True):
-    """Out of service; fenced: the operator vouches that nothing runs there any more."""
+    """An operator's disable of a node; `fenced`: he vouches that nothing runs there any more."""
 
     reason: str = ""
     by: str = ""
@@ -35,7 +35,7 @@ class Disable(View, frozen=True):
 
 
 class NodeSpec(View, frozen=True):
-    """What operators decided."""
+    """The decisions of operators about a node."""
 
     group: str = ""
     switch: str = ""
@@ -46,7 +46,7 @@ class NodeSpec(View, frozen=True):
 
 
 class Capabilities(View, frozen=True):
-    """What the machine has; memories are quantities, `gpu_memory` of each GPU."""
+    """The hardware and features that a node's agent reports; memories are quantities, `gpu_memory` of each GPU."""
 
     cpus: int = 0
     memory: int | str = 0
@@ -61,14 +61,14 @@ class Capabilities(View, frozen=True):
 
 
 class NodeRecovery(View, frozen=True):
-    """A recovery of the ledger: its id, and the seq up to which the ledger knows what was settled."""
+    """A recovery's question to a node: its id, and the seq up to which the ledger knows what was settled."""
 
     id: str = ""
     since: int = 0
 
 
 class NodeStatus(View, frozen=True):
-    """What is known of the node."""
+    """The state of a node: the operator's verdict, the agent's report, and the index that the scheduler gave it."""
 
     observed_generation: int = 0
     index: int | None = None
@@ -100,7 +100,7 @@ class Node(View, frozen=True):
 
 
 class LeaseSpec(View, frozen=True):
-    """The part of a Lease that elections and heartbeats use."""
+    """The fields of a Lease that elections and heartbeats use."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
@@ -125,7 +125,7 @@ class UserQuota(View, frozen=True):
 
 
 class TenantQuota(View, frozen=True):
-    """Hard limits; None is unlimited."""
+    """The hard limits of a tenant; None: unlimited."""
 
     max_nodes: int | None = None
     max_concurrent_allocations: int | None = None
@@ -136,7 +136,7 @@ class TenantQuota(View, frozen=True):
 
 
 class Allowance(View, frozen=True):
-    """Hours in a period; 0: no such budget."""
+    """The hours of a budget in a period; 0: no such budget."""
 
     gpu_hours: int = 0
     node_hours: int = 0
@@ -151,7 +151,7 @@ class ProjectBudget(View, frozen=True):
 
 
 class TenantBudget(View, frozen=True):
-    """Soft limits; 0 hours: no such budget; shares and allowance are quantities."""
+    """The budgets of a tenant, which are soft limits; 0 hours: no such budget; shares and allowance are quantities."""
 
     gpu_hours: int = 0
     node_hours: int = 0
@@ -165,7 +165,7 @@ class TenantBudget(View, frozen=True):
 
 
 class TenantAccess(View, frozen=True):
-    """Who belongs to it."""
+    """The people of a tenant."""
 
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class TenantAccess(View, frozen=True):
 
 
 class TenantSpec(View, frozen=True):
-    """What was agreed."""
+    """The contract with a tenant: limits, budgets, access."""
 
     namespaces: tuple[str, ...] = ()
     quota: TenantQuota = TenantQuota()
@@ -185,7 +185,7 @@ class TenantSpec(View, frozen=True):
 
 
 class TenantUse(View, frozen=True):
-    """Limits and use, mirrored from the ledger; None is unlimited."""
+    """The tenant's limits and use, mirrored from the ledger; None: unlimited."""
 
     max_nodes: int | None = None
     used_nodes: int = 0
@@ -194,14 +194,14 @@ class TenantUse(View, frozen=True):
 
 
 class ToldHours(View, frozen=True):
-    """Hours as an outside source told them, as quantities."""
+    """Used hours and their limit as an outside source reported them, as quantities."""
 
     used: int | str = 0
     limit: int | str = 0
 
 
 class ExternalBudget(View, frozen=True):
-    """What an outside source told of the tenant's budget."""
+    """The budget of a tenant as an outside source reported it."""
 
     source: str = ""
     gpu_hours: ToldHours = ToldHours()
@@ -211,7 +211,7 @@ class ExternalBudget(View, frozen=True):
 
 
 class BudgetState(View, frozen=True):
-    """How one budget stands, mirrored; hours and fraction are quantities."""
+    """The state of one budget, mirrored into the status; hours and fraction are quantities."""
 
     key: str
     scope: str = "Tenant"
@@ -229,7 +229,7 @@ class BudgetState(View, frozen=True):
 
 
 class TenantUsage(View, frozen=True):
-    """Hours and budgets, mirrored; quantities."""
+    """The used hours and the budgets of a tenant, mirrored into its status; hours are quantities."""
 
     gpu_hours: int | str = 0
     node_hours: int | str = 0
@@ -237,7 +237,7 @@ class TenantUsage(View, frozen=True):
 
 
 class TenantStatus(View, frozen=True):
-    """What is in force."""
+    """The state of a tenant: conditions, use and usage."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -255,25 +255,25 @@ class Tenant(View, frozen=True):
 
 
 class NodeSelector(View, frozen=True):
-    """Which nodes are home."""
+    """The groups whose nodes are at home in a vcluster."""
 
     group: tuple[str, ...] = ()
 
 
 class VClusterNodes(View, frozen=True):
-    """Where its work runs."""
+    """The nodes on which a vcluster's work runs."""
 
     selector: NodeSelector | None = None
 
 
 class VClusterDefaults(View, frozen=True):
-    """What a submission gets that does not say."""
+    """The values that a submission to the vcluster gets where it names none."""
 
     walltime: str | None = None
 
 
 class VClusterLimits(View, frozen=True):
-    """What a submission may not exceed."""
+    """The limits of a vcluster; None: unlimited."""
 
     max_walltime: str | None = None
     max_nodes_per_allocation: int | None = None
@@ -304,14 +304,14 @@ class CostWeights(View, frozen=True):
 
 
 class VClusterCycle(View, frozen=True):
-    """When it schedules, and how far it plans; None: as the LatticeConfig says."""
+    """The interval of a vcluster's cycles and the depth of its backfill; None: as the LatticeConfig says."""
 
     interval: str | None = None
     depth: int | None = None
 
 
 class VClusterBorrowing(View, frozen=True):
-    """Idle nodes that it lends and borrows."""
+    """The rules by which a vcluster lends and borrows idle nodes."""
 
     lend: bool = False
     borrow: bool = False
@@ -322,14 +322,14 @@ class VClusterBorrowing(View, frozen=True):
 
 
 class VClusterPreemption(View, frozen=True):
-    """What protects its running work."""
+    """The protection of a vcluster's running work from preemption."""
 
     min_runtime: str | None = None
     max_per_allocation: int | None = None
 
 
 class VClusterSpec(View, frozen=True):
-    """How it schedules, and for whom."""
+    """The policy of a vcluster, its nodes, limits and tenants."""
 
     policy: str | None = None
     profile: str | None = None
@@ -346,7 +346,7 @@ class VClusterSpec(View, frozen=True):
 
 
 class VClusterStatus(View, frozen=True):
-    """What is in force."""
+    """The state of a vcluster: conditions, policy in force, and numbers of nodes."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -420,7 +420,7 @@ class WorkOptions(View, frozen=True):
     user_prefixes: tuple[str, ...] = ()
 
     def account_of(self, user: str) -> str:
-        """The login of a user: the name without the longest listed prefix that it begins with."""
+        """Returns the login of a user: his name without the longest listed prefix that it begins with."""
         prefix = max((prefix for prefix in self.user_prefixes if user.startswith(prefix)), key=len, default="")
         return user[len(prefix) :]
 
@@ -445,7 +445,7 @@ class SubmissionOptions(View, frozen=True):
     max_finished_per_tenant: int = 10000
 
     def pending_of_user(self, quota: TenantQuota) -> int:
-        """Allocations of one user of a tenant that may wait."""
+        """Returns how many allocations of one user of a tenant may wait."""
         return self.max_pending_per_user if quota.per_user.max_pending is None else quota.per_user.max_pending
 
     def pending_of_tenant(self, quota: TenantQuota) -> int:
@@ -465,7 +465,7 @@ class ConfigSpec(View, frozen=True):
 
 
 class ConfigStatus(View, frozen=True):
-    """Whether it is in force."""
+    """The conditions of the LatticeConfig."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()

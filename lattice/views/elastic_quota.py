@@ -10,21 +10,21 @@ Amounts = dict[str, int | str]
 
 
 class QuotaBinding(View, frozen=True):
-    """Work that belongs to the group without naming it; no vclusters: all."""
+    """A rule by which a tenant's work belongs to the group without naming it; no vclusters: in all of them."""
 
     tenant: str = ""
     vclusters: tuple[str, ...] = ()
 
 
 class Lending(View, frozen=True):
-    """What others may use of min; no limit: all of it."""
+    """The part of `min` that other groups may use while it is idle; no limit: all of it."""
 
     enabled: bool = True
     limit: Amounts | None = None
 
 
 class TreeNodes(View, frozen=True):
-    """Which nodes a tree divides."""
+    """The selection of the nodes that a tree divides."""
 
     groups: tuple[str, ...] = ()
     gpu_types: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class TreeNodes(View, frozen=True):
 
 
 class TreeSettings(View, frozen=True):
-    """A tree of its own; None: as the LatticeConfig says."""
+    """The settings of a tree of its own; None: as the LatticeConfig says."""
 
     nodes: TreeNodes = TreeNodes()
     ratio: int | str = "1"
@@ -46,7 +46,7 @@ class TreeSettings(View, frozen=True):
 
 
 class ElasticQuotaSpec(View, frozen=True):
-    """What a group is guaranteed, what it may have at most, and whose work it is."""
+    """The declaration of a group: its parent, guaranteed and greatest amounts, share, and the work that belongs to it."""
 
     parent: str = ""
     is_parent: bool = False
@@ -62,7 +62,7 @@ class ElasticQuotaSpec(View, frozen=True):
 
 
 class QuotaSummary(View, frozen=True):
-    """The numbers as short texts."""
+    """The group's amounts as short texts for tables."""
 
     min: str = ""
     max: str = ""
@@ -71,7 +71,7 @@ class QuotaSummary(View, frozen=True):
 
 
 class ElasticQuotaStatus(View, frozen=True):
-    """What the scheduler made of it."""
+    """The state of a group as the scheduler publishes it."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()

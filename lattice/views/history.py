@@ -6,7 +6,7 @@ from lattice.views.meta import Metadata, View
 
 
 class NodeHistorySpec(View, frozen=True):
-    """One page of what a node keeps; `lattice.ledger.history` reads the rows."""
+    """One page of a node's journal; `lattice.ledger.history` parses the rows."""
 
     node: str = ""
     recovery: str = ""
@@ -17,7 +17,7 @@ class NodeHistorySpec(View, frozen=True):
 
 
 class NodeHistory(View, frozen=True):
-    """A page of a node's answer."""
+    """One page of a node's answer to a recovery."""
 
     metadata: Metadata
     spec: NodeHistorySpec = NodeHistorySpec()

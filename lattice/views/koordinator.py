@@ -1,4 +1,4 @@
-"""Koordinator's ElasticQuota and ElasticQuotaProfile as we read them; the rest of each stands in labels and annotations."""
+"""Koordinator's ElasticQuota and ElasticQuotaProfile as far as we read them; their other settings are in labels and annotations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from lattice.views.meta import Metadata, View
 
 
 class KoordinatorQuotaSpec(View, frozen=True):
-    """Guarantee and ceiling."""
+    """Guaranteed and greatest amounts of a group."""
 
     min: Amounts = {}
     max: Amounts = {}
 
 
 class KoordinatorQuotaStatus(View, frozen=True):
-    """What is held."""
+    """The amounts that the group's work holds."""
 
     used: Amounts = {}
 

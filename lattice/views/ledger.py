@@ -17,14 +17,16 @@ class TenantAccount(View, frozen=True):
 
 
 class SensitiveUse(View, frozen=True):
-    """The sensitive pool."""
+    """Size and use of the pool of nodes for sensitive work."""
 
     max: int = 0
     used: int = 0
 
 
 class LedgerTerm(View, frozen=True):
-    """One takeover: its epoch and term, the seq of its first write, and when the last commit before it was made (0: unknown)."""
+    """One takeover of the ledger: its epoch and term, the seq of its first write, and when the last
+    commit before it was made (0: unknown).
+    """
 
     epoch: int
     term: str
@@ -33,7 +35,7 @@ class LedgerTerm(View, frozen=True):
 
 
 class LedgerStatus(View, frozen=True):
-    """Who holds which node, as stored; `lattice.ledger.format` reads the shards."""
+    """The ledger as stored: who holds which node, limits and use; `lattice.ledger.format` parses the shards."""
 
     epoch: int
     term: str
@@ -57,7 +59,7 @@ class Ledger(View, frozen=True):
 
 
 class NodeIndexSpec(View, frozen=True):
-    """Index (decimal text) to node name; an empty name is a free index."""
+    """Node names by index (decimal text); an empty name is a free index."""
 
     names: dict[str, str] = {}
 
@@ -70,9 +72,9 @@ class NodeIndex(View, frozen=True):
 
 
 class PlanSpec(View, frozen=True):
-    """The orders for 64 agents; `lattice.ledger.plans` reads the text.
+    """The orders for up to 64 agents; `lattice.ledger.plans` parses the text.
 
-    `epoch` and `term` are of the leader that wrote it, `since` is the seq with which it took the ledger; 0: it did not say.
+    `epoch` and `term` are those of the leader that wrote it, `since` is the seq at which it took the ledger; 0: it did not say.
     """
 
     seq: int = 0

@@ -1,4 +1,4 @@
-"""What every cached object carries: the metadata that reconcilers need."""
+"""The metadata that every cached object has, as far as reconcilers need it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class View(msgspec.Struct, gc=False, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The base of every view: camelCase outside, unknown fields skipped, immutable."""
+    """The base of every view: camelCase in JSON, unknown fields skipped, immutable."""
 
 
 class Owner(View, frozen=True):
@@ -18,7 +18,7 @@ class Owner(View, frozen=True):
 
 
 class Metadata(View, frozen=True):
-    """The part of `metadata` that daemons read; times are RFC 3339 texts."""
+    """The fields of `metadata` that daemons read; times are RFC 3339 texts."""
 
     name: str
     namespace: str = ""

@@ -7,7 +7,7 @@ from lattice.views.meta import Metadata, View
 
 
 class Recurrence(View, frozen=True):
-    """How it comes again: every so many days, or on days of the week; until a time, or so often."""
+    """The recurrence of a reservation's window: every so many days, or on weekdays; until a time, or so many times."""
 
     every_days: int | None = None
     weekdays: tuple[str, ...] = ()
@@ -16,7 +16,7 @@ class Recurrence(View, frozen=True):
 
 
 class ReservationSpec(View, frozen=True):
-    """Which nodes, when, and for whom."""
+    """The nodes of a reservation, its windows, and who may use it."""
 
     nodes: str = ""
     node_count: int | None = None
@@ -35,7 +35,7 @@ class ReservationSpec(View, frozen=True):
 
 
 class ReservationStatus(View, frozen=True):
-    """What the scheduler made of it."""
+    """The state of a reservation, written by the scheduler: its nodes and its open or next window."""
 
     observed_generation: int = 0
     state: str = ""

@@ -6,7 +6,7 @@ from lattice.views.meta import Metadata, View
 
 
 class UsageRecordSpec(View, frozen=True):
-    """A part of a tenant's month; `lattice.accounting.records` reads the rows."""
+    """One part of a tenant's month; `lattice.accounting.records` parses the rows."""
 
     tenant: str = ""
     month: str = ""
@@ -16,7 +16,7 @@ class UsageRecordSpec(View, frozen=True):
 
 
 class UsageRecord(View, frozen=True):
-    """What attempts used that ended in one month."""
+    """The charges of attempts that ended in one month."""
 
     metadata: Metadata
     spec: UsageRecordSpec = UsageRecordSpec()

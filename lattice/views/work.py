@@ -1,4 +1,4 @@
-"""The Allocation as an agent reads it: everything that decides what is started."""
+"""The Allocation as an agent reads it: all fields that decide what is started."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lattice.views.meta import Metadata, View
 
 
 class Output(View, frozen=True):
-    """Files for the output."""
+    """Files for the output of the work, and whether they are truncated or appended to."""
 
     stdout: str = ""
     stderr: str = ""
@@ -15,14 +15,14 @@ class Output(View, frozen=True):
 
 
 class VariablesFrom(View, frozen=True):
-    """One Secret whose keys become variables."""
+    """One Secret whose keys become environment variables."""
 
     secret_ref: str = ""
     prefix: str = ""
 
 
 class Environment(View, frozen=True):
-    """Where and with what it runs."""
+    """The variables, working directory and output files of the work."""
 
     variables: dict[str, str] = {}
     variables_from: tuple[VariablesFrom, ...] = ()
@@ -31,7 +31,7 @@ class Environment(View, frozen=True):
 
 
 class WorkSpec(View, frozen=True):
-    """What is started, as whom, for how long."""
+    """The command or script, the user it runs as, and its times."""
 
     tenant: str = ""
     user: str = ""
