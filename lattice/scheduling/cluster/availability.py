@@ -20,7 +20,10 @@ from lattice.scheduling.model.windows import ReservationWindow
 
 
 class AvailabilityProfile:
-    """Follows the node cache and is kept from cycle to cycle; `begin` says which windows and backfill reservations there are now."""
+    """Answers how many nodes of a bucket are free for a span of time; cycles, forecasts and what-if search starts in it.
+
+    The cluster state keeps one from cycle to cycle; `begin` gives it the windows and the backfill reservations of the new cycle.
+    """
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.now = NEVER
@@ -30,12 +33,14 @@ class AvailabilityProfile:
         self.unreserved = UnreservedNodes(node_cache, self.releases, self.table)
         self.free_from_now = FreeFromNow(node_cache, self)
         self.late = False
-        """Whether nodes are held longer than was known."""
+        """Whether, at the last `begin`, nodes were held past the end by which they should have come free."""
         self._node_cache = node_cache
         self._buckets_stamp = node_cache.shape, node_cache.tally
-        """Which buckets there were, and which nodes in them."""
+        """The node cache's `shape` and `tally` when the reservations were last laid on buckets; others mean that buckets or nodes
+        changed.
+        """
         self._least: dict[Bucket, tuple[int, dict[tuple[float, float], int]]] = {}
-        """By bucket: its version, and the fewest nodes that are free in a time."""
+        """By bucket: the version for which it was computed, and by (start, end) the fewest unreserved free nodes in that time."""
 
     @property
     def reservations(self) -> Mapping[str, BackfillReservation]:
@@ -44,13 +49,17 @@ class AvailabilityProfile:
 
     @property
     def layout(self) -> int:
-        """Returns the name of the present set of backfill reservations: equal layouts are equal sets, and that is all it says."""
+        """Returns the number of the present set of backfill reservations; equal numbers mean equal sets."""
         return self.table.layout
 
     def begin(
         self, now: float, windows: Sequence[ReservationWindow], reservations: Iterable[BackfillReservation], overrun: float
     ) -> None:  # fmt: skip
-        """Begins a cycle with these windows and reservations; nodes held past their end are needed for `overrun` more seconds."""
+        """Begins a cycle at `now`: replaces the windows and the backfill reservations, and drops what time or node changes made
+        untrue.
+
+        `overrun`: for so many more seconds nodes that are held past their end are taken to be held.
+        """
         node_cache, releases = self._node_cache, self.releases
         late, stamp = node_cache.overdue(now), (node_cache.shape, node_cache.tally)
         if late or self.late or not releases.is_current(now, overrun) or self._buckets_stamp[0] != stamp[0]:
@@ -78,11 +87,13 @@ class AvailabilityProfile:
             self.add(on_present_buckets(reservation, self.table, releases) if moved else reservation)
 
     def adopt_buckets(self) -> None:
-        """Takes the buckets as they are for those that the reservations to come name."""
+        """Declares that reservations added from now on name the buckets of the node cache as they are now."""
         self._buckets_stamp = self._node_cache.shape, self._node_cache.tally
 
     def overbooked(self) -> bool:
-        """Tells whether more of a bucket is reserved than there will be: nodes went, or are held for longer."""
+        """Tells whether reservations keep more nodes of a bucket than will be free: nodes went away, or are held for longer than
+        was known.
+        """
         for bucket, slots in self.table.by_bucket.items():
             for start, _, _ in slots.values():
                 point = max(start, self.now)
@@ -91,7 +102,7 @@ class AvailabilityProfile:
         return False
 
     def validate(self) -> None:
-        """Makes what is kept anew from the node cache and the reservations; raises Corrupt on a difference."""
+        """Rebuilds the profile from the node cache and the reservations and compares; raises Corrupt on a difference."""
         cache = self._node_cache
         overrun = self.releases.overrun
         if self._buckets_stamp != (cache.shape, cache.tally) or not self.releases.is_current(self.now, overrun):
@@ -105,12 +116,12 @@ class AvailabilityProfile:
         self.unreserved.compare(again.unreserved)
 
     def add(self, reservation: BackfillReservation) -> None:
-        """Keeps the nodes of a reservation for it."""
+        """Adds a backfill reservation: its nodes count as not free from its start to its end."""
         for bucket, _ in self.table.add(reservation):
             self._least.pop(bucket, None)
 
     def remove(self, uid: str) -> BackfillReservation | None:
-        """Frees the nodes of a reservation and returns it; None: there is none."""
+        """Removes a backfill reservation and returns it; None: the allocation `uid` has none."""
         reservation = self.reservations.get(uid)
         if reservation is not None:
             for bucket, _ in self.table.remove(uid):
@@ -118,7 +129,12 @@ class AvailabilityProfile:
         return reservation
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free in [start, end): kept for nobody else, and closed by no window."""
+        """Returns how many nodes of a bucket are free throughout [start, end): not held, kept by no backfill reservation, closed by
+        no window.
+
+        `reservation`: the Reservation that the work names; its own windows do not close, and the work must stay inside one (empty:
+        none).
+        """
         slots = self.table.by_bucket.get(bucket)
         left = self.releases.free_at(bucket, start) if slots is None else self.least_free_in(bucket, slots, start, end)
         if not left or not (reservation or self.windows.crosses(start, end)):
@@ -128,7 +144,7 @@ class AvailabilityProfile:
     def capacities(
         self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "", least: int = 0
     ) -> dict[Bucket, int]:  # fmt: skip
-        """Returns `capacity` of each bucket; an empty dict where they are fewer than `least` together."""
+        """Returns `capacity` of each bucket; an empty dict where they have fewer than `least` nodes together."""
         caps = self.releases.free_of(buckets, start)
         if reservation or self.windows.crosses(start, end):
             open_for = self.windows.open_for
@@ -146,7 +162,9 @@ class AvailabilityProfile:
         return caps if total >= least else {}
 
     def least_free_in(self, bucket: Bucket, slots: Mapping[str, Slot], start: float, end: float) -> int:
-        """Returns the fewest nodes of a bucket that are free and kept for nobody in [start, end)."""
+        """Returns the fewest nodes of a bucket that are free at any time in [start, end) and kept by no reservation; `slots`: those
+        on the bucket.
+        """
         known = self._least.get(bucket)
         if known is None or known[0] != bucket.version:
             known = self._least[bucket] = (bucket.version, {})

@@ -11,12 +11,15 @@ from lattice.scheduling.cluster.releases import Releases
 from lattice.scheduling.model.hardware import Key
 
 Slot = tuple[float, float, int]
-"""From when until when a reservation keeps how many nodes of a bucket."""
+"""What one reservation keeps of one bucket: from when, until when (seconds since the epoch), how many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillReservation:
-    """Nodes that a blocked allocation starts on at the latest: [start, end) in seconds since the epoch, nodes by bucket."""
+    """The nodes and the latest start that one blocked allocation (`uid`) has been given: [start, end) in seconds since the epoch.
+
+    `counts`: how many nodes it keeps of each bucket, by the bucket's key. A cycle makes it; the allocation may start earlier.
+    """
 
     uid: str
     vcluster: str
@@ -28,12 +31,17 @@ class BackfillReservation:
 
     @property
     def nodes(self) -> int:
-        """Returns how many nodes it keeps."""
+        """Returns how many nodes the reservation keeps."""
         return sum([count for _, count in self.counts])
 
 
 class LayoutChange(NamedTuple):
-    """Origin of a layout: the layout `before`, and the reservation that was added (`by` −1) or removed (`by` +1)."""
+    """The origin of a layout (a numbered set of backfill reservations): the layout `before`, and the one reservation that was added
+    or removed.
+
+    `by`: −1 where the reservation was added (free nodes go), +1 where it was removed. `slots`: how many nodes it keeps of which
+    bucket.
+    """
 
     before: int
     reservation: BackfillReservation
@@ -45,26 +53,28 @@ _NONE: Final[tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = (Non
 
 
 class BackfillTable:
-    """All backfill reservations of all vclusters, by uid and by bucket."""
+    """All backfill reservations of all vclusters, by uid and by bucket; a part of the availability profile, which adds and removes them."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.by_uid: dict[str, BackfillReservation] = {}
         self.layout = 0
-        """The name of the present set of reservations, a number. Equal layouts are equal sets; a removal that is undone restores the
-        layout of before, and no number is ever given to a second set."""
+        """The number of the present set of reservations: equal numbers are equal sets.
+
+        Undoing a removal restores the number of before, and no number is ever given to a second set.
+        """
         self.by_bucket: dict[Bucket, dict[str, Slot]] = {}
         """The slots of each bucket, by uid."""
         self._layouts = 0
-        """The number given last; it only grows."""
+        """The layout number given last; it only grows."""
         self._node_cache = node_cache
         self._slots: dict[str, list[tuple[Bucket, int]]] = {}
         self._removed: dict[str, tuple[BackfillReservation | None, list[tuple[Bucket, int]]]] = {}
         """Removed reservations of this cycle with their buckets: most are added again as they were."""
         self._changes: dict[int, LayoutChange] = {}
-        """By layout, how it came about; of layouts since the nodes last changed."""
+        """By layout: the change that made it; kept since the nodes last changed."""
 
     def add(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
-        """Keeps the nodes of a reservation for it; returns how many of which bucket."""
+        """Adds a reservation; returns how many nodes it keeps of which bucket."""
         uid, start, end = reservation.uid, reservation.start, reservation.end
         before, slots = self._removed.get(uid, _NONE)
         if before is not reservation:
@@ -85,7 +95,7 @@ class BackfillTable:
         return slots
 
     def remove(self, uid: str) -> list[tuple[Bucket, int]]:
-        """Frees the nodes of a reservation that stands; returns how many of which bucket."""
+        """Removes the reservation of an allocation, which must be in the table; returns how many nodes it kept of which bucket."""
         reservation, slots = self.by_uid.pop(uid), self._slots.pop(uid)
         self._enter(LayoutChange(self.layout, reservation, slots, 1))
         self._removed[uid] = reservation, slots
@@ -97,32 +107,34 @@ class BackfillTable:
         return slots
 
     def clear(self) -> None:
-        """Removes every reservation, in another layout."""
+        """Removes every reservation and gives the empty set a new layout number."""
         for known in (self.by_uid, self._slots, self.by_bucket, self._removed, self._changes):
             known.clear()
         self._layouts += 1
         self.layout = self._layouts
 
     def forget_removed(self) -> None:
-        """Forgets the buckets of reservations that were removed: a new cycle begins."""
+        """Drops the buckets remembered of removed reservations; called when a new cycle begins."""
         self._removed.clear()
 
     def forget_changes(self) -> None:
-        """Forgets how layouts came about, but for the present one: what was derived along them no longer holds."""
+        """Drops the origins of all layouts but the present one; called when nodes changed, since step functions derived along them
+        are void.
+        """
         last = self._changes.get(self.layout)
         self._changes = {} if last is None else {self.layout: last}
 
     def change_to(self, layout: int) -> LayoutChange | None:
-        """Returns how a layout came about, where that is known."""
+        """Returns the change that made a layout; None: it is no longer known."""
         return self._changes.get(layout)
 
     def slots(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
-        """Returns the buckets of a reservation that was removed in this cycle, with the nodes that it kept of each."""
+        """Returns how many nodes a reservation keeps of which bucket, also of one that this cycle has removed."""
         before, slots = self._removed.get(reservation.uid, _NONE)
         return slots if before is reservation else list(self.on_buckets(reservation))
 
     def nodes_of(self, uid: str, members: Mapping[Bucket, int]) -> int:
-        """Returns how many nodes of these buckets a reservation keeps."""
+        """Returns how many nodes of the buckets `members` the reservation of an allocation keeps."""
         count = 0
         for bucket, part in self._slots[uid]:
             if bucket in members:
@@ -130,7 +142,7 @@ class BackfillTable:
         return count
 
     def kept(self, members: Mapping[Bucket, int]) -> list[Slot]:
-        """Returns what each reservation keeps of these buckets."""
+        """Returns for each reservation with nodes in the buckets `members`: its start, its end, and how many of them it keeps."""
         found: list[Slot] = []
         for uid, reservation in self.by_uid.items():
             count = self.nodes_of(uid, members)
@@ -139,15 +151,18 @@ class BackfillTable:
         return found
 
     def touches(self, members: Mapping[Bucket, int]) -> bool:
-        """Tells whether nodes of any of these buckets are kept."""
+        """Tells whether any reservation keeps nodes of the buckets `members`."""
         return any(bucket in members for bucket in self.by_bucket)
 
     def sharers(self, members: Mapping[Bucket, int], besides: str) -> int:
-        """Returns how many reservations keep nodes of these buckets, besides one's own."""
+        """Returns how many reservations keep nodes of the buckets `members`, not counting that of the allocation `besides`."""
         return sum(uid != besides and any(bucket in members for bucket, _ in slots) for uid, slots in self._slots.items())
 
     def on_buckets(self, reservation: BackfillReservation) -> Iterator[tuple[Bucket, int]]:
-        """Yields the buckets of a reservation as they are now: where one is gone or too small, others of its kin in order."""
+        """Yields (bucket, nodes) of a reservation on the present buckets.
+
+        Where a bucket that it names is gone or too small, buckets that differ only in their node sets stand in, in their order.
+        """
         buckets = self._node_cache.buckets
         for key, count in reservation.counts:
             own = buckets.get(key)
@@ -161,14 +176,14 @@ class BackfillTable:
                     count -= part
 
     def kin(self, key: Key) -> list[Bucket]:
-        """Returns the bucket of a key, where there is one, and those that differ only in the node sets they lie in."""
+        """Returns the bucket of a key first, if there is one, then the buckets that differ from it only in their node sets."""
         buckets = self._node_cache.buckets
         bucket = buckets.get(key)
         others = [other for other in buckets.values() if other is not bucket and other.key.plain == key.plain]
         return [*([bucket] if bucket is not None else ()), *sorted(others, key=lambda one: one.order)]
 
     def _merged(self, reservation: BackfillReservation) -> dict[Bucket, int]:
-        """Sums the nodes of a reservation by bucket: buckets that it names may have become one."""
+        """Returns the nodes of a reservation by present bucket; buckets that it names may have become one."""
         whole: dict[Bucket, int] = {}
         for bucket, count in self.on_buckets(reservation):
             whole[bucket] = whole.get(bucket, 0) + count
@@ -181,9 +196,11 @@ class BackfillTable:
 
 
 def on_present_buckets(reservation: BackfillReservation, table: BackfillTable, releases: Releases) -> BackfillReservation:
-    """Returns the reservation of buckets as they are now: where node sets have split one, of those of its kin with free nodes then.
+    """Returns the reservation with its nodes on the present buckets: where node sets split one, its parts with free nodes at the
+    start.
 
-    In order of their starts all find nodes that found nodes before: a node that is free at a start stays so.
+    If called in order of the reservations' starts, every reservation finds nodes that found nodes before: a node free at a start
+    stays free.
     """
     counts: dict[Key, int] = {}
     taken: dict[Bucket, int] = {}
@@ -205,7 +222,9 @@ def on_present_buckets(reservation: BackfillReservation, table: BackfillTable, r
 
 
 def least_free(releases: Releases, bucket: Bucket, slots: Collection[Slot], start: float, end: float) -> int:
-    """Returns the fewest nodes of a bucket that are free in [start, end) beside what these slots keep; at least 0."""
+    """Returns the fewest nodes of a bucket that are free at any time in [start, end) beside what the reservations' `slots` keep; at
+    least 0.
+    """
     least = releases.free_at(bucket, start)
     met = [slot for slot in slots if slot[0] < end and slot[1] > start]
     if not met:

@@ -1,7 +1,7 @@
-"""Pools: the free nodes of an eligibility set by fingerprint and group, which the machine keeps up to date as it changes.
+"""Pools: the free nodes of one set of eligible nodes, counted by fingerprint and group, which the node cache keeps up to date.
 
-Needs that the same buckets admit share one pool, however differently they are written. Pools share the parts that they
-count in: one of each class of hardware, and one of each class and fingerprint, where no group has nodes of two classes.
+Needs that the same buckets admit share one pool, however differently they are written. Pools share the counts that they are made
+of: one for each class of hardware, and one for each class and fingerprint, where no group has nodes of two classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ _MOST = 2_000
 
 
 class FreeCounts:
-    """The nodes that an eligibility set has free, or may have: counts of each fingerprint and group."""
+    """A pool: how many nodes a set of buckets has free, or may give, by fingerprint and group; placement searches in it.
+
+    `members`: each bucket with the rank of its group. `kinds`: the classes of hardware. `caps`: where not None, by bucket the nodes
+    that may be taken instead of all free ones. `whole`: the counts by group of all fingerprints together.
+    """
 
     __slots__ = (
         "_inside",
@@ -39,13 +43,13 @@ class FreeCounts:
 
     whole: Groups
     parts: dict[str, Groups]
-    """By fingerprint."""
+    """The counts by group of each fingerprint."""
 
     def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: GroupCountsByClass | None = None) -> None:
-        """Counts the free nodes of these buckets as they are now or, with `parts`, at any time."""
+        """Counts the free nodes of these buckets; with `parts` the counts are shared and follow the node cache, without they do not."""
         self._node_cache = node_cache
         self.number = node_cache.number_pool()
-        """Unlike that of every other set of buckets; pools with other counts of the same buckets share it."""
+        """The number of the set of buckets; a pool made by `capped` or `reduced` keeps the number of its origin."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
         self.members = {bucket: node_cache.rank(bucket.key.group) for bucket in buckets}
@@ -68,13 +72,13 @@ class FreeCounts:
         self.parts = {name: parts.of(some) for name, some in alike.items()}
 
     def capped(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """Returns a pool of the same buckets with so many nodes of each, whatever the node cache does."""
+        """Returns a pool of the same buckets with `caps` nodes of each; later changes of the node cache do not change it."""
         pool = self._like(caps)
         pool._count(caps)
         return pool
 
     def reduced(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """Returns a pool with so many nodes of these buckets and the free ones of the others; it holds until the node cache changes."""
+        """Returns a pool with `caps` nodes of these buckets and all free ones of the others; valid until the node cache changes."""
         pool = self._like(caps)
         whole = pool.whole = self.whole.copy()
         pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
@@ -83,14 +87,18 @@ class FreeCounts:
         return pool
 
     def count_change(self, bucket: Bucket, by: int) -> None:
-        """Counts more nodes of a bucket, or fewer; for a pool of its own counts only (`reduced`)."""
+        """Counts `by` more nodes of a bucket (fewer if negative); only for a pool with counts of its own (`reduced`)."""
         rank, part, whole = self.members[bucket], self.parts[bucket.key.fingerprint], self.whole
         part.count_change(rank, by)
         if part is not whole:
             whole.count_change(rank, by)
 
     def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
-        """Returns the buckets of a group with these fingerprints (None: all), and whether they share a home, each on its own switch."""
+        """Returns the buckets of the group of this rank with these fingerprints (None: all), and whether placement may treat them
+        as switches.
+
+        The second is True where all nodes of the pool have one home and each of these buckets lies below another switch.
+        """
         key = (rank, names)
         found = self._inside.get(key)
         if found is None:
@@ -99,23 +107,23 @@ class FreeCounts:
         return found
 
     def cap(self, bucket: Bucket) -> int:
-        """Returns how many nodes of a bucket the pool may give."""
+        """Returns how many nodes of a bucket may be taken from the pool."""
         caps = self.caps
         return len(bucket.free) if caps is None or bucket not in caps else caps[bucket]
 
     def largest_equal(self) -> int:
-        """Returns the size of the largest set of nodes of one fingerprint; an unknown one is unlike every other."""
+        """Returns the size of the largest set of nodes of one fingerprint; a node of unknown fingerprint equals no other."""
         return max((part.total if name else min(1, part.total) for name, part in self.parts.items()), default=0)
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Returns how many nodes there are, and how many of them are usable, free or not."""
+        """Returns how many nodes the buckets have in all, and how many of them are usable, free or held."""
         self._weigh()
         return self._sizes
 
     @property
     def mixture(self) -> Mapping[str, Mapping[Hardware, int]]:
-        """Returns how many usable nodes there are, free or not, by fingerprint and class."""
+        """Returns how many usable nodes, free or held, there are by fingerprint and class of hardware."""
         self._weigh()
         return self._mixture
 
@@ -165,14 +173,17 @@ def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
 
 
 class GroupCountsByClass:
-    """The parts that pools share: each counts the free nodes of some buckets, and is told of every change by the buckets."""
+    """The counts by group that pools share; each counts the free nodes of some buckets, and the buckets tell it every change."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
         self._parts: dict[tuple[Bucket, ...], GroupCounts] = {}
 
     def of(self, buckets: Sequence[Bucket]) -> Groups:
-        """Returns the free nodes of these buckets by group: the counts of their classes joined, where no group has two of them."""
+        """Returns the free nodes of these buckets by group, as shared counts.
+
+        Where no group has two classes of hardware, the counts of the classes are joined, so that other pools share them.
+        """
         classes: dict[Hardware, list[Bucket]] = {}
         home: dict[int, Hardware] = {}
         for bucket in buckets:
@@ -186,7 +197,7 @@ class GroupCountsByClass:
         return JoinedCounts([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
 
     def clear(self) -> None:
-        """Forgets all counts."""
+        """Drops all counts and takes them off the buckets that update them."""
         mine = set(self._parts.values())
         for bucket in {bucket for buckets in self._parts for bucket in buckets}:
             bucket.counters = [entry for entry in bucket.counters if entry[0] not in mine]
@@ -215,7 +226,7 @@ class GroupCountsByClass:
 
 
 class FreeCountsByNeed:
-    """The pools that cycles asked for, kept from cycle to cycle."""
+    """The pools that cycles asked for, by need and home, kept from cycle to cycle."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
@@ -225,7 +236,10 @@ class FreeCountsByNeed:
         self._parts = GroupCountsByClass(node_cache)
 
     def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
-        """Returns the free nodes at home in `home` that admit a need; `known`: of known fingerprint; `classes`: of this hardware only."""
+        """Returns the pool of the nodes that admit a need and are at home in the vcluster `home`.
+
+        `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware (None: all).
+        """
         if self._shape != self._node_cache.shape:
             self._clear()
         key = (need, home, known, classes)
@@ -243,7 +257,7 @@ class FreeCountsByNeed:
         return pool
 
     def trim(self) -> None:
-        """Forgets the pools where there are too many; never within a cycle, which goes on with those that it has."""
+        """Drops all pools where more than 2,000 are kept; called between cycles only, since a cycle holds on to its pools."""
         if len(self._pools) > _MOST:
             self._clear()
 

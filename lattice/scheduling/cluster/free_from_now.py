@@ -1,4 +1,4 @@
-"""Pools of the nodes that are free from now until an end: no backfill reservation and no window takes them before."""
+"""Pools of the nodes that are free from now until an end, without those that a backfill reservation or a window takes before it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from lattice.scheduling.cluster.windows import Windows
 
 
 class Availability(Protocol):
-    """The availability profile, as far as these pools ask it."""
+    """The members of AvailabilityProfile that FreeFromNow reads."""
 
     now: float
     windows: Windows
     table: BackfillTable
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free in [start, end)."""
+        """Returns how many nodes of a bucket are free throughout [start, end); `reservation`: the Reservation that the work names."""
         ...
 
 
 @dataclass(slots=True)
 class _PoolUntil:
-    """A pool that was made, with the layout of the backfill table and the end of the log of changes then."""
+    """A pool for one end, with the layout of the backfill table and the position of the node cache's log for which it is true.
+
+    `caps`: the nodes that may be used of each bucket of which not every free node may.
+    """
 
     pool: FreeCounts
     caps: dict[Bucket, int]
@@ -36,7 +39,10 @@ class _PoolUntil:
 
 
 class FreeFromNow:
-    """The pools of one cycle. Ends between which no reservation and no window begins share a pool; it follows the node cache."""
+    """The pools of one cycle, by origin and end; each follows the node cache's changes.
+
+    Ends between which no reservation and no window begins share a pool.
+    """
 
     def __init__(self, node_cache: NodeCache, profile: Availability) -> None:
         self._node_cache = node_cache
@@ -45,22 +51,26 @@ class FreeFromNow:
         self._begins: list[float] = []
         """When reservations and windows begin, ascending."""
         self._begins_of = -1
-        """The layout that these are of."""
+        """The layout of the backfill table for which `_begins` was computed."""
 
     def forget(self) -> None:
-        """Forgets every pool: a new cycle begins."""
+        """Drops every pool; called when a new cycle begins."""
         self._kept.clear()
         self._begins_of = -1
 
     def of_pool(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns the nodes of a pool that work of this reservation (empty: of none) may hold from now until `end`.
+        """Returns the nodes of a pool that work may hold from now until `end`: kept by no backfill reservation, closed by no
+        window.
 
-        The pool that is returned holds until nodes or reservations change.
+        `reservation`: the Reservation that the work names (empty: none). The result is valid until nodes or reservations change.
         """
         return self._find(pool, end, reservation, windows_only=False)
 
     def unclosed(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns the free nodes of a pool that no window keeps from work of this reservation (empty: of none) before `end`."""
+        """Returns the free nodes of a pool that no window closes before `end` to work of this Reservation (empty: of none).
+
+        Unlike `of_pool`, it does not heed backfill reservations.
+        """
         return self._find(pool, end, reservation, windows_only=True)
 
     def _find(self, pool: FreeCounts, end: float, reservation: str, *, windows_only: bool) -> FreeCounts:
@@ -85,7 +95,7 @@ class FreeFromNow:
         return self._begins[bisect_left(self._begins, end) - 1]
 
     def _reductions(self, members: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
-        """Returns the nodes that may be used of those buckets of which not every free one may."""
+        """Returns how many nodes may be used of each bucket of which not every free node may."""
         profile, now = self._profile, self._profile.now
         touched = [] if windows_only else [bucket for bucket in profile.table.by_bucket if bucket in members]
         if reservation:
@@ -103,7 +113,7 @@ class FreeFromNow:
         return profile.capacity(bucket, profile.now, end, reservation)
 
     def _follow(self, kept: _PoolUntil, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
-        """Counts in what has become of the nodes of these buckets."""
+        """Brings a kept pool up to date with the buckets that changed in the node cache; `changed`: their change of free nodes."""
         pool, caps, members = kept.pool, kept.caps, kept.pool.members
         for bucket, by in changed.items():
             if bucket not in members:

@@ -1,4 +1,4 @@
-"""Counts of nodes by group, and how many groups a set of nodes takes of them.
+"""Counts of nodes by group, and the search for the fewest groups that hold so many nodes.
 
 A group is known by its rank: its place in the order of names. Neighbours in that order are adjacent.
 """
@@ -25,9 +25,9 @@ _MOST: Final = 1 << 62
 
 
 class GroupCounts:
-    """Nodes of one fingerprint, or of several: how many in each group (by rank), and the groups in order of that number.
+    """Counts of the nodes of each group (by rank), and the groups in order of that number; of one fingerprint or of several.
 
-    Changes are noted, and counted in when a group is asked about: the next change often takes them back.
+    Changes are only noted, and counted in when a group is asked about: the next change often takes them back.
     """
 
     __slots__ = ("_groups", "_line", "_sizes", "noted", "total")
@@ -38,7 +38,7 @@ class GroupCounts:
     noted: dict[int, int]
     """Changes by group that are not counted in yet; whoever adds one changes `total` too."""
     _line: Line | None
-    """None: to be made when it is asked for."""
+    """The groups in order of rank; None: made when it is next asked for."""
 
     def __init__(self, groups: Mapping[int, int]) -> None:
         self._groups = {rank: count for rank, count in groups.items() if count > 0}
@@ -48,54 +48,54 @@ class GroupCounts:
         self.total = sum(self._groups.values())
 
     def copy(self) -> GroupCounts:
-        """Returns a copy that may be changed apart."""
+        """Returns an independent copy: later changes of one do not show in the other."""
         part = GroupCounts.__new__(GroupCounts)
         part._groups, part._sizes, part.noted, part.total = self._groups.copy(), self._sizes.copy(), self.noted.copy(), self.total
         part._line = None if self._line is None else self._line.copy()
         return part
 
     def count_change(self, rank: int, by: int) -> None:
-        """Counts more nodes of a group, or fewer."""
+        """Counts `by` more nodes of a group (fewer if negative)."""
         noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
         self.total += by
 
     @property
     def groups(self) -> dict[int, int]:
-        """Returns how many nodes each group has, if any."""
+        """Returns how many nodes each group has, by rank; groups without any are left out."""
         if self.noted:
             self._settle()
         return self._groups
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
-        """Returns (nodes, group), ascending."""
+        """Returns (nodes, rank) of each group, ascending."""
         return [(size >> _BITS, size & _RANK) for size in self.sizes()]
 
     def holding(self, nodes: int) -> int | None:
-        """Returns the smallest group that holds so many; None if none does."""
+        """Returns the rank of the smallest group that holds at least `nodes`; None if none does."""
         sizes = self.sizes()
         at = bisect_left(sizes, nodes << _BITS)
         return sizes[at] & _RANK if at < len(sizes) else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
-        """Yields (nodes, group) of every group of at least so many, ascending."""
+        """Yields (nodes, rank) of every group with at least `nodes`, ascending."""
         sizes = self.sizes()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """Returns the fewest groups that hold so many nodes; 0: all of them do not."""
+        """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
         if self.total < nodes:
             return 0
         sizes = self._sizes if not self.noted else self.sizes()
         return 1 if sizes[-1] >> _BITS >= nodes else _fewest(sizes, nodes)
 
     def largest(self, groups: int) -> int:
-        """Returns how many nodes so many groups hold at most."""
+        """Returns how many nodes the `groups` largest groups hold together."""
         return sum([size >> _BITS for size in self.sizes()[-groups:]]) if groups > 0 else 0
 
     def line(self) -> Line:
-        """Returns the groups in order of their names, with how many nodes each has; some may have none."""
+        """Returns the groups in order of rank with how many nodes each has; some may have none."""
         groups, line = self.groups, self._line
         if line is None:
             ranks = sorted(groups)
@@ -103,7 +103,7 @@ class GroupCounts:
         return line
 
     def sizes(self) -> list[int]:
-        """Returns count and rank of each group in one number, ascending."""
+        """Returns for each group one number, count shifted left beside the rank, ascending."""
         if self.noted:
             self._settle()
         return self._sizes
@@ -130,7 +130,7 @@ class GroupCounts:
         self.noted.clear()
 
     def _settle_many(self) -> None:
-        """Counts the changes in and orders the groups once, which is cheaper than to move each."""
+        """Counts the noted changes in and sorts the groups once, which is cheaper than moving each where many changed."""
         groups = self._groups
         for rank, by in self.noted.items():
             if not by:
@@ -147,25 +147,25 @@ class GroupCounts:
 
 
 class JoinedCounts:
-    """Parts that have no group in common, as one: it counts nothing of its own, so that many may share a part."""
+    """Several GroupCounts that have no group in common, read as one; it stores no counts, so that many pools may share a part."""
 
     __slots__ = ("_home", "_line", "parts")
 
     def __init__(self, parts: Sequence[GroupCounts], home: Mapping[int, int]) -> None:
-        """Joins these parts; `home` has the place of the part that a group belongs to, by rank."""
+        """Joins these parts; `home`: by the rank of a group, the place in `parts` of the one that counts it."""
         self.parts = parts
         self._home = home
         self._line: tuple[list[list[int]], Line, Callable[[list[int]], Sequence[int]]] | None = None
-        """Of which ranks of the parts the line was made, the line, and the counts of the parts in its order."""
+        """The line made last, with the ranks of each part that it was made of, and a function that puts the parts' counts in its order."""
 
     @property
     def total(self) -> int:
-        """Returns how many nodes there are."""
+        """Returns how many nodes all groups have together."""
         return sum([part.total for part in self.parts])
 
     @property
     def groups(self) -> dict[int, int]:
-        """Returns how many nodes each group has, if any."""
+        """Returns how many nodes each group has, by rank; groups without any are left out."""
         groups: dict[int, int] = {}
         for part in self.parts:
             groups |= part.groups
@@ -173,11 +173,11 @@ class JoinedCounts:
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
-        """Returns (nodes, group), ascending."""
+        """Returns (nodes, rank) of each group, ascending."""
         return [(size >> _BITS, size & _RANK) for size in self._top()]
 
     def copy(self) -> JoinedCounts:
-        """Returns a copy that may be changed apart."""
+        """Returns an independent copy: later changes of one do not show in the other."""
         joined = JoinedCounts([part.copy() for part in self.parts], self._home)
         if self._line is not None:
             ranks, line, ordered = self._line
@@ -185,11 +185,11 @@ class JoinedCounts:
         return joined
 
     def count_change(self, rank: int, by: int) -> None:
-        """Counts more nodes of a group, or fewer."""
+        """Counts `by` more nodes of a group (fewer if negative)."""
         self.parts[self._home[rank]].count_change(rank, by)
 
     def holding(self, nodes: int) -> int | None:
-        """Returns the smallest group that holds so many; None if none does."""
+        """Returns the rank of the smallest group that holds at least `nodes`; None if none does."""
         least, asked = _MOST, nodes << _BITS
         for part in self.parts:
             sizes = part.sizes()
@@ -198,12 +198,12 @@ class JoinedCounts:
         return least & _RANK if least < _MOST else None
 
     def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
-        """Yields (nodes, group) of every group of at least so many, ascending."""
+        """Yields (nodes, rank) of every group with at least `nodes`, ascending."""
         sizes = self._top()
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """Returns the fewest groups that hold so many nodes; needs `nodes` ≤ `total`."""
+        """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
         asked, total = nodes << _BITS, 0
         for part in self.parts:
             sizes = part.sizes()
@@ -215,11 +215,11 @@ class JoinedCounts:
         return _fewest(self._top(_FEW)[-_FEW:], nodes) or _fewest(self._top(), nodes)
 
     def largest(self, groups: int) -> int:
-        """Returns how many nodes so many groups hold at most."""
+        """Returns how many nodes the `groups` largest groups hold together."""
         return sum([size >> _BITS for size in self._top(groups)[-groups:]]) if groups > 0 else 0
 
     def line(self) -> Line:
-        """Returns the groups in order of their names, with how many nodes each has; some may have none."""
+        """Returns the groups in order of rank with how many nodes each has; some may have none."""
         lines = [part.line() for part in self.parts]
         made_of = [line.ranks for line in lines]
         if self._line is None or any(map(is_not, self._line[0], made_of)):
@@ -232,7 +232,7 @@ class JoinedCounts:
         return line
 
     def _top(self, groups: int = 0) -> list[int]:
-        """Returns count and rank of the largest groups, so many of each part (0: all), ascending."""
+        """Returns count and rank in one number of the largest `groups` groups of each part (0: of all groups), ascending."""
         sizes: list[int] = []
         for part in self.parts:
             sizes += part.sizes()[-groups:]
@@ -241,7 +241,7 @@ class JoinedCounts:
 
 
 Groups = GroupCounts | JoinedCounts
-"""Nodes by group, and the groups in order of that number."""
+"""Nodes by group, counted in itself or joined of parts."""
 
 
 def _fewest(sizes: Sequence[int], nodes: int) -> int:
@@ -254,9 +254,10 @@ def _fewest(sizes: Sequence[int], nodes: int) -> int:
 
 
 def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | None = None) -> list[tuple[int, int]]:
-    """Returns (group, nodes) with so many groups, the fewest: best fit for one; else the closest neighbours.
+    """Returns (rank, nodes) of the `groups` groups to take `nodes` from; `groups` is the fewest that hold them.
 
-    Of these the largest come first, and the last is a best fit.
+    One group: the smallest that holds them or, with `usable` (usable nodes of a group), the one that they fill most. Several: the
+    groups closest together, the largest taken whole first, the last the smallest that holds the rest.
     """
     if groups == 1:
         one = part.holding(nodes)
@@ -269,7 +270,7 @@ def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | 
 
 
 def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
-    """Returns (place, nodes) of sizes that hold so many: the largest whole, then the smallest that holds the rest; ties by place."""
+    """Returns (place, nodes) of the sizes to take `nodes` from: the largest whole, then the smallest that holds the rest; ties by place."""
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     chosen: list[tuple[int, int]] = []
     for at, place in enumerate(order):
@@ -288,7 +289,7 @@ def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
 
 
 def spread(part: Groups, nodes: int) -> list[tuple[int, int]]:
-    """Returns (group, nodes) over as many groups as can be, as evenly as they allow; the rest goes to the first in order."""
+    """Returns (rank, nodes) over as many groups as possible, as evenly as their sizes allow; a remainder goes to the first in order."""
     given: dict[int, int] = {}
     left = nodes
     level: int | None = None

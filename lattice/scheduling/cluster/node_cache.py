@@ -1,9 +1,8 @@
-"""The nodes as the cycle sees them: buckets of interchangeable nodes, kept by events, never rebuilt in a cycle.
+"""The nodes as cycles see them: buckets of interchangeable nodes, kept by events, never rebuilt in a cycle.
 
-A bucket is (hardware, group, switch, fingerprint, home) and the node sets that it lies in (reservations, node lists):
-its nodes are interchangeable, so that counts lose nothing. It knows its free nodes in order and when the others come free.
-`NodeCache` is changed by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give`
-and `split`.
+A bucket is (hardware, group, switch, fingerprint, home) and the node sets that it lies in (reservations, node lists): its nodes are
+interchangeable, so that counts lose nothing. It knows its free nodes in order and when the others come free. `NodeCache` is changed
+by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the cluster state `take`, `give` and `split`.
 """
 
 from __future__ import annotations
@@ -29,23 +28,25 @@ _LOGGED: Final = 10_000
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Interchangeable nodes: `members` (indices), `free` ones in order, how many are usable, and when the held ones come free."""
+    """Interchangeable nodes: `members` (all indices), `usable` (how many may work), `free` (indices, ascending), `ends` of the held
+    ones.
+    """
 
     key: Key
     order: tuple[object, ...]
-    """Of the key."""
+    """The sort key of buckets, `Key.order`."""
     watts: int
     """Of each node, at its nominal power."""
     members: set[int] = field(default_factory=set)
     usable: int = 0
-    """Free or held, but not drained, down, unheard."""
+    """How many members, free or held, are not drained, down or never seen alive."""
     free: list[int] = field(default_factory=list)
     ends: dict[float, int] = field(default_factory=dict)
-    """Usable nodes that are held, by when they come free at the latest (`NEVER`: nobody knows)."""
+    """How many usable nodes are held until when at the latest, seconds since the epoch (`NEVER`: nobody knows)."""
     version: int = 0
     """Grows with every change of `free` or `ends`."""
     counters: list[tuple[GroupCounts, int]] = field(default_factory=list)
-    """What counts its free nodes, and at which group (by rank)."""
+    """The counts of pools that follow its free nodes, each with the rank under which it counts this bucket's group."""
 
     @property
     def group(self) -> str:
@@ -58,7 +59,7 @@ class Bucket:
         return self.key.fingerprint
 
     def admitted_by(self, need: Need) -> bool:
-        """Tells whether the nodes of the bucket satisfy a need."""
+        """Tells whether all nodes of the bucket satisfy a need; its node lists must be among the node cache's `masks`."""
         key = self.key
         return (
             need.admits(key.hardware)
@@ -70,7 +71,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Counts of the nodes that admit a need."""
+    """Counts of the nodes that admit a need: all (`eligible`), those that may work (`usable`), those that also hold no work (`free`)."""
 
     eligible: int
     usable: int
@@ -79,42 +80,46 @@ class Census:
 
 @dataclass
 class NodeCache:
-    """All nodes; see the module's docstring."""
+    """All nodes of the cluster, free and held, in buckets; cycles read it, events and placements change it.
+
+    `by_name`: the index of a node. `buckets`: by key. One process has one, a part of its cluster state.
+    """
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
     by_name: dict[str, int] = field(default_factory=dict)
     news: int = 0
     """Grows with every change of `nodes`."""
     taken: dict[int, float] = field(default_factory=dict)
-    """Held nodes (also unknown ones): when they come free at the latest."""
+    """Held nodes, also ones unknown here: when each comes free at the latest, seconds since the epoch (`NEVER`: nobody knows)."""
     watts: int = 0
     """Nominal power of the held nodes."""
     buckets: dict[Key, Bucket] = field(default_factory=dict)
     masks: frozenset[int] = frozenset()
-    """The node sets that every bucket lies wholly inside or outside of."""
+    """The node sets (bit sets of indices) along which buckets are split: every bucket lies wholly inside or outside of each."""
     changes: int = 0
-    """Grows with every change of free nodes, and of when held ones come free."""
+    """Grows with every change of the free nodes, and of the time when a held one comes free."""
     shape: int = 0
-    """Grows when a bucket appears or goes: what was made from buckets is to be made again."""
+    """Grows when a bucket appears or goes; whatever was derived from the set of buckets is void then."""
     tally: int = 0
     """Grows when a node comes, goes, or becomes usable or not."""
     due: float = NEVER
-    """No node that is held comes free before, as far as is known, seconds since the epoch; see `overdue`."""
+    """Earliest time at which a held node is to come free, seconds since the epoch; it may be too early, never too late (`overdue`)."""
     losses: int = 0
-    """Grows when nodes are held that no cycle gave away, or longer than was known: backfill reservations may not hold any more."""
+    """Grows when nodes become held that no cycle placed work on, or held for longer than was known: backfill reservations may fail."""
     _log: list[tuple[Bucket, int]] = field(default_factory=list)
-    """The last changes in order: the bucket, and how many nodes more it has free. The first `_logged` changes are gone."""
+    """The last changes in order: the bucket, and by how many its free nodes grew. The first `_logged` changes are dropped."""
     _logged: int = 0
     _pools: int = 0
-    """How many pools were numbered."""
+    """The number of a pool that was given last."""
     _of: dict[int, Bucket] = field(default_factory=dict)
+    """The bucket of each node index."""
     _classes: dict[Hardware, Hardware] = field(default_factory=dict)
-    """One object for equal hardware: comparing it is comparing identities."""
+    """One object for equal hardware, so that comparing hardware compares identities."""
     _ranks: dict[str, int] = field(default_factory=dict)
     _admitted: dict[Need, list[Bucket]] = field(default_factory=dict)
 
     def put(self, facts: NodeFacts) -> None:
-        """Adds a node, or replaces its facts."""
+        """Adds a node, or replaces the facts of the node with the same index."""
         before = self.nodes.get(facts.index)
         if before == facts:
             return
@@ -130,7 +135,7 @@ class NodeCache:
         self._prune(left)
 
     def drop(self, index: int) -> None:
-        """Forgets a node; whether it is taken stays known."""
+        """Removes a node; if it is held, its index stays in `taken`."""
         facts = self.nodes.pop(index, None)
         if facts is None:
             return
@@ -141,7 +146,9 @@ class NodeCache:
         self._prune(self._leave(facts))
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
-        """Marks the lowest free nodes of these buckets as held, as `take` does."""
+        """Marks nodes as held until `until`, as `take` does, where each bucket gives its lowest free nodes; `counts`: how many of
+        which bucket.
+        """
         self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
         watts = 0
@@ -162,7 +169,7 @@ class NodeCache:
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
         """Marks nodes as held; `until` is when they come free at the latest, seconds since the epoch.
 
-        `planned`: whoever gave them away has heeded every backfill reservation.
+        `planned`: a cycle placed the work and so kept every backfill reservation; if False, `losses` grows.
         """
         self.losses += not planned
         self.due = min(self.due, until)
@@ -198,7 +205,7 @@ class NodeCache:
             self._changed(bucket, -len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
-        """Marks nodes as no longer held."""
+        """Marks nodes as no longer held; indices that are not held are ignored."""
         back: dict[tuple[Bucket, float], list[int]] = {}
         nodes, taken, of = self.nodes, self.taken, self._of
         for index in indices:
@@ -216,7 +223,9 @@ class NodeCache:
             self._changed(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
-        """Divides the buckets so that each lies wholly inside or outside of each of these node sets; others are forgotten."""
+        """Splits the buckets so that each lies wholly inside or outside of each of these node sets; sets given before that are
+        absent are merged.
+        """
         if masks == self.masks:
             return
         touched = 0
@@ -231,7 +240,7 @@ class NodeCache:
             self._prune(bucket)
 
     def overdue(self, now: float) -> bool:
-        """Tells whether nodes are held longer than was known."""
+        """Tells whether a node is still held past the time at which it was to come free."""
         if now < self.due:
             return False
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
@@ -239,13 +248,14 @@ class NodeCache:
 
     @property
     def position(self) -> int:
-        """Returns the present end of the log of changed buckets."""
+        """Returns the present end of the log of changed buckets; give it to `changed_since` later."""
         return self._logged + len(self._log)
 
     def changed_since(self, position: int) -> dict[Bucket, int] | None:
-        """Returns the buckets whose free nodes or ends have changed since the log stood there, and by how many free nodes.
+        """Returns the buckets whose free nodes or ends changed since the log stood at `position`, and by how many their free nodes
+        grew.
 
-        None: that is no longer known.
+        None: the log no longer reaches back so far.
         """
         if len(self._log) > _LOGGED:
             self._logged += len(self._log)
@@ -258,7 +268,7 @@ class NodeCache:
         return found
 
     def number_pool(self) -> int:
-        """Returns a number that no pool of these nodes has yet."""
+        """Returns a number for a new pool; no other pool of this node cache has it."""
         self._pools += 1
         return self._pools
 
@@ -267,7 +277,7 @@ class NodeCache:
         return self._of[index]
 
     def admitted(self, need: Need) -> list[Bucket]:
-        """Returns the buckets that admit a need, in order; a need with node lists wants them in `split` first."""
+        """Returns the buckets that admit a need, in order; the node lists of the need must have been given to `split` before."""
         buckets = self._admitted.get(need)
         if buckets is None:
             buckets = [bucket for bucket in self.buckets.values() if bucket.admitted_by(need)]
@@ -278,20 +288,20 @@ class NodeCache:
         return buckets
 
     def eligible(self, need: Need) -> list[int]:
-        """Returns the indices of all nodes that admit a need, whatever their state, ascending; node lists need no `split`."""
+        """Returns the indices of all nodes that admit a need, whatever their state, ascending; needs no `split`."""
         if need.lists <= self.masks:
             return sorted(index for bucket in self.admitted(need) for index in bucket.members)
         return sorted(index for index, facts in self.nodes.items() if need.admits_node(facts))
 
     def rank(self, group: str) -> int:
-        """Returns the place of a group in the order of names, numbers by value: neighbours in it count as adjacent."""
+        """Returns the place of a group in the order of names, numbers in names by value; neighbours in that order count as adjacent."""
         if not self._ranks:
             names = {bucket.key.group for bucket in self.buckets.values()}
             self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
         return self._ranks[group]
 
     def census(self, need: Need) -> Census:
-        """Counts the nodes that admit a need, the usable ones and the free ones among them."""
+        """Counts the nodes that admit a need: all, the usable ones, and the free ones among these."""
         if need.lists <= self.masks:
             found = self.admitted(need)
             return Census(sum(len(one.members) for one in found), sum(one.usable for one in found), sum(len(one.free) for one in found))
@@ -300,7 +310,7 @@ class NodeCache:
         return Census(len(facts), len(usable), sum(one.index not in self.taken for one in usable))
 
     def states(self, need: Need) -> dict[str, int]:
-        """Counts the nodes that admit a need by state."""
+        """Returns how many nodes that admit a need are in each state (the word shown for a node's condition)."""
         counts: dict[str, int] = {}
         for index in self.eligible(need):
             state = self.nodes[index].state
@@ -322,7 +332,7 @@ class NodeCache:
                 raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
 
     def _retake(self, index: int, until: float) -> None:
-        """Changes the time at which a held node comes free."""
+        """Changes the time at which one held node comes free at the latest."""
         facts = self.nodes.get(index)
         if facts is not None and facts.usable:
             bucket = self._of[index]

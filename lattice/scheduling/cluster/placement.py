@@ -21,11 +21,13 @@ Counts = list[tuple[Bucket, int]]
 """How many nodes of which bucket."""
 
 Prefer = Callable[[Bucket], tuple[object, ...]]
-"""The order in which buckets of one group are taken; its first item is the tier, taken wholly before the next."""
+"""A sort key of the buckets of one group; its first item is the tier, and a tier is taken wholly before the next."""
 
 
 class Found(NamedTuple):
-    """A part of a pool that holds enough: its fingerprints (None: whatever they are), how many, and the groups needed."""
+    """The part of a pool to take nodes from: `fingerprints` (None: any), `kinds` (how many fingerprints that is), `span` (groups
+    needed).
+    """
 
     part: Groups
     fingerprints: frozenset[str] | None
@@ -35,17 +37,27 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Relation that the nodes of a set must have: `limit` is the most groups (TIGHT), `spread` wants as many as can be."""
+    """The relation that the nodes of one allocation must have to each other.
+
+    `conformance`: PREFERRED, REQUIRED or IGNORED equal fingerprints. `limit`: gives the most groups that so many nodes may take
+    (TIGHT); None: no limit. `spread`: take as many groups as possible.
+    """
 
     conformance: str
     limit: Callable[[int], int] | None = None
     spread: bool = False
     usable: Callable[[int], int] | None = None
-    """How many nodes of a group (by rank) may be used at all: given, the group with the largest share in use is filled first."""
+    """Gives the usable nodes, free or held, of a group by rank; with it, of the groups that suffice the one filled most is taken.
+
+    None: best fit.
+    """
 
 
 def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
-    """Returns the part of a pool to take so many nodes from, or None; among equals the fingerprint under the least pressure."""
+    """Returns the part of a pool to take `nodes` nodes from; None where no part satisfies `ask`.
+
+    Among equal fingerprints the one with the least `pressure` (its demand, by name of the fingerprint) is taken.
+    """
     whole = pool.whole
     if nodes == 1 or ask.conformance == IGNORED:
         span = whole.fewest(nodes)
@@ -86,7 +98,9 @@ def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[
 
 
 def _merged(pool: FreeCounts, nodes: int) -> Found:
-    """Merges the fewest fingerprints that hold so many: the largest; nodes of unknown fingerprint come last, each one of its own."""
+    """Merges the fewest fingerprints that hold `nodes`: the largest first, nodes of unknown fingerprint last, each counted as one
+    of its own.
+    """
     groups: dict[int, int] = {}
     names: list[str] = []
     kinds, reached = 0, 0
@@ -103,7 +117,9 @@ def _merged(pool: FreeCounts, nodes: int) -> Found:
 
 
 def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
-    """Returns how many nodes of which bucket to take; `prefer` orders the buckets of one group where it does not take them all."""
+    """Returns how many nodes of which bucket to take from the part of the pool that `find` returned; `prefer` orders buckets of one
+    group.
+    """
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
         return inside(pool, found.fingerprints, *shares[0], prefer)
@@ -111,7 +127,9 @@ def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Pref
 
 
 def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
-    """Chooses nodes of one group: buckets at home first, then whole switches, then the preferred buckets."""
+    """Chooses nodes of one group (by rank) with these fingerprints: the first tier of `prefer`, then whole switches, then preferred
+    buckets.
+    """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
     sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
@@ -152,8 +170,10 @@ def _switches(pool: FreeCounts, buckets: list[Bucket], nodes: int, prefer: Prefe
 
 
 def nodes_of(counts: Counts, pool: FreeCounts, *, split: bool) -> tuple[int, ...]:
-    """Returns the nodes, ascending: the lowest free indices; where node sets split the buckets, over all that differ only
-    in the sets they lie in."""
+    """Returns the indices to take, ascending: the lowest free ones of the counted buckets.
+
+    `split`: node sets have split buckets; the nodes are then the lowest of all buckets that differ only in their node sets.
+    """
     if not split and len(counts) == 1:
         bucket, count = counts[0]
         return tuple(bucket.free[:count])

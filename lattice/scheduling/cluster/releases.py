@@ -1,4 +1,7 @@
-"""Releases of held nodes, by bucket and by pool. Never optimistic: ends are rounded up, and unknown ends never come."""
+"""Releases: the times at which held nodes come free, by bucket and by pool.
+
+Never optimistic: ends are rounded up, and nodes of unknown end stay held.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,19 @@ from lattice.scheduling.cluster.step_function import NOTHING, StepFunction
 
 EPOCH: Final = 4096.0
 NEAR: Final = 256.0
-"""Times further away are rounded by their distance from the beginning of the epoch, nearer ones to a second: a rounded time stays the
-same until a new epoch begins or the time comes near. Seconds."""
+"""Times further away than this are rounded by their distance from the beginning of the epoch, nearer ones to a second. Seconds.
+
+A rounded time stays the same until a new epoch begins or the time comes near.
+"""
 _STEPS: Final = 128
 """A time this many steps away is rounded up to one step: the step doubles with each doubling of the distance."""
 
 
 def round_up(time: float, now: float) -> float:
-    """Rounds a time up by at most 1/64 of its distance from the beginning of `now`'s epoch; later roundings of the same time are
-    never later than earlier ones."""
+    """Rounds a time up by at most 1/64 of its distance from the beginning of the epoch (4,096 s) that `now` lies in.
+
+    Rounding the same time again at a later `now` never gives a later time. Seconds since the epoch.
+    """
     if time <= now or time == NEVER:
         return time
     if time - now <= NEAR:
@@ -34,52 +41,52 @@ def round_up(time: float, now: float) -> float:
 
 
 class _OfBucket(NamedTuple):
-    """Releases of one bucket in one of its versions."""
+    """The releases of one bucket at one of its versions: `times` at which nodes come free, ascending."""
 
     version: int
     times: list[float]
     counts: list[int]
-    """How many are free before the first of these times, and from each of them on."""
+    """How many nodes are free before the first of `times`, then from each of them on; one longer than `times`."""
     gains: dict[float, int]
-    """How many come free at each of them."""
+    """How many nodes come free at each of `times`."""
 
 
 @dataclass(slots=True)
 class _OfPool:
-    """Releases of a pool: those of its buckets, added up."""
+    """The releases of one pool: the sums over its buckets, kept up to date bucket by bucket."""
 
     changes: int = -1
-    """Of the node cache, when it was counted."""
+    """The node cache's `changes` for which these sums are true."""
     position: int = 0
-    """Of the log of changed buckets, likewise."""
+    """The position in the node cache's log for which these sums are true."""
     first: int = 0
     """How many nodes are free now."""
     gains: dict[float, int] = field(default_factory=dict)
     seen: dict[Bucket, _OfBucket] = field(default_factory=dict)
-    """What was counted of each bucket."""
+    """The releases of each bucket that the sums contain."""
     free: StepFunction = NOTHING
 
 
 class Releases:
-    """The ends of what holds nodes, rounded up as seen from `now`, and the counts of free nodes that follow from them."""
+    """Knows when held nodes come free, rounded up as seen from `now`, and how many nodes are free at a time."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.now = NEVER
         self._node_cache = node_cache
         self.overrun = 0.0
-        """For so many more seconds nodes are needed that are held past their end."""
+        """Nodes that are held past their end are taken to be held for so many more seconds."""
         self._valid_until = NEVER
-        """From then on times are to be rounded again."""
+        """From this time on rounded times are to be rounded again; seconds since the epoch."""
         self._rounded: dict[float, float] = {}
         self._by_bucket: dict[Bucket, _OfBucket] = {}
         self._by_pool: dict[int, _OfPool] = {}
 
     def is_current(self, now: float, overrun: float) -> bool:
-        """Tells whether what is rounded still holds at this time."""
+        """Tells whether the rounded times are still true at `now` and with this overrun; if not, the caller restarts."""
         return self.now <= now < self._valid_until and overrun == self.overrun
 
     def restart(self, overrun: float) -> None:
-        """Forgets every rounded time and what was made of it."""
+        """Drops every rounded time and every count made of them, and sets the overrun."""
         self.overrun = overrun
         self._valid_until = NEVER
         self._rounded.clear()
@@ -87,11 +94,11 @@ class Releases:
         self._by_pool.clear()
 
     def expire_with_epoch(self) -> None:
-        """Has every time rounded again when the present epoch ends."""
+        """Limits the validity of all rounded times to the end of the present epoch (4,096 s)."""
         self._valid_until = min(self._valid_until, self.now - self.now % EPOCH + EPOCH)
 
     def free_at(self, bucket: Bucket, time: float) -> int:
-        """Returns how many nodes of a bucket are free at a time if nothing new starts."""
+        """Returns how many nodes of a bucket are free at a time if no work starts until then."""
         if time <= self.now:
             return len(bucket.free)
         known = self._by_bucket.get(bucket)
@@ -112,7 +119,7 @@ class Releases:
         return found
 
     def of_bucket(self, bucket: Bucket) -> _OfBucket:
-        """Returns the releases of a bucket as it is now."""
+        """Computes and keeps the releases of a bucket as it is now."""
         gains = self._gains(bucket.ends)
         times = sorted(gains)
         counts = list(accumulate([gains[time] for time in times], initial=len(bucket.free)))
@@ -120,7 +127,7 @@ class Releases:
         return known
 
     def of_pool(self, pool: FreeCounts) -> StepFunction:
-        """Returns how many nodes of a pool's buckets are free over time if nothing new starts; `ALWAYS` stands for now."""
+        """Returns how many nodes of a pool's buckets are free over time if no work starts; its step `ALWAYS` is the count now."""
         known, cache = self._by_pool.get(pool.number), self._node_cache
         if known is not None and known.changes == cache.changes:
             return known.free
@@ -135,7 +142,7 @@ class Releases:
         return known.free
 
     def _recount(self, known: _OfPool, pool: FreeCounts, changed: Iterable[Bucket]) -> None:
-        """Counts the releases of these buckets again, of those that are in the pool."""
+        """Replaces in a pool's sums the releases of those changed buckets that are in the pool."""
         gains, seen, members = known.gains, known.seen, pool.members
         for bucket in changed:
             if bucket not in members:
@@ -157,14 +164,14 @@ class Releases:
                 gains[time] = gains.get(time, 0) + count
 
     def differs(self, other: Releases) -> str:
-        """Returns a sentence on the first bucket whose known releases are not those of `other`, or nothing."""
+        """Returns a sentence on the first bucket whose known releases differ from those of `other`; empty: none differs."""
         for bucket, known in self._by_bucket.items():
             if known.version == bucket.version and known != other.of_bucket(bucket):
                 return f"the ends of bucket {bucket.key} differ from those that are known"
         return ""
 
     def _gains(self, ends: Mapping[float, int]) -> dict[float, int]:
-        """Returns how many nodes come free at each rounded time, of those that are held until these ends."""
+        """Returns how many nodes come free at each rounded time; `ends`: how many are held until when."""
         gains: dict[float, int] = {}
         rounded = self._rounded
         for end, count in ends.items():

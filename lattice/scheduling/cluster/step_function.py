@@ -13,7 +13,7 @@ ALWAYS: Final = float("-inf")
 
 
 class StepFunction:
-    """A count over time: `counts[i]` holds from `times[i]` until the next time; nothing changes it once it is made.
+    """An immutable count over time: `counts[i]` holds from `times[i]` until the next time.
 
     `times` ascend from `ALWAYS`, in seconds since the epoch. Neighbouring steps may have equal counts.
     """
@@ -26,7 +26,7 @@ class StepFunction:
 
     @classmethod
     def of_changes(cls, first: int, changes: dict[float, int]) -> StepFunction:
-        """Makes the function that begins with `first` and changes by so much at each of these times."""
+        """Makes the function that begins with the count `first` and changes by the given number at each time."""
         times = sorted(changes)
         return cls([ALWAYS, *times], list(accumulate([changes[time] for time in times], initial=first)))
 
@@ -35,12 +35,12 @@ class StepFunction:
         return self.counts[bisect_right(self.times, time) - 1]
 
     def changes(self) -> dict[float, int]:
-        """Returns by how much the count changes at each time but the first; the caller may change the dict."""
+        """Returns by how much the count changes at each time except `ALWAYS`; the caller owns the dict."""
         counts = self.counts
         return dict(zip(self.times[1:], map(sub, counts[1:], counts), strict=False))
 
     def first_below(self, count: int, step: int, end: float) -> int:
-        """Returns the number of the first step after `step` that begins before `end` and has less than `count`; 0: none has."""
+        """Returns the number of the first step after `step` that begins before `end` and has less than `count`; 0: there is none."""
         stop = bisect_left(self.times, end)
         if min(self.counts[step:stop]) >= count:
             return 0
@@ -62,4 +62,4 @@ class StepFunction:
 
 
 NOTHING: Final = StepFunction([ALWAYS], [0])
-"""Nothing, always."""
+"""The function that is 0 at all times."""

@@ -1,4 +1,4 @@
-"""The groups that lie closest together and hold enough: the shortest stretch of ranks, the first of equal ones.
+"""The groups that lie closest together and hold enough nodes: the shortest stretch of ranks, the first of equally short ones.
 
 A group is known by its rank: its place in the order of names.
 """
@@ -12,7 +12,7 @@ from operator import add, sub
 
 
 class Line:
-    """Groups by rank, ascending, and how many nodes each has; some may have none."""
+    """Groups by rank, ascending (`ranks`), and how many nodes each has (`counts`, same order; some may be 0)."""
 
     __slots__ = ("_closest", "_places", "counts", "ranks")
 
@@ -23,13 +23,13 @@ class Line:
         self._closest: dict[int, int] = {}
 
     def copy(self) -> Line:
-        """Returns a copy whose counts may be changed apart."""
+        """Returns a copy with counts of its own; the ranks are shared."""
         line = Line(self.ranks, list(self.counts))
         line._places, line._closest = self._places, self._closest
         return line
 
     def put(self, rank: int, count: int) -> bool:
-        """Sets the nodes of a group; returns False where the group is not in the line."""
+        """Sets the nodes of a group; returns False, without a change, where the group is not in the line."""
         if self._places is None:
             self._places = {each: place for place, each in enumerate(self.ranks)}
         place = self._places.get(rank)
@@ -39,7 +39,7 @@ class Line:
         return True
 
     def closest(self, groups: int) -> int:
-        """Returns the least distance between the first and the last of so many groups."""
+        """Returns the least distance in ranks between the first and the last of `groups` groups."""
         found = self._closest.get(groups)
         if found is None:
             found = self._closest[groups] = min(map(sub, self.ranks[groups - 1 :], self.ranks))
@@ -47,10 +47,10 @@ class Line:
 
 
 def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[int, int]]:
-    """Returns (group, nodes) of the shortest stretch in which so many groups, the fewest that can, hold so many nodes.
+    """Returns (rank, nodes) of the shortest stretch of groups in which `groups` groups hold `nodes` together.
 
-    Groups of less than `least` do not reach it together with the largest others: they only lie between. Where groups as close
-    as any hold it, no stretch is shorter.
+    `groups` must be the fewest that hold them. Groups of fewer than `least` nodes cannot be among these: with them, the largest
+    others do not suffice. If `groups` neighbours as close as any hold the nodes, no stretch is shorter, and the search ends.
     """
     place = _side_by_side(line, nodes, groups)
     if place is not None:
@@ -63,7 +63,7 @@ def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[in
 
 
 def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
-    """Returns the place of the first of so many groups in a row that hold so many nodes and are as close as any."""
+    """Returns the place in the line where `groups` consecutive groups hold `nodes` and lie as close as any; None: there is none."""
     ranks, counts = line.ranks, line.counts
     if groups == 2:
         sums = map(add, counts, islice(counts, 1, None))
@@ -78,7 +78,7 @@ def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
 
 
 def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """Returns the ends of the shortest stretch for two groups, or for three: its ends and the largest group between."""
+    """Returns the first and the last rank of the shortest stretch of two groups, or of three: its ends and the largest group between."""
     step = min(map(sub, ranks[1:], ranks))
     inner = [0] * len(counts)
     best: tuple[int, int, int] | None = None
@@ -97,7 +97,7 @@ def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tu
 
 
 def _stretch(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """Returns the ends of the shortest stretch in which so many groups hold so many nodes."""
+    """Returns the first and the last rank of the shortest stretch in which the `groups` largest groups hold `nodes`."""
     best: tuple[int, int, int] | None = None
     inside: list[int] = []  # the counts of the stretch, ascending
     total, end = 0, 0

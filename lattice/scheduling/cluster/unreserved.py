@@ -15,7 +15,11 @@ from lattice.scheduling.cluster.windows import Windows
 
 
 class UnreservedNodes:
-    """Step functions by pool and layout of the backfill table, made anew when nodes change and derived from each other until then."""
+    """Answers how many nodes of a pool are free and kept by no backfill reservation over time, and which starts these totals allow.
+
+    Keeps a step function for each pool and layout of the backfill table: derived from that of the layout before, made anew when
+    nodes change.
+    """
 
     def __init__(self, node_cache: NodeCache, releases: Releases, table: BackfillTable) -> None:
         self.windows = Windows()
@@ -23,24 +27,24 @@ class UnreservedNodes:
         self._releases = releases
         self._table = table
         self._known: dict[tuple[int, int], StepFunction] = {}
-        """By pool and layout, as long as nodes do not change."""
+        """By the pool's number and the layout; cleared when nodes change."""
         self._pools: dict[int, FreeCounts] = {}
-        """The pools of these functions."""
+        """By number: the pools of the functions in `_known`."""
         self._stamp = (-1, -1)
         self._not_earlier: dict[str, tuple[StepFunction, float]] = {}
-        """By uid: the counts on which, and the duration for which, a reservation could not be had earlier."""
+        """By uid: the function and the duration (seconds) for which a search found no start earlier than the reservation's."""
 
     def restart(self) -> None:
-        """Forgets everything: ends are rounded anew."""
+        """Drops everything; called when ends are rounded anew."""
         self._known.clear()
         self._not_earlier.clear()
 
     def forget(self) -> None:
-        """Forgets the functions: windows have changed."""
+        """Drops the step functions; called when windows change."""
         self._known.clear()
 
     def compare(self, again: UnreservedNodes) -> None:
-        """Raises Corrupt where a function of the present layout differs from the one that `again` makes."""
+        """Raises Corrupt where a function of the present layout differs from that of `again`, which was made from scratch."""
         now = self._releases.now
         if self._stamp != (self._node_cache.changes, self._node_cache.shape):
             return
@@ -53,9 +57,9 @@ class UnreservedNodes:
                     raise Corrupt(f"at {time:.0f} {found.at(time)} nodes are free, not {free.at(time)}", reason="ProfileDiffers")
 
     def starts(self, pool: FreeCounts, nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
-        """Yields the times after now and before another, ascending, from which so many nodes may be free for so long.
+        """Yields the times after now and before `before`, ascending, from which `nodes` nodes may be free for `duration` seconds.
 
-        The totals of the pool say so; its buckets may not.
+        Only the totals of the pool are checked; the caller checks its buckets.
         """
         free = self.of_pool(pool)
         times, counts = free.times, free.counts
@@ -74,9 +78,10 @@ class UnreservedNodes:
             at += 1
 
     def may_improve(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
-        """Tells whether the nodes of a reservation may be free for so long before its start, now included.
+        """Tells whether the nodes of a reservation might be free for `duration` seconds before its start; False: surely not.
 
-        The totals of the pool say so; its buckets may not. The reservation starts after now and is no shorter than `duration`.
+        Only the totals of the pool are checked; the caller searches its buckets. The reservation starts after now and is no shorter
+        than `duration`.
         """
         free = self.of_pool(pool)
         known = self._not_earlier.get(reservation.uid)
@@ -88,10 +93,11 @@ class UnreservedNodes:
         return False
 
     def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> None:
-        """Notes that a search bucket by bucket found no earlier start: none is looked for until something changes.
+        """Notes that the search by bucket found no earlier start for a reservation; `may_improve` then says False until something
+        changes.
 
-        The rounding of ends that are near changes from moment to moment, so a short reservation is not noted; the rounding of all ends
-        changes with the epoch.
+        The rounding of near ends changes from moment to moment, so a reservation shorter than `NEAR` is not noted; the rounding of
+        all ends changes with the epoch.
         """
         if duration > NEAR:
             self._not_earlier[reservation.uid] = self.of_pool(pool), duration
@@ -114,7 +120,7 @@ class UnreservedNodes:
         return False
 
     def of_pool(self, pool: FreeCounts) -> StepFunction:
-        """Returns how many nodes of a pool's buckets are free and not reserved over time, if nothing new starts; `ALWAYS` is now."""
+        """Returns how many nodes of a pool's buckets are free and not reserved over time if no work starts; its step `ALWAYS` is now."""
         table, key = self._table, (pool.number, self._table.layout)
         stamp = (self._node_cache.changes, self._node_cache.shape)
         if stamp != self._stamp:
@@ -129,7 +135,7 @@ class UnreservedNodes:
         return free
 
     def _summed(self, pool: FreeCounts) -> StepFunction:
-        """Makes the function of free and not reserved nodes of releases, reservations and the edges of windows."""
+        """Makes the function of a pool anew from releases, reservations and the edges of windows."""
         now, released = self._releases.now, self._releases.of_pool(pool)
         changes, first = released.changes(), released.counts[0]
         for time in self.windows.edges(pool.members):
@@ -145,7 +151,7 @@ class UnreservedNodes:
         return StepFunction.of_changes(first, changes)
 
     def _derived(self, pool: FreeCounts) -> StepFunction | None:
-        """Makes the function out of one that is known of an earlier layout; None where none is."""
+        """Makes the function of a pool from that of an earlier layout and the reservations added or removed since; None: none is known."""
         table, now, number = self._table, self._releases.now, pool.number
         layout, since = table.layout, list[tuple[BackfillReservation, int]]()
         while (free := self._known.get((number, layout))) is None:

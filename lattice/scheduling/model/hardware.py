@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts of one node that placement reads; memories in bytes; `usable`: Ready, seen alive, clean."""
+    """The facts of one node that placement reads, made from its LatticeNode and its heartbeat; memories in bytes.
+
+    `usable`: work may start on the node: it is Ready, seen alive and clean. `state`: the word shown for the node's condition.
+    """
 
     index: int
     name: str
@@ -39,7 +42,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The hardware that all nodes of one class share; memories in bytes."""
+    """The hardware that all nodes of one class share, a part of the key of their buckets; memories in bytes."""
 
     cpus: int
     memory: int
@@ -72,7 +75,11 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The requirements of an allocation for each of its nodes; equal needs are interned and share one set of eligible nodes."""
+    """The requirements of an allocation for each of its nodes; memories in bytes. A value that is left out requires nothing.
+
+    `groups`: the groups whose nodes are eligible; None: all. `only`, `without`: bit sets of node indices that are alone eligible
+    (None: all), and that are excluded. Equal needs are interned and share one set of eligible nodes.
+    """
 
     cpus: int = 0
     memory: int = 0
@@ -90,7 +97,7 @@ class Need:
     allow_cxl: bool = False
     """Whether a node's CXL memory counts towards `memory`."""
     lists: frozenset[int] = field(init=False, compare=False, repr=False)
-    """The node lists of the need as bit sets; the node cache splits its buckets along them."""
+    """The node lists `only` and `without` that are not empty; the node cache splits its buckets along them."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,7 +111,7 @@ class Need:
         return self._hash
 
     def admits(self, hardware: Hardware | NodeFacts) -> bool:
-        """Tells whether nodes with this hardware fit; the caller applies groups and node lists."""
+        """Tells whether hardware satisfies the need; groups and node lists are not checked here."""
         return (
             hardware.hollow == self.hollow
             and hardware.cpus >= self.cpus
@@ -117,7 +124,7 @@ class Need:
         )
 
     def admits_node(self, facts: NodeFacts) -> bool:
-        """Tells whether one node fits by its hardware, its group and the node lists."""
+        """Tells whether one node satisfies the need by its hardware, its group and the node lists; its state is not checked."""
         return (
             self.admits(facts)
             and (self.groups is None or facts.group in self.groups)
@@ -128,7 +135,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The properties that all nodes of a bucket share; `marks`: the node sets (bit sets) that contain them."""
+    """The properties that all nodes of a bucket share; the node cache finds a bucket by its key.
+
+    `marks`: the node sets (bit sets of node indices: reservations, node lists of needs) that all nodes of the bucket lie in.
+    """
 
     hardware: Hardware
     group: str
@@ -146,12 +156,12 @@ class Key:
 
     @property
     def plain(self) -> Key:
-        """Returns the key without the node sets."""
+        """Returns the key without `marks`: buckets that node sets have split have equal plain keys."""
         return Key(self.hardware, self.group, self.switch, self.fingerprint, self.home) if self.marks else self
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Returns a sort key that is the same in every process."""
+        """Returns a sort key of buckets that is the same in every process: group, fingerprint, switch, hardware, home, node sets."""
         places = natural(self.group), self.group, self.fingerprint, natural(self.switch), self.switch
         return (*places, self.hardware.worth, self.home, tuple(sorted(self.marks)))
 

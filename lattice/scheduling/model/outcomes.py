@@ -11,17 +11,17 @@ from lattice.scheduling.model.work import Candidate
 
 
 class Makeup(Protocol):
-    """Computes the terms of scores from columns that many scores share."""
+    """Computes the terms of a score when somebody asks for them: a cycle scores many candidates in columns and few terms are read."""
 
     def of(self, entry: Any) -> tuple[tuple[float, ...], float]:
-        """Returns the terms f1 to f9 and the budget multiplier of one entry of the columns."""
+        """Returns the terms f1 to f9 and the budget multiplier of the candidate at `entry`, its place in the scored columns."""
         ...
 
 
 class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: structs are made in a quarter of a dataclass's time
-    """The sum of the weighted terms, times the budget multiplier.
+    """The score of one candidate in one cycle: the sum of its weighted terms, times the budget multiplier.
 
-    A cost function gives `makeup` and `entry`: few readers ask for the terms, so they are computed only for those who do.
+    `given` and `factor` hold the terms and the multiplier; with a `makeup` these are computed from `entry` when they are asked for.
     """
 
     total: float
@@ -31,12 +31,12 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
     entry: Any = None
 
     def made_of(self) -> tuple[tuple[float, ...], float]:
-        """Returns the terms and the budget multiplier of this score."""
+        """Returns the terms f1 to f9 and the budget multiplier of this score."""
         return (self.given, self.factor) if self.makeup is None else self.makeup.of(self.entry)
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """Returns the values f1 to f9, each in [0, 1]; empty where nothing was weighed."""
+        """Returns the values f1 to f9, each in [0, 1]; empty where the policy weighs nothing."""
         return self.made_of()[0]
 
     @property
@@ -56,7 +56,7 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
 
 
 class Placed(msgspec.Struct, gc=False):
-    """The candidate starts now on these nodes (indices, ascending)."""
+    """The outcome of a candidate that starts now on these nodes (indices, ascending)."""
 
     candidate: Candidate
     nodes: tuple[int, ...]
@@ -79,7 +79,10 @@ class Reclaim:
 
 
 class Waiting(msgspec.Struct, gc=False):
-    """The candidate keeps waiting for a reason; `wake`: when to decide again if nothing changes, in seconds since the epoch."""
+    """The outcome of a candidate that keeps waiting: a reason and a sentence.
+
+    `wake`: when the loop decides on it again even if nothing changes, seconds since the epoch; None: only after a change.
+    """
 
     candidate: Candidate
     reason: str
@@ -87,9 +90,12 @@ class Waiting(msgspec.Struct, gc=False):
     wake: float | None = None
     score: Score | None = None
     latest: float | None = None
-    """The latest start that its reservation promises if no work outruns its walltime; seconds since the epoch."""
+    """The latest start by its backfill reservation, if no work outruns its walltime; seconds since the epoch.
+
+    None: it has no reservation.
+    """
     reclaims: tuple[Reclaim, ...] = ()
-    """The holders that would have to give borrowed nodes back so that it starts, in the order in which they are asked."""
+    """The holders in other vclusters that would have to give borrowed nodes back so that the candidate starts, in the order of asking."""
 
 
 Outcome = Placed | Waiting

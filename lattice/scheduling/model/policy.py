@@ -54,14 +54,14 @@ class Borrowing:
     priority: int = 5
     """A higher number borrows first; loans of a lower number are reclaimed first."""
     max_duration: float | None = None
-    """Longest walltime of work on borrowed nodes, seconds."""
+    """Longest walltime of work on borrowed nodes, seconds; None: no limit."""
     return_grace: float = 0.0
     """Seconds that the borrower has to give a node back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one vcluster; None: no limit."""
+    """The limits of one vcluster on running work and nodes: of all, of one user, of one tenant; None: no limit."""
 
     max_nodes: int | None = None
     max_running: int | None = None
@@ -73,7 +73,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policy of one vcluster, as a cycle reads it; intervals in seconds."""
+    """The policy of one vcluster as a cycle reads it; times in seconds.
+
+    `kind`: one of `POLICIES`. `interval`: time between cycles. `max_preemptions`: how often one allocation may be preempted; None:
+    no limit.
+    """
 
     name: str
     kind: str = BACKFILL

@@ -11,7 +11,7 @@ from lattice.scheduling.model.policy import BACKFILL, BIN_PACK, INTERACTIVE_FIFO
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The way in which a policy orders the queue, reads a candidate, and treats candidates behind a blocked one."""
+    """The switches that one policy sets in the cycle: the order of the queue, and what may pass a blocked candidate."""
 
     first_come: bool = False
     """The queue stands in order of submission, and scores only explain (decision "policies")."""
@@ -24,16 +24,18 @@ class Strategy:
     fullest: bool = False
     """Placement prefers, among groups that suffice, the one with the largest share in use to the one with the smallest rest."""
     lends: bool = True
+    """The vcluster's nodes may be lent, and its work may run on borrowed ones."""
 
     def depth(self, policy: Policy) -> int:
         """Returns how many blocked allocations of the vcluster hold a reservation."""
         return policy.depth if self.reserves else 0
 
     def order(self, totals: Sequence[float]) -> Sequence[int]:
-        """Returns the places of candidates in the order in which a cycle evaluates them, by the totals of their scores.
+        """Returns the order in which a cycle evaluates candidates: their places in `totals`, highest total first, or as they came
+        (`first_come`).
 
-        The candidates come in order of submission, then namespace/name: that order decides among equal totals (decision "equal
-        scores").
+        `totals` are the scores of the candidates in order of submission, then namespace/name; that order decides among equal totals
+        (decision "equal scores").
         """
         places = range(len(totals))
         return places if self.first_come else sorted(places, key=totals.__getitem__, reverse=True)

@@ -9,10 +9,10 @@ from lattice.scheduling.model.work import Candidate
 
 @dataclass(frozen=True, slots=True)
 class ReservationWindow:
-    """Nodes that are reserved for a time, [start, end) in seconds since the epoch.
+    """One window of a Reservation: its nodes are set aside in [start, end), seconds since the epoch.
 
-    Work may use the nodes in that time if it names the window (`Candidate.reservation`) and is admitted: by user, tenant or vcluster,
-    anybody where all three are empty, nobody where the window is a maintenance.
+    Work may use the nodes in that time if it names the window's Reservation (`Candidate.reservation`) and is admitted by user,
+    tenant or vcluster: anybody where all three are empty, nobody in a maintenance.
     """
 
     name: str
@@ -27,12 +27,12 @@ class ReservationWindow:
     ignore_running: bool = False
 
     def admits(self, candidate: Candidate) -> bool:
-        """Tells whether this work may run in the window."""
+        """Tells whether a candidate may run in the window by its user, tenant or vcluster; always False for a maintenance."""
         if self.maintenance:
             return False
         anybody = not (self.users or self.tenants or self.vclusters)
         return anybody or candidate.user in self.users or candidate.tenant in self.tenants or candidate.vcluster in self.vclusters
 
     def overlaps(self, start: float, end: float) -> bool:
-        """Tells whether any part of [start, end) lies in it."""
+        """Tells whether the window and [start, end) share any time."""
         return self.start < end and start < self.end

@@ -12,7 +12,11 @@ PREFERRED, REQUIRED, IGNORED = "Preferred", "Required", "Ignored"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One pending allocation; times in seconds since the epoch, durations in seconds."""
+    """One pending allocation as cycles read it; times in seconds since the epoch, durations in seconds.
+
+    `minimum`, `maximum`: the least and the most nodes that it asks for. `held`: the user holds it. `not_before`, `back_off_until`:
+    it starts no earlier. `vcluster_open`, `vcluster_known`: its vcluster takes its tenant's work; its vcluster exists.
+    """
 
     key: str
     uid: str
@@ -50,7 +54,7 @@ class Candidate:
     vcluster_open: bool = True
     vcluster_known: bool = True
     blocked: tuple[str, str] | None = None
-    """A reason and a sentence that keep the candidate waiting whatever nodes are free."""
+    """A reason and a sentence that keep the candidate waiting whatever nodes are free; None: nothing does."""
     project: str = ""
     """The project of its tenant whose budget the work draws on, too."""
     quota: str = ""
@@ -64,10 +68,10 @@ class Candidate:
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each place
 class NodeHolder:
-    """One allocation that holds nodes (indices, ascending), read from its ledger row and its object.
+    """One allocation that holds nodes, running or releasing, read from its ledger row and its object. `nodes`: indices, ascending.
 
     `end`: when its nodes are free at the latest, seconds since the epoch; None: unknown (unbounded work, or releasing from a silent
-    node). `started`: the start of its first process, or None.
+    node). `started`: when its first process started; None: not yet. `walltime` in seconds; None: unbounded.
     """
 
     uid: str
@@ -101,7 +105,9 @@ class NodeHolder:
     """The leaf of the quota tree that the work is charged to; empty without one."""
 
     def holds_as(self, other: NodeHolder) -> bool:
-        """Tells whether another record of a holder has the same nodes, the same end, and is counted towards the same limits."""
+        """Tells whether another record of this allocation needs no new accounting: same nodes and end, same tenant, user, vcluster
+        and quota.
+        """
         return (
             self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed
             and self.tenant == other.tenant and self.user == other.user and self.vcluster == other.vcluster
