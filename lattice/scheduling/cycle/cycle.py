@@ -23,14 +23,17 @@ from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 
 Entry = tuple[Candidate, int, int, float, Score | None]
-"""A pending candidate; the numbers of its request shape and its person, `opens` (see `PendingQueue`), and its score if it is asked for."""
+"""A pending candidate with the numbers of its request shape and its person, `opens` (see `PendingQueue`), and its score (None: not
+asked for).
+"""
 
 
 def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
-    """Yields one outcome for each candidate of a vcluster, in order; claims what it places in `state` as it goes.
+    """Runs one cycle of a vcluster: yields one outcome for each candidate, in order of evaluation, and claims in `state` what it
+    places.
 
-    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. Without `explain` what waits for
-    nodes has no reason and no sentence, and nothing has a score; the decisions are the same.
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. `explain=False` leaves reasons,
+    sentences and scores empty where candidates wait for nodes; the decisions are the same. `now` in seconds since the epoch.
     """
     # 1. The queue, its scores and the reservations of the last cycle; holders of reservations come first in the order.
     cycle = Cycle(state, vcluster, list(candidates), now, explain=explain)
@@ -45,7 +48,7 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
 
 
 class Cycle:
-    """One cycle while it runs; `decide` calls its methods in their order."""
+    """One cycle of one vcluster while it runs; `decide` makes it and calls its methods in their order."""
 
     __slots__ = ("_explain", "_explainer", "_gates", "_now", "_placer", "_queue", "_scores", "_strategy", "reservations")
 
@@ -78,7 +81,7 @@ class Cycle:
         return zip(*columns, shown, strict=False)
 
     def evaluate(self, entry: Entry) -> Outcome:
-        """Evaluates a candidate that may gain, move or lose a reservation."""
+        """Evaluates one candidate in the contested phase: gates, its reservation, nodes, revocation of lower classes, a new reservation."""
         candidate, number, person, opens, score = entry
         reservations = self.reservations
         held = reservations.begin_evaluation(candidate)
@@ -103,7 +106,7 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
-        """Evaluates the candidates that are left when nobody may gain, move or lose a reservation any more."""
+        """Evaluates the remaining candidates in the capacity phase: gates, free nodes, and a reason, which equal request shapes share."""
         shapes, unlimited, now = self._placer.classes.shapes, self._gates.unlimited, self._now
         gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:
@@ -118,11 +121,11 @@ class Cycle:
             reasons = explainer.cache.current()
 
     def commit(self) -> None:
-        """Ends the cycle."""
+        """Ends the cycle: hands its reservations, and the moves of those of the last cycle, to the cluster state."""
         self.reservations.commit()
 
     def _evaluate_alone(self, candidate: Candidate, number: int, admission: Admission | Waiting, score: Score | None) -> Outcome:
-        """Evaluates one candidate by what the gates say and free nodes only."""
+        """Evaluates one candidate by its gates' answer and free nodes only; reservations are neither sought nor revoked."""
         if isinstance(admission, Waiting):
             return self._refuse(admission, score)
         shape = self._placer.shape(number, candidate, admission)
@@ -134,7 +137,10 @@ class Cycle:
     def _overtake(
         self, candidate: Candidate, shape: RequestShape, admission: Admission, held: BackfillReservation | None, score: Score | None
     ) -> Outcome:
-        """Evaluates a candidate once more without the reservations of a lower class; they stand again where that does not help it."""
+        """Searches nodes for a candidate once more without the reservations of lower classes.
+
+        They stay revoked only where the candidate is placed, or gains a first reservation, by it.
+        """
         granted = None
         with self.reservations.revoked_below(candidate) as revocation:
             self._placer.classes.forget_failures()
@@ -151,7 +157,7 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def _place(self, candidate: Candidate, shape: RequestShape, fit: Fit, score: Score | None) -> Outcome:
-        """Claims the nodes, unless the quota tree does not admit just these."""
+        """Claims the nodes of a fit; returns Waiting where the quota tree refuses just these nodes."""
         refused = self._placer.refusal(candidate, fit)
         if refused is not None:
             return self._refuse(refused, score)
@@ -161,6 +167,6 @@ class Cycle:
         return Placed(candidate, nodes, score, backfilled=self.reservations.any_kept)
 
     def _refuse(self, waiting: Waiting, score: Score | None) -> Waiting:
-        """Adds the score to what a gate says; a reservation that the candidate holds is for others."""
+        """Ends the reservation of a candidate that a gate keeps waiting, and returns the gate's answer with the score."""
         self.reservations.end(waiting.candidate.uid, waiting.reason)
         return Waiting(waiting.candidate, waiting.reason, waiting.message, waiting.wake, score)

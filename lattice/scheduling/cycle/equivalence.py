@@ -1,7 +1,7 @@
 """Equivalence classes: candidates of one cycle that ask for the same nodes in the same way, and differ in size and time only.
 
-An equivalence class knows the free counts that it draws from, what has failed in this cycle (a failed size and duration rejects every
-larger one: availability only falls), and how many groups its nodes would take on an empty machine.
+An equivalence class knows the free counts that it draws from, which sizes and durations have failed in this cycle (a failure
+rejects every larger request: availability only falls), and how many groups its nodes would take on an empty machine.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | 
 the quota tree leaves to it (None: all)."""
 
 Alike = list[tuple[frozenset[str] | None, Groups]]
-"""Nodes by group, of these fingerprints (None: whatever they are)."""
+"""Nodes by group, each with the fingerprints that were counted (None: all)."""
 
 
 class Fit(NamedTuple):
-    """Nodes that a candidate may start on now: so many of each bucket, counted in these free counts."""
+    """Nodes that a candidate may start on now: how many of which bucket (`counts`), taken from the pool in which they were found."""
 
     pool: FreeCounts
     counts: Counts
 
 
 class NoFit(NamedTuple):
-    """No nodes now. `watts`: what those that are free would draw, where the power budget is what lacks; 0: nodes are."""
+    """The answer that a candidate cannot start now. `watts`: 0 where nodes are missing.
+
+    Else the power budget is exceeded, and `watts` is what the nodes found would draw.
+    """
 
     watts: int = 0
 
@@ -50,18 +53,22 @@ NO_NODES: Final = NoFit()
 
 
 class RequestShape:
-    """Candidates of one equivalence class, one size and one time: where one of them finds no nodes, the next finds none either."""
+    """Candidates of one equivalence class with one size and duration (seconds): if one of them finds no nodes, neither does the next."""
 
     __slots__ = ("duration", "eq_class", "failed")
 
     def __init__(self, eq_class: EquivalenceClass, duration: float) -> None:
         self.eq_class, self.duration = eq_class, duration
         self.failed = False
-        """Whether one of them found no nodes in this cycle."""
+        """Whether a candidate of this shape found no nodes in this cycle."""
 
 
 class EquivalenceClass:
-    """One equivalence class; see the module's docstring."""
+    """The candidates of one cycle that ask for the same nodes in the same way; finds nodes and reservations for them.
+
+    `pool`: the free nodes at home that it may use. `free_before`: how many these were when the cycle first met it. `eligible`,
+    `usable`: how many nodes at home fit, and how many of those may work. `borrows`: its work may run on nodes of other vclusters.
+    """
 
     __slots__ = (
         "_alike",
@@ -113,16 +120,19 @@ class EquivalenceClass:
         self._plain: list[FreeCounts] | None = None
         self._ordinary = not (self.tight or self._spread or eq_classes.strategy.fullest)
         self._alike: tuple[FreeCounts, Alike, Alike] | None = None
-        """The pool of the plainest hardware; its fingerprints, the least pressed first; all of them as one."""
+        """The pool of the plainest hardware, its counts by fingerprint (the least pressed first), and its counts of all
+        fingerprints together.
+        """
         self._lent: dict[frozenset[str], list[Bucket]] = {}
-        """Buckets of lenders, by whose homes."""
+        """The buckets of lending vclusters that admit the need, by the set of these vclusters."""
         self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
         self._reach: dict[frozenset[str], tuple[list[Bucket], int, int]] = {}
 
     def fit(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Fit | NoFit:
-        """Finds nodes to start on now for `duration` seconds that delay no reservation: the candidate's least number, or up to `most`.
+        """Finds nodes for a candidate to start on now for `duration` seconds without delaying a reservation.
 
-        `room`: the most that quota leaves. `retry`: what has failed before is tried again.
+        As many as possible from its minimum to `most` (0: its minimum only), and no more than quota leaves (`room`). `retry`:
+        searches even where a request no larger has failed in this cycle.
         """
         nodes = candidate.minimum
         if not retry and self._failed:
@@ -154,11 +164,11 @@ class EquivalenceClass:
         return None
 
     def forget_failures(self) -> None:
-        """Lets everything be tried again: more nodes are free than before."""
+        """Drops the failed sizes and durations: reservations were revoked, so more nodes are available than before."""
         self._failed.clear()
 
     def now_pool(self, duration: float) -> FreeCounts:
-        """Returns the nodes that are free from now for `duration` seconds."""
+        """Returns the nodes at home that are free for `duration` seconds from now, kept by no reservation and closed by no window."""
         profile, now = self._eq_classes.profile, self._eq_classes.now
         if not (profile.reservations or profile.windows.ordered or self.reservation):
             return self.pool
@@ -167,11 +177,15 @@ class EquivalenceClass:
         return profile.free_from_now.of_pool(self.pool, now + duration, self.reservation)
 
     def fits(self, pool: FreeCounts, nodes: int) -> bool:
-        """Returns whether so many nodes of a pool fit together as this class asks."""
+        """Tells whether `nodes` nodes of a pool satisfy topology and conformance of this class together."""
         return find(pool, nodes, self._ask(pool)) is not None
 
     def earliest(self, candidate: Candidate, before: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the earliest reservation that delays no other one; returns `before`, the one it held, where nothing is earlier."""
+        """Finds the earliest backfill reservation for a candidate that delays no other; None: no time is known at which it could
+        start.
+
+        `before`: the reservation that the candidate holds; it is returned, if still possible, where no earlier one is found.
+        """
         eq_classes = self._eq_classes
         duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
         if before is not None and (before.start <= now or not self._still(before, duration)):
@@ -188,7 +202,7 @@ class EquivalenceClass:
         return before
 
     def limit(self, pool: FreeCounts, nodes: int) -> int:
-        """Returns the fewest groups that so many nodes would take if all usable nodes of the pool were free."""
+        """Returns the fewest groups that `nodes` nodes would take if all usable nodes of the pool were free; 0: so many do not exist."""
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)
         if known is None:
@@ -198,7 +212,9 @@ class EquivalenceClass:
         return known
 
     def largest_equal(self, sizes: Mapping[Bucket, int]) -> int:
-        """Returns the size of the largest set of nodes of one known fingerprint, by the given size of each bucket."""
+        """Returns the size of the largest set of nodes of one fingerprint, given how many nodes of each bucket count; an unknown
+        one counts 1.
+        """
         totals: dict[str, int] = {}
         for bucket, size in sizes.items():
             name = bucket.key.fingerprint
@@ -206,7 +222,7 @@ class EquivalenceClass:
         return max(totals.values(), default=0)
 
     def lenders(self, candidate: Candidate) -> list[Bucket]:
-        """Returns the buckets of other vclusters that lend to a candidate for as long as it may run."""
+        """Returns the buckets of other vclusters whose nodes a candidate may borrow for its whole walltime."""
         homes = self._eq_classes.lenders(candidate.walltime)
         found = self._lent.get(homes)
         if found is None:
@@ -220,8 +236,11 @@ class EquivalenceClass:
         return found
 
     def within_reach(self, candidate: Candidate) -> tuple[list[Bucket], int, int]:
-        """Returns all buckets that a candidate may ever use, its own and those of lenders; how many nodes of them it may hold at a time,
-        and how many usable ones."""
+        """Returns the buckets that a candidate may ever use, its own and those of lenders; how many of their nodes fit; and how
+        many may work.
+
+        Nodes of lenders count at most as many as the vcluster may borrow.
+        """
         homes = self._eq_classes.lenders(candidate.walltime) if self.borrows else frozenset()
         found = self._reach.get(homes)
         if found is None:
@@ -239,7 +258,9 @@ class EquivalenceClass:
         return self._touched[1]
 
     def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
-        """Yields free counts of home and lenders: first with as many lent nodes as lack at home, then with all that may be borrowed."""
+        """Yields pools of nodes at home and of lenders: first with as many lent nodes as lack at home, then with all that may be
+        borrowed.
+        """
         eq_classes = self._eq_classes
         left = eq_classes.borrowing_left()
         others = self.lenders(candidate) if left > 0 else []
@@ -265,7 +286,7 @@ class EquivalenceClass:
         return idle
 
     def _still(self, promise: BackfillReservation, duration: float) -> bool:
-        """Returns whether reserved nodes are still free at that time, for as long as the work may run now."""
+        """Tells whether the nodes of a reservation are still free from its start for `duration` seconds."""
         profile = self._eq_classes.profile
         end = max(promise.end, promise.start + duration)
         slots = profile.table.slots(promise)
@@ -285,7 +306,9 @@ class EquivalenceClass:
         return Ask(self.conformance, limit, self._spread, usable)
 
     def _choose(self, pool: FreeCounts, least: int, most: int) -> Counts | None:
-        """Chooses `least` to `most` nodes of a pool, as many as fit, of the plainest hardware that takes no more groups."""
+        """Chooses `least` to `most` nodes of a pool, as many as fit, of the plainest hardware that takes no more groups; None: they
+        do not fit.
+        """
         size = min(pool.whole.total, most)
         if size < least:
             return None
@@ -305,7 +328,9 @@ class EquivalenceClass:
         return None
 
     def _in_one_group(self, nodes: int) -> Counts | None:
-        """Chooses nodes in one group, of one fingerprint and the plainest hardware, where there are enough: nothing is preferred to it."""
+        """Chooses nodes of one fingerprint and the plainest hardware in one group, the best possible choice; None where no group
+        has enough.
+        """
         if self._alike is None:
             plainest = self.pool if len(self.kinds) <= 1 else next(self._plainer(self.pool))
             names = sorted(filter(None, plainest.parts), key=lambda name: (self._pressure_on(name), name))
@@ -318,12 +343,14 @@ class EquivalenceClass:
         return None
 
     def _find(self, pool: FreeCounts, nodes: int, ask: Ask) -> tuple[FreeCounts, Found] | None:
-        """Finds the part of a pool to take so many nodes from, of the plainest hardware that allows it."""
+        """Finds the part of a pool to take `nodes` nodes from, of the plainest hardware that allows it; None: they do not fit."""
         found = find(pool, nodes, ask, self._pressure_on)
         return None if found is None else self._plainest(pool, nodes, ask, found)
 
     def _plainest(self, pool: FreeCounts, nodes: int, ask: Ask, found: Found) -> tuple[FreeCounts, Found]:
-        """Leaves out the scarcest hardware as long as the rest allows the same groups and fingerprints."""
+        """Returns the pool without the scarcest hardware, as far as the rest allows as few groups and fingerprints as `found`, and
+        its part.
+        """
         if len(pool.kinds) <= 1:
             return pool, found
         for part in self._plainer(pool):
@@ -333,7 +360,9 @@ class EquivalenceClass:
         return pool, found
 
     def _plainer(self, pool: FreeCounts) -> Iterator[FreeCounts]:
-        """Yields the pool of the hardware under the least pressure alone, of the two with the least, and so on."""
+        """Yields parts of a pool: the class of hardware under the least pressure alone, then the two under the least, and so on,
+        without the whole.
+        """
         if pool.members is not self.pool.members:
             counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
             classes = self._eq_classes.by_pressure(pool.kinds)
@@ -373,7 +402,9 @@ class EquivalenceClass:
         return (bucket.key.home != self.home, self._eq_classes.pressure(bucket.key.hardware), bucket.order)
 
     def _within_power(self, fit: Fit, least: int, most: int) -> Fit | NoFit:
-        """Returns the same, or as much as the power budget leaves: fewer nodes down to `least`, or nodes that draw less."""
+        """Returns a fit within the power budget: the given one, one of fewer nodes down to `least`, or of nodes that draw less;
+        else NoFit.
+        """
         state, (pool, counts) = self._eq_classes.state, fit
         if state.power.limit is None:
             return fit
@@ -390,8 +421,10 @@ class EquivalenceClass:
 
 
 def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCounts, int]]:
-    """Yields parts of a pool that draw less and less, with how many nodes of each `left` watts surely allow; last the thriftiest nodes,
-    as many as the watts allow together, and at least `least`."""
+    """Yields parts of a pool that draw less and less, each with how many of its nodes `left` watts surely allow.
+
+    The last is the thriftiest nodes, as many as the watts allow together, and at least `least`.
+    """
     thrifty = sorted(pool.buckets, key=lambda bucket: (bucket.key.hardware.watts, bucket.order))
     for hungriest in sorted({hardware.watts for hardware in pool.kinds}, reverse=True):
         caps = {bucket: pool.cap(bucket) if bucket.key.hardware.watts <= hungriest else 0 for bucket in thrifty}
@@ -405,7 +438,7 @@ def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCo
 
 
 def _watts(counts: Counts) -> int:
-    """Returns the nominal power of so many nodes."""
+    """Returns the nominal power of the chosen nodes."""
     return sum(bucket.key.hardware.watts * count for bucket, count in counts)
 
 
@@ -414,7 +447,7 @@ def _size(counts: Counts) -> int:
 
 
 class EquivalenceClasses:
-    """The equivalence classes and request shapes of one cycle, and what they share: the profile, the pressure on hardware, the lenders."""
+    """The equivalence classes and request shapes of one cycle, and what they share: profile, pressure on hardware, lenders."""
 
     def __init__(
         self, state: ClusterState, policy: Policy, strategy: Strategy, profile: AvailabilityProfile, queue: PendingQueue, now: float
@@ -423,7 +456,7 @@ class EquivalenceClasses:
         self.home = policy.name if policy.home else ""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.shapes: list[RequestShape | None] = [None] * queue.numbers
-        """By their numbers in the pending queue; None: no candidate of the shape has been evaluated yet."""
+        """By the number of a request shape in the pending queue; None: no candidate of the shape has been evaluated yet."""
         self._families = queue.families
         self._by_family: dict[int, EquivalenceClass] = {}
         self._narrowed: dict[tuple[int, frozenset[Hardware]], RequestShape] = {}
@@ -434,7 +467,7 @@ class EquivalenceClasses:
         self._lenders: dict[float | None, frozenset[str]] = {}
 
     def class_of(self, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> EquivalenceClass:
-        """Returns the equivalence class of a candidate, on nodes of these classes of hardware only (None: of all)."""
+        """Returns the equivalence class of a candidate on nodes of these classes of hardware only (None: of all)."""
         borrows = candidate.grace if self.borrowing and not candidate.non_preemptible else None
         key = (candidate.need, candidate.topology, candidate.conformance, candidate.reservation, borrows, classes)
         eq_class = self._by_key.get(key)
@@ -443,7 +476,10 @@ class EquivalenceClasses:
         return eq_class
 
     def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
-        """Returns the request shape of a candidate, which has this number in the queue, on nodes of these classes of hardware only."""
+        """Returns the request shape of a candidate; `number`: that of the shape in the pending queue.
+
+        `classes`: only nodes of these classes of hardware, as the quota tree allows (None: of all).
+        """
         shape = self.shapes[number] if classes is None else self._narrowed.get((number, classes))
         if shape is None:
             eq_class = self._class_of_family(self._families[number], candidate) if classes is None else self.class_of(candidate, classes)
@@ -462,32 +498,34 @@ class EquivalenceClasses:
         return eq_class
 
     def forget_failures(self) -> None:
-        """Lets everything be tried again: more nodes are free than before."""
+        """Drops every failed request: reservations were revoked, so more nodes are available than before."""
         for eq_class in self._by_key.values():
             eq_class.forget_failures()
         for shape in self._evaluated:
             shape.failed = False
 
     def borrowing_left(self) -> int:
-        """Returns how many nodes more the vcluster may borrow."""
+        """Returns how many more nodes the vcluster may borrow."""
         most = self.policy.borrowing.max_borrowed
         return NO_LIMIT if most is None else most - self.state.uses.borrowed.get(self.policy.name, 0)
 
     def lenders(self, walltime: float | None) -> frozenset[str]:
-        """Returns the vclusters that lend to work of this walltime (seconds; None: unbounded)."""
+        """Returns the names of the vclusters that lend to work of this walltime (seconds; None: unbounded)."""
         found = self._lenders.get(walltime)
         if found is None:
             found = self._lenders[walltime] = frozenset(lenders_for(self.state.policies, self.policy.name, walltime))
         return found
 
     def pressure(self, hardware: Hardware) -> float:
-        """Returns the nodes that the queue asks of this hardware, over those that it could get instead: each need spread evenly."""
+        """Returns the demand on a class of hardware: for each pending need that it satisfies, nodes asked for over usable nodes
+        that satisfy it.
+        """
         if self._pressure is None:
             self._pressure = self._pressures()
         return self._pressure.get(hardware, 0.0)
 
     def by_pressure(self, classes: Collection[Hardware]) -> list[Hardware]:
-        """Orders classes of hardware as they are to be taken: the least pressure first, then the plainest."""
+        """Returns classes of hardware in the order of taking: the least pressure first, then the plainest."""
         return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
 
     def _pressures(self) -> dict[Hardware, float]:

@@ -1,7 +1,8 @@
-"""The gates that a request passes before nodes are sought for it, whatever is free; `GATES` is their order.
+"""The gates that a request passes before nodes are searched for it, whatever is free; `GATES` is their order.
 
-A gate is a pure function: it returns a reason and a sentence with the numbers, what it leaves to the request, or None. The first gate
-that blocks gives the reason. The cycle (`GateChain`) and the answers to `quota explain` (`queries.gate_rows`) run the same gates.
+A gate is a pure function: it returns a reason and a sentence with the numbers, the share it leaves to the request, or None. The
+first gate that blocks gives the reason. The cycle (`GateChain`) and the answers to `quota explain` (`queries.gate_rows`) run the
+same gates.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lattice.units import format_duration
 
 
 class Headroom(NamedTuple):
-    """The nodes and the allocations that one user of one tenant may still get in a vcluster."""
+    """The nodes and the starts that one user of one tenant may still get in a vcluster before a limit; negative: a limit is exceeded."""
 
     nodes: int
     starts: int
@@ -37,7 +38,7 @@ UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
 
 
 class Admission(NamedTuple):
-    """The nodes that the gates leave to a candidate: at most so many, of these classes of hardware (None: of every class)."""
+    """The answer of the gates that let a candidate pass: at most so many nodes, of these classes of hardware (None: of every class)."""
 
     nodes: int
     classes: frozenset[Hardware] | None = None
@@ -47,7 +48,7 @@ UNRESTRICTED: Final = Admission(NO_LIMIT)
 
 
 def boundless(state: ClusterState, tenant: str) -> bool:
-    """Tells whether no hard quota limits a tenant or its users."""
+    """Tells whether a tenant has an account in the ledger and no hard limit on itself or its users."""
     account = state.accounts.get(tenant)
     return account is not None and (
         account.max_nodes is account.max_allocations is account.user_max_nodes is account.user_max_allocations is None
@@ -55,7 +56,7 @@ def boundless(state: ClusterState, tenant: str) -> bool:
 
 
 def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Headroom:
-    """Returns the least that hard quota and limits leave to a user; nothing for a tenant without an account."""
+    """Returns the least headroom that hard limits and the vcluster's limits leave to a user; −1 for a tenant without an account."""
     account = state.accounts.get(tenant)
     if account is None:
         return Headroom(-1, -1)
@@ -83,7 +84,7 @@ def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Hea
 
 
 def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the candidate alone: hold, not-before, back-off, a closed vcluster, what the caller has set in `blocked`."""
+    """Checks the candidate alone: `blocked`, hold, not-before, back-off, a closed or deleted vcluster; None where it may start."""
     if candidate.blocked is not None:
         return Waiting(candidate, *candidate.blocked)
     if candidate.held:
@@ -101,7 +102,9 @@ def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the hard limits of the tenant and its user, on nodes and on allocations that hold nodes, as the ledger does at commit."""
+    """Checks the hard limits of the tenant and its user on nodes and on running allocations, as the ledger does; None where it may
+    start.
+    """
     if candidate.tenant not in state.accounts:
         return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
     excess = _excess(state, candidate)
@@ -111,7 +114,9 @@ def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder], bool]:
-    """Returns a predicate: does this running work count against the first limit (hard, or of the vcluster) that blocks the candidate?"""
+    """Returns a predicate of node holders: does this work count against the first limit (hard, or the vcluster's) that blocks the
+    candidate?
+    """
     tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
     excess, row = _excess(state, candidate), _exceeding(state, candidate)
     if excess is not None or row is None:
@@ -125,7 +130,7 @@ def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder],
 
 
 def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
-    """Returns the first hard limit of its tenant or user that a candidate would exceed."""
+    """Returns the first hard limit of its tenant or user that a candidate would exceed; None: it exceeds none."""
     tenant, user = candidate.tenant, candidate.user
     account = state.accounts.get(tenant)
     if account is None:
@@ -138,19 +143,22 @@ def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
 
 
 def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
-    """Says that a candidate waits for its quota share; the sentence names no group but its own and those above it."""
+    """Makes the outcome of a candidate that waits for its quota share; the sentence names no group but its own and those above it."""
     return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
 def vcluster_limits(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the limits of its vcluster: on its user, on the user's tenant, on all its work together."""
+    """Checks the vcluster's limits: on the user, on the user's tenant, on all its work together; None where the candidate keeps them."""
     row = _exceeding(state, candidate)
     return None if row is None else _over(candidate, *row[1:])
 
 
 def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str, str, int, int, int] | None:
-    """Returns the first limit of its vcluster that a candidate would exceed: whose it is (user, tenant, empty: everybody's), and for
-    the sentence who, the field, what is counted, held, asked for, the limit."""
+    """Returns the first limit of its vcluster that a candidate would exceed; None: it exceeds none.
+
+    In order: to whom the limit applies (user, tenant, empty: all); and for the sentence who, the field, the thing counted, held,
+    requested, limit.
+    """
     policy, uses, vcluster = state.policy(candidate.vcluster), state.uses, candidate.vcluster
     limits = policy.limits
     own = uses.users.get((vcluster, candidate.user), NOTHING)
@@ -171,7 +179,7 @@ def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str
 
 
 def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks that the Reservation that a candidate names exists still, and admits it."""
+    """Checks that the Reservation that a candidate names still has a window and admits it; None where it does, or none is named."""
     name = candidate.reservation
     if not name:
         return None
@@ -189,13 +197,13 @@ def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting 
 
 
 def _spent_budget(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the budgets of its tenant, its project and its user at whose end work waits."""
+    """Checks the budgets of the candidate's tenant, project and user; None where no budget that makes work wait is used up."""
     del now
     return budget(state.exhausted, candidate) if state.exhausted else None
 
 
 def _quota_share(state: ClusterState, candidate: Candidate, now: float) -> Waiting | Share | None:
-    """Checks the quota tree; returns what the tree leaves to a candidate that it admits."""
+    """Checks the quota tree; returns the nodes and classes that it leaves to an admitted candidate, Waiting if not, None without a tree."""
     del now
     share = state.quota_usage.share(candidate) if state.quota_usage is not None else None
     return beyond_share(candidate, share) if isinstance(share, Blocked) else share
@@ -207,7 +215,7 @@ class AdmissionGate(NamedTuple):
     name: Literal["Itself", "HardQuota", "Budget", "QuotaTree", "VCluster", "Reservation"]
     check: Callable[[ClusterState, Candidate, float], Waiting | Share | None]
     of_headroom: bool = False
-    """Whether a candidate whose user has headroom for it passes unchecked."""
+    """Whether the gate is passed unchecked where the user's headroom suffices for the candidate."""
 
 
 GATES: Final = (
@@ -222,7 +230,7 @@ GATES: Final = (
 
 
 class GateChain:
-    """The gates of one cycle of one vcluster; keeps the headroom of each person (tenant and user) until something is placed."""
+    """The gates of one cycle of one vcluster; keeps the headroom of each person (tenant and user) until work is placed."""
 
     __slots__ = ("_headrooms", "_limited", "_limitless", "_now", "_persons", "_policy", "_state", "unlimited")
 
@@ -232,12 +240,15 @@ class GateChain:
         self._limitless = policy.limits == Limits()
         self._headrooms: dict[int, Headroom] = {}
         self._limited: list[int] = []
-        """Persons with finite headroom: recomputed after a placement."""
+        """Persons with finite headroom, whose headroom is computed again after a placement."""
         self.unlimited = self._find_unlimited(queue)
-        """By person: whether nothing but his candidates' own wishes can keep them from nodes."""
+        """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
-        """Runs the gates in their order; `opens`: until when the candidate's own wishes keep it waiting."""
+        """Runs the gates in their order; returns Waiting of the first that blocks, else what they leave to the candidate.
+
+        `person`: its number in the pending queue. `opens`: when its own wishes no longer keep it waiting, seconds since the epoch.
+        """
         if opens <= self._now and self.unlimited[person]:
             return UNRESTRICTED
         share, headroom, ample = _ALL, UNLIMITED, False
@@ -254,7 +265,7 @@ class GateChain:
         return Admission(min(headroom.nodes, share.nodes), share.classes)
 
     def forget_limited(self) -> None:
-        """Forgets the headroom of persons whom a limit binds: something was placed."""
+        """Drops the headroom of the persons who have limits; called when work was placed."""
         for person in self._limited:
             del self._headrooms[person]
         self._limited.clear()
@@ -282,7 +293,7 @@ class GateChain:
 
 
 def _outlook(excess: Excess) -> str:
-    """Says what has to happen before it starts, unless it is enough that running work ends."""
+    """Returns the end of the sentence: what must happen before the candidate starts; empty where it is enough that running work ends."""
     if excess.limit == 0:
         return "; it is paused: nothing starts until the limit is raised"
     if excess.requested > excess.limit:
@@ -307,7 +318,7 @@ def _over(candidate: Candidate, who: str, field: str, what: str, used: int, aske
 
 
 def _in(seconds: float) -> str:
-    """Writes a time to come in words: whole seconds, rounded up."""
+    """Returns a duration in words: whole seconds, rounded up, at least 1 s."""
     return format_duration(max(1, math.ceil(seconds)))
 
 

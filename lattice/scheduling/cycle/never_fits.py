@@ -1,4 +1,4 @@
-"""Explains why too few nodes exist for a need: which of its demands rules out how many nodes, and which exist instead."""
+"""Explains why too few nodes exist for a need: which of its demands rules out how many nodes, and what exists instead."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.units import format_bytes
 
 MOST_NAMED: Final = 8
-"""Kinds of GPUs or features that a sentence names."""
+"""Most GPU types or features that a sentence names."""
 
 _Classes = list[tuple[Hardware, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """One demand of a need: a need that makes this demand alone, the need without it, and what the nodes offer of it."""
+    """One demand of a need, such as a GPU type: as words, as a need of its own (`alone`), and the need without it (`without`).
+
+    `offer` says in words what the nodes have instead.
+    """
 
     text: str
     alone: Need
@@ -27,9 +30,9 @@ class _Demand:
 
 
 def never_fits(node_cache: NodeCache, need: Need, wanted: int) -> str:
-    """Says why fewer than `wanted` nodes fit, with what exists; returns an empty string where no demand is the cause.
+    """Returns a sentence on why fewer than `wanted` nodes fit a need, and what exists; empty where no demand is the cause.
 
-    Counts every node whatever its state, hollow ones and real ones apart.
+    Counts nodes in every state; hollow and real nodes are counted apart.
     """
     every = [(bucket.key.hardware, len(bucket.members)) for bucket in node_cache.buckets.values()]
     why = _why(node_cache, need, wanted, [(hardware, count) for hardware, count in every if hardware.hollow == need.hollow])
@@ -55,7 +58,9 @@ def _why(node_cache: NodeCache, need: Need, wanted: int, classes: _Classes) -> s
 
 
 def _by_list(node_cache: NodeCache, need: Need, wanted: int) -> str:
-    """Says how many of the nodes whose hardware fits are left by node lists, or by the groups of its vcluster."""
+    """Says how many of the nodes whose hardware fits remain after node lists, or after the groups of the vcluster; empty: these are
+    no cause.
+    """
     parts: list[str] = []
     fitting = [facts for facts in node_cache.nodes.values() if need.admits(facts)]
     if need.groups is not None and (left := sum(facts.group in need.groups for facts in fitting)) < wanted:

@@ -11,7 +11,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 
 
 class Placer:
-    """Nodes for the candidates of one cycle; what one request shape could not have is not sought again for the next of it."""
+    """Finds and claims nodes for the candidates of one cycle; a request shape that failed once in the cycle is not searched again."""
 
     __slots__ = ("_now", "_state", "classes")
 
@@ -20,12 +20,16 @@ class Placer:
         self.classes = classes
 
     def shape(self, number: int, candidate: Candidate, admission: Admission) -> RequestShape:
-        """Returns the request shape of a candidate, which has this number in the queue, on the nodes that the gates leave to it."""
+        """Returns the request shape of a candidate on the nodes that the gates leave to it; `number`: that of the shape in the
+        pending queue.
+        """
         shape = self.classes.shapes[number] if admission.classes is None else None
         return shape or self.classes.shape(number, candidate, admission.classes)
 
     def fit(self, candidate: Candidate, shape: RequestShape, admission: Admission, *, retry: bool = False) -> Fit | NoFit:
-        """Finds nodes that a candidate may start on now, delaying no reservation; `retry`: what has failed before is tried again."""
+        """Finds nodes that a candidate may start on now without delaying a reservation; `retry`: searches even where its shape has
+        failed.
+        """
         if shape.failed and not retry:
             return NO_NODES
         found = shape.eq_class.fit(candidate, shape.duration, admission.nodes, retry=retry)
@@ -33,7 +37,7 @@ class Placer:
         return found
 
     def refusal(self, candidate: Candidate, fit: Fit) -> Waiting | None:
-        """Returns why the quota tree does not admit just these nodes; None where it does."""
+        """Returns Waiting where the quota tree does not admit just the nodes of this fit; None where it does."""
         quota_usage = self._state.quota_usage
         blocked = quota_usage.refuses(candidate, fit.counts) if quota_usage is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None

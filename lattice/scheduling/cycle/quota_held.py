@@ -1,6 +1,6 @@
-"""The demand on quota trees of pending work that a hard quota or a budget keeps waiting. Pure.
+"""The demand on quota trees of pending work that a hard limit or a budget keeps waiting. Pure.
 
-Such demand takes part in the division like any other, and no running work is stopped for it.
+Such demand takes part in the division of the tree like any other, and no running work is stopped for it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from lattice.scheduling.state.quota_usage import NO_LIMIT
 
 
 def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
-    """Sums, by leaf, what pending work asks for that cannot start before work of its tenant or user ends, or a budget is renewed.
+    """Returns by leaf the resources asked for by pending work that cannot start before own work ends or a budget is renewed.
 
-    Work that was submitted first counts as startable as far as hard quotas leave headroom; limits of vclusters are ignored.
+    Work submitted first counts as startable as far as the hard limits of its tenant and user leave headroom; limits of vclusters
+    are ignored.
     """
     if state.quota_usage is None:
         return {}
@@ -36,15 +37,15 @@ def _may_be_held(state: ClusterState, candidate: Candidate) -> bool:
 
 
 class _Headrooms:
-    """The headroom that hard quotas leave to tenants and their users, less what was charged."""
+    """The headroom that hard limits leave to tenants and their users while pending work is charged to it in order of submission."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._left: dict[tuple[str, str], list[int]] = {}
-        """Nodes and starts left, by tenant and user; user "": to the tenant as a whole."""
+        """Nodes and starts left, by tenant and user; user "" stands for the tenant as a whole."""
 
     def charge(self, candidate: Candidate) -> bool:
-        """Charges a candidate to its tenant and user where both have headroom for it; returns whether they have."""
+        """Charges a candidate to its tenant and its user; returns False, and charges nothing, where one of them has no headroom for it."""
         headrooms = [self._headroom(candidate.tenant, user) for user in ("", candidate.user)]
         if any(nodes < candidate.minimum or starts < 1 for nodes, starts in headrooms):
             return False

@@ -1,8 +1,8 @@
-"""More nodes for work that asked for a range, after every vcluster has had its turn and before anything is claimed.
+"""Gives more nodes to work that asked for a range, after every vcluster has had its cycle and before the ledger is written.
 
-A cycle places such work on its least number of nodes. Where nobody is left that waits for the same nodes, each gets more of the free
-ones, in the order in which they were placed: none that delays a reservation, within quota and share, and at most a third of what is
-free, since the next candidate would wait for the rest (decision "elastic node ranges").
+A cycle places such work on its least number of nodes. Where no work is left that waits for the same nodes, each gets more of the
+free ones, in the order in which they were placed: none that delays a reservation, within quota and share, and at most a third of
+what is free, since the next candidate would wait for the rest (decision "elastic node ranges").
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import Share
 
 RANGES: Final = "(ranges)"
-"""Stands for the name of a vcluster where the decision is recorded; no vcluster can have it."""
+"""The name under which the decision is recorded instead of a vcluster's; no vcluster can have it."""
 
 
 def asks_for_more(outcome: Outcome) -> bool:
-    """Returns whether a candidate was placed on fewer nodes than it would take."""
+    """Tells whether an outcome places a candidate on fewer nodes than its maximum."""
     return isinstance(outcome, Placed) and len(outcome.nodes) < outcome.candidate.maximum
 
 
@@ -37,7 +37,10 @@ them 7 %, with a third 4.8 %: `lattice-dev bench fairness`.)"""
 
 
 def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -> list[Placed]:
-    """Returns the candidates that get more nodes, on all of their nodes; all given were placed in this round and not committed yet."""
+    """Returns the candidates that get more nodes, each with all of its nodes; claims these in `state`.
+
+    `candidates`: those placed in this round, not committed to the ledger yet, in the order in which they were placed.
+    """
     contested = {_home(state.policy(name)) for name in state.waiting}
     found: list[Placed] = []
     profile = state.profile(now)
@@ -61,12 +64,12 @@ def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -
 
 
 def _home(policy: Policy) -> str:
-    """Returns whose nodes the work of a vcluster runs on; empty: the nodes that are at home nowhere."""
+    """Returns the name of the vcluster whose home nodes its work runs on; empty: the nodes that are at home nowhere."""
     return policy.name if policy.home else ""
 
 
 def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candidate) -> tuple[int, ...]:
-    """Returns as many home nodes as a candidate may have now; none where it keeps those that it was given."""
+    """Returns as many home nodes as a candidate may have now; empty where it keeps the nodes that it was given."""
     share = state.quota_usage.share(candidate) if state.quota_usage is not None else Share()
     if isinstance(share, Blocked):
         return ()

@@ -1,4 +1,4 @@
-"""Explains why a candidate waits: one reason of the closed list, a sentence with the numbers, and who would have to give nodes back.
+"""Explains why a candidate waits: a reason of the closed list, a sentence with the numbers, and who would have to give nodes back.
 
 Candidates of one request shape have the same reason until a node or a reservation changes, so each is found once (`ReasonCache`).
 """
@@ -23,7 +23,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import format_duration, format_time
 
 MOST_TRIED: Final = 8
-"""Walltimes that are tried before a sentence names one."""
+"""Most walltimes tried to find one that a sentence can recommend."""
 
 ReasonAndMessage = tuple[str, str]
 _T = TypeVar("_T")
@@ -31,7 +31,7 @@ _SILENCE: Final[ReasonAndMessage] = ("", "")
 
 
 class ReasonCache:
-    """The reasons that one cycle has found, by request shape; one holds while the epoch (nodes given, reservations changed) stays."""
+    """The reasons for waiting that one cycle has found, by request shape; a placement or a change of reservations voids them."""
 
     __slots__ = ("_by_free", "_by_shape", "_epoch", "_found", "_never", "_reservations")
 
@@ -44,7 +44,9 @@ class ReasonCache:
         self._never: dict[RequestShape, ReasonAndMessage | None] = {}
 
     def current(self) -> dict[RequestShape, ReasonAndMessage]:
-        """Returns the reasons that hold in the present epoch, to read and to add to; the same dict each time."""
+        """Returns the reasons found since the last placement or change of reservations; the caller may add to the dict, which stays
+        the same.
+        """
         if self._epoch != self._reservations.epoch:
             self._epoch = self._reservations.epoch
             self._by_shape.clear()
@@ -52,7 +54,7 @@ class ReasonCache:
         return self._by_shape
 
     def once(self, what: str, key: tuple[object, ...], find: Callable[[], _T]) -> _T:
-        """Returns what `find` finds; asks it once in an epoch for each key."""
+        """Returns the result of `find`, which is called once for each `what` and key until nodes or reservations change."""
         self.current()
         full = (what, *key)
         if full not in self._found:
@@ -61,23 +63,29 @@ class ReasonCache:
         return found
 
     def few_free(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
-        """Returns why `wanted` nodes of a class were not had when so few were free, where nothing but nodes mattered."""
+        """Returns the kept reason of a class for which `wanted` nodes were too many when `free` were free; None: none is kept for
+        this number.
+
+        Such a reason depends on free nodes alone and stays true when reservations change.
+        """
         known = self._by_free.get((eq_class, wanted))
         return known[1] if known is not None and known[0] == free else None
 
     def keep_few_free(self, eq_class: EquivalenceClass, wanted: int, free: int, found: ReasonAndMessage) -> None:
-        """Keeps what `few_free` returns."""
+        """Keeps a reason for `few_free`."""
         self._by_free[eq_class, wanted] = free, found
 
     def never(self, shape: RequestShape, find: Callable[[], ReasonAndMessage | None]) -> ReasonAndMessage | None:
-        """Returns why a shape could not start whoever held nodes, None where it could; `find` is asked once in a cycle."""
+        """Returns the reason why a shape could not start even if nothing held nodes, None where it could; `find` is called once in
+        a cycle.
+        """
         if shape not in self._never:
             self._never[shape] = find()
         return self._never[shape]
 
 
 class Explainer:
-    """Finds the reasons of one cycle; with `silent` every reason is empty."""
+    """Finds the reasons for waiting of one cycle; with `silent` every reason and sentence is empty."""
 
     def __init__(
         self,
@@ -101,7 +109,10 @@ class Explainer:
         fit: NoFit = NO_NODES,
         promise: BackfillReservation | None = None,
     ) -> Waiting:
-        """Says why a candidate was not placed, and when it starts at the latest by its reservation, if it holds one."""
+        """Makes the outcome of a candidate that was not placed: reason, sentence, and the latest start by its reservation.
+
+        `promise`: the backfill reservation that it holds (None: none); `fit`: why the search found nothing.
+        """
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
@@ -116,7 +127,7 @@ class Explainer:
         return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
 
     def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
-        """Says that a candidate may not pass another one, which waits for nodes that both could use."""
+        """Makes the outcome of a candidate that strict order of submission keeps behind one that waits for nodes which both could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
         found = self._never(candidate, shape)
@@ -126,7 +137,7 @@ class Explainer:
         return Waiting(candidate, *found, None, score)
 
     def reason_of(self, candidate: Candidate, shape: RequestShape, fit: NoFit = NO_NODES) -> ReasonAndMessage:
-        """Returns why a candidate of this shape waits now; keeps it, except where power is what lacks."""
+        """Returns the reason and sentence of candidates of this shape, and keeps them for the next one unless power is what lacks."""
         current = self.cache.current()
         found = current.get(shape)
         if found is None or fit.watts:
@@ -156,7 +167,7 @@ class Explainer:
         return found
 
     def _never(self, candidate: Candidate, shape: RequestShape) -> ReasonAndMessage | None:
-        """Returns why too few nodes exist, or may be used, whoever holds them; None where there are enough."""
+        """Returns the reason why too few nodes exist or may be used, whoever holds them; None where there are enough."""
         return self.cache.never(shape, lambda: self._too_few(candidate, shape.eq_class))
 
     def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
@@ -180,7 +191,7 @@ class Explainer:
         return None
 
     def _away(self, candidate: Candidate, eq_class: EquivalenceClass, eligible: int) -> str:
-        """Says how many nodes would fit, but are at home elsewhere."""
+        """Says how many nodes would fit but are at home in other vclusters; empty: none."""
         everywhere = self._state.node_cache.census(candidate.need).eligible
         if everywhere <= eligible:
             return ""
@@ -196,7 +207,7 @@ class Explainer:
         return counts
 
     def _outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """Says what the Reservation that it names does not give."""
+        """Returns the reason why the Reservation that a candidate names cannot take it now; None where it can, or none is named."""
         name = candidate.reservation
         if not name:
             return None
@@ -229,7 +240,10 @@ class Explainer:
         return "PowerBudget", f"{message}; {_kw(used)} of the power budget of {_kw(limit)} are in use"
 
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """Says who has the nodes where enough are free: windows, reservations of others, or work placed in this cycle."""
+        """Returns the reason where enough nodes are free but kept: by windows, by reservations of others, or taken in this cycle.
+
+        None: too few are free, and were when the cycle began; the caller then says that too few are free.
+        """
         wanted, once, pool = candidate.minimum, self.cache.once, eq_class.pool
         free = pool.whole.total
         if free < wanted or not once("fits", (eq_class, pool, wanted), lambda: eq_class.fits(pool, wanted)):
@@ -245,7 +259,7 @@ class Explainer:
         return "BehindHigherPriority", message + self._in_order()
 
     def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
-        """Says that enough nodes were free when the cycle began, and went to others in it."""
+        """Returns the reason where enough nodes were free when the cycle began and went to others in it; None where too few were."""
         before = eq_class.free_before
         if before >= wanted > free:
             message = f"needs {_nodes(wanted)}; {before} {_was(before)} free, and {before - free} of them went to work that comes first"
@@ -253,11 +267,15 @@ class Explainer:
         return None
 
     def _in_order(self) -> str:
-        """Adds that the vcluster goes by order of submission, where no score decides."""
+        """Returns the end of the sentence where the vcluster goes by order of submission; empty where scores decide."""
         return f'; vCluster "{self._policy.name}" goes by order of submission' if strategy_of(self._policy).first_come else ""
 
     def _window(self, candidate: Candidate, eq_class: EquivalenceClass, outside: FreeCounts) -> ReasonAndMessage:
-        """Says which window is in the way, and the longest walltime that ends before it, tried out."""
+        """Returns the reason where a reservation window keeps a candidate off free nodes, with the longest walltime that would end
+        before it.
+
+        `outside`: the free nodes that no window closes to the candidate.
+        """
         first, starts = self.cache.once("windows", (eq_class, outside), lambda: self._windows_before(candidate, eq_class))
         what = _what(self._windows().get(first.name), first.name, candidate)
         asked = "no walltime" if candidate.walltime is None else f"walltime {format_duration(candidate.walltime)}"
@@ -271,7 +289,7 @@ class Explainer:
         return "ReservedNodes", f"{message}; a walltime of at most {_minutes(shorter)} starts now" if shorter is not None else message
 
     def _windows_before(self, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[ReservationWindow, list[float]]:
-        """Returns the first window that is in the way of a candidate on free nodes, and the starts of all such windows, descending."""
+        """Returns the earliest window that keeps a candidate off free nodes, and the starts of all such windows, latest first."""
         found = [
             window
             for bucket in eq_class.pool.buckets
@@ -281,7 +299,9 @@ class Explainer:
         return min(found, key=lambda window: (window.start, window.name)), sorted({window.start for window in found}, reverse=True)
 
     def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
-        """Returns the longest walltime in whole minutes that has a place now, of those that end before a window; tried, not guessed."""
+        """Returns the longest walltime (whole minutes, in seconds) with which the candidate could start now before a window; None:
+        none found.
+        """
         extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:
             walltime = (start - self._now - extra) // 60 * 60
@@ -290,7 +310,7 @@ class Explainer:
         return None
 
     def _short(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage:
-        """Says that too few nodes are free, with the numbers."""
+        """Returns the reason where too few nodes are free, or too few of one fingerprint or in few enough groups, with the numbers."""
         wanted = candidate.minimum
         pool = eq_class.pool
         free = pool.whole.total
@@ -313,7 +333,7 @@ class Explainer:
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: FreeCounts, missing: int) -> str:
-        """Says when so many come free at the latest, of sensitive work, which holds no reservation that would say it."""
+        """Says when `missing` nodes come free at the latest; only for sensitive work, which holds no reservation to say it (else empty)."""
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""
         ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
@@ -326,7 +346,11 @@ class Explainer:
         return f"; {forever} of them are held by work without an end"
 
     def _reclaims(self, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[Reclaim, ...]:
-        """Returns the borrowers that are to give nodes back: lowest borrowing priority first, then who began last; none needlessly."""
+        """Returns the borrowers to ask for nodes of this vcluster: lowest borrowing priority first, then the latest begun, none
+        needlessly.
+
+        Empty where all of them together would not give enough.
+        """
         missing = candidate.minimum - eq_class.pool.whole.total
         offers: list[tuple[int, float, str, Reclaim]] = []
         for uid, holder in self._state.holders.items():
@@ -359,7 +383,7 @@ class Explainer:
         return {window.name: window for window in self._state.windows}
 
     def _wake(self, candidate: Candidate) -> float | None:
-        """Returns when a window of the Reservation that it names begins, seconds since the epoch."""
+        """Returns when the next window of the Reservation that a candidate names begins, seconds since the epoch; None: none is to come."""
         if not candidate.reservation:
             return None
         starts = [window.start for window in self._state.windows if window.name == candidate.reservation and window.start > self._now]
@@ -367,14 +391,14 @@ class Explainer:
 
 
 def _what(window: ReservationWindow | None, name: str, candidate: Candidate) -> str:
-    """Names the window as the owner of the candidate may know it: maintenance and what admits it by name."""
+    """Names a window for the owner of a candidate: by name where it is a maintenance or admits him, else "a reservation of others"."""
     if window is not None and window.maintenance:
         return f"maintenance {name}"
     return f"reservation {name}" if window is None or window.admits(candidate) else "a reservation of others"
 
 
 def _lent(reclaims: Sequence[Reclaim]) -> str:
-    """Says which borrowers would give nodes back, and in which time; this release only says it."""
+    """Says which borrowers would give nodes back, and in which time; nothing is reclaimed yet."""
     counts: dict[str, int] = {}
     for one in reclaims:
         counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)

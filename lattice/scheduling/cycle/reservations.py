@@ -1,7 +1,7 @@
 """The backfill reservations of one vcluster in one cycle: who holds one, who is given one, and who loses one to a higher class.
 
-Holders are evaluated before newcomers of their class or a lower one. Only work of a higher class, or what happens outside of cycles,
-moves a reservation later; `commit` tells each move with its cause (`state.reservation_order`).
+Holders are evaluated before newcomers of their class or a lower one. Only work of a higher class, or an event outside of cycles,
+moves a reservation later; `commit` records each move with its cause (`state.reservation_order`).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OW
 
 @dataclass(slots=True)
 class _Holding:
-    """The claim of one candidate at the beginning of a cycle: a reservation of the last cycle, or the right to a new one."""
+    """The claim of one candidate at the beginning of a cycle: its reservation of the last cycle, or the right to be given a new one."""
 
     level: int
     """The preemption class of the candidate."""
     given: float
-    """When it was first given a reservation, seconds since the epoch."""
+    """When the candidate was first given a reservation, seconds since the epoch."""
     revoked: BackfillReservation | None = None
-    """Its reservation of the last cycle, where it was taken from the table before the candidate was evaluated."""
+    """Its reservation of the last cycle, if it was taken from the backfill table before the candidate was evaluated; None: it was not."""
     placed: bool = False
     cause: str = ""
-    """Why its reservation of the last cycle does not stand."""
+    """Why its reservation of the last cycle no longer holds; empty: it holds, or the cause is not known."""
     by: str = ""
-    """The uid of the work of a higher class that took it."""
+    """The uid of the work of a higher class that took the reservation; empty: none did."""
 
 
 class Revocation:
-    """The reservations that one candidate has revoked for the time of a `with` block; they come back unless it is kept."""
+    """The reservations that one candidate revokes for the time of a `with` block; they are restored at its end unless `keep` was called."""
 
     __slots__ = ("kept",)
 
@@ -46,12 +46,12 @@ class Revocation:
         self.kept = False
 
     def keep(self) -> None:
-        """Makes the revocation final: the holders are planned again when they are evaluated."""
+        """Makes the revocation final: the holders get new reservations when they are evaluated."""
         self.kept = True
 
 
 class CycleReservations:
-    """The reservations of one cycle of one vcluster; see the module's docstring."""
+    """The backfill reservations of one cycle of one vcluster; grants, confirms, revokes and ends them."""
 
     __slots__ = (
         "_awaited", "_before", "_changed", "_depth", "_firm", "_heirs", "_holdings", "_kept", "_now", "_standing", "_state", "_strict",
@@ -71,39 +71,45 @@ class CycleReservations:
             state.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
         self.profile = state.profile(now)
         self._before = state.promises.get(vcluster, {})
-        """The reservations of the last cycle, by uid."""
+        """The reservations of the last cycle whose allocations still wait, by uid."""
         self._kept = state.begin_promises(vcluster, waiting)
-        """The reservations that this cycle has given or confirmed, by uid: they are never taken back in it."""
+        """The reservations that this cycle has given or confirmed, by uid; within the cycle none of them is taken back."""
         self._heirs = state.heirs[vcluster]
-        """When work that holds no reservation now was given one that is to be made anew."""
+        """By uid of work that lost its reservation and may get a new one: when it was first given one, seconds since the epoch."""
         given = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
         self._holdings = {uid: _Holding(waiting[uid], since) for uid, since in given.items()}
         self._unevaluated = set(self._holdings)
-        """The holders that were not evaluated yet: it only shrinks."""
+        """The uids of holders that this cycle has not evaluated yet; the set only shrinks."""
         self._standing: dict[str, int] = {}
-        """Of those of them whose reservation of the last cycle stands in the table, the preemption class."""
+        """The preemption class by uid of unevaluated holders whose reservation of the last cycle is still in the backfill table."""
         self._awaited: set[Bucket] = set()
-        """In strict order: the buckets that somebody before waits for."""
+        """In strict order only: the buckets that an earlier candidate waits for."""
         self._changed = "" if epoch is None else state.reservation_epoch(policy).changed(epoch)
-        """The cause by which reservations may have moved since the last cycle."""
+        """The cause by which reservations may have moved since the last cycle; empty: there was none."""
         self._firm = (
             kept is not None and kept is before and epoch is not None and not self._changed
             and state.power.limit is None and not self._strict and not self.profile.late
         )  # fmt: skip
-        """Whether every reservation of the last cycle holds as it did."""
+        """Whether nothing happened since the last cycle that could move a reservation, so that a cheap check confirms one."""
 
     @property
     def contested(self) -> bool:
-        """Tells whether a remaining candidate may gain, move or lose a reservation, or be kept behind one; False stays so in a cycle."""
+        """Tells whether a remaining candidate may gain, move or lose a reservation, or is kept in strict order; once False, False
+        for the cycle.
+        """
         return len(self._kept) < self._depth or bool(self._unevaluated) or self._strict
 
     @property
     def any_kept(self) -> bool:
-        """Tells whether an earlier candidate holds a reservation."""
+        """Tells whether this cycle has given or confirmed a reservation."""
         return bool(self._kept)
 
     def put_holders_first(self, candidates: Sequence[Candidate], order: Sequence[int]) -> Sequence[int]:
-        """Puts those who hold a reservation first in an order of the candidates' places, and takes up their reservations."""
+        """Returns the order of candidates (places in the list) with holders of reservations first, and revokes all of them if
+        overbooked.
+
+        Overbooked: reservations keep more nodes than will be free.
+        """
         if not self._holdings:
             return order
         for one in candidates:
@@ -118,22 +124,25 @@ class CycleReservations:
         return holders_first([one.uid for one in candidates], order, given, classes, strict=self._strict)
 
     def begin_evaluation(self, candidate: Candidate) -> BackfillReservation | None:
-        """Begins the evaluation of a candidate; returns the reservation that it holds."""
+        """Marks a candidate as evaluated; returns the backfill reservation that it holds in the table, None without one."""
         self._unevaluated.discard(candidate.uid)
         return self.profile.reservations.get(candidate.uid)
 
     def bars(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
-        """Returns whether strict order keeps a candidate behind one that waits for nodes which both could use."""
+        """Tells whether strict order keeps a candidate behind an earlier one that waits for nodes which both could use."""
         return bool(self._awaited) and candidate.uid not in self._holdings and not self._awaited.isdisjoint(eq_class.pool.buckets)
 
     def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:
-        """Returns whether a candidate may revoke reservations of a lower class: it holds none, or could start now but for them."""
+        """Tells whether a candidate may revoke reservations of lower classes.
+
+        It may if it holds none itself (`held` is None), or if these alone keep it from starting before its own.
+        """
         if not self._standing or self._strict or candidate.preemption_class <= min(self._standing.values()):
             return False
         return held is None or self._is_held_up(candidate, shape, held)
 
     def confirms(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
-        """Confirms a reservation that a search would find again: no nodes now, and none earlier, even by the totals."""
+        """Confirms the reservation that a candidate holds if a search would only find it again; returns False where a search is needed."""
         if not self._firm or candidate.reservation or shape.eq_class.borrows:
             return False
         if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
@@ -145,14 +154,16 @@ class CycleReservations:
         return True
 
     def take_back(self, uid: str) -> None:
-        """Takes a candidate's own reservation from the table: it is sought anew."""
+        """Removes a candidate's own reservation from the table before it is searched anew."""
         self.profile.remove(uid)
         self._standing.pop(uid, None)
         self.epoch += 1
 
     @contextmanager
     def revoked_below(self, candidate: Candidate) -> Iterator[Revocation]:
-        """Revokes the standing reservations of a lower class, and gives them back at the end of the block unless it was kept."""
+        """Revokes the standing reservations of lower classes than the candidate's; restores them at the end of the block unless it
+        is kept.
+        """
         uids = [uid for uid, level in self._standing.items() if level < candidate.preemption_class]
         for uid in uids:
             del self._standing[uid]
@@ -166,7 +177,10 @@ class CycleReservations:
                 self._restore(uids)
 
     def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
-        """Gives a candidate that found no nodes a reservation, where it may have one: `held`, which it held, or an earlier one."""
+        """Gives a reservation to a candidate that found no nodes: `held`, its own before, or an earlier one.
+
+        None: it may hold none (the depth is reached), power is what lacks, or no time is known at which it could start.
+        """
         holding = self._holdings.get(candidate.uid)
         if holding is None and not self._strict and len(self._kept) >= self._depth:
             return None
@@ -184,14 +198,14 @@ class CycleReservations:
         return found
 
     def end(self, uid: str, reason: str) -> None:
-        """Leaves what a candidate holds to others: a gate keeps it from nodes with this reason."""
+        """Ends the reservation of a candidate that a gate keeps waiting with this reason; others may use its nodes."""
         holding = self._holdings.get(uid)
         if holding is not None:
             self._end(uid)
             holding.cause, holding.by = cause_of(reason), ""
 
     def note_placed(self, uid: str) -> None:
-        """Notes that a candidate gets nodes: it needs no reservation any more."""
+        """Ends the reservation of a candidate that is placed now."""
         self.epoch += 1
         holding = self._holdings.get(uid)
         if holding is not None:
@@ -199,12 +213,14 @@ class CycleReservations:
             holding.placed = True
 
     def commit(self) -> None:
-        """Ends the cycle: its reservations hold for as long as nothing happens that no cycle knows of; tells which have moved."""
+        """Ends the cycle: stores its reservations in the cluster state, and the moves of those of the last cycle with their causes."""
         moves = [self._move(before) for before in self._before.values() if self._kept.get(before.uid) is not before]
         self._state.settle_cycle(self._vcluster, self._kept, [move for move in moves if move is not None])
 
     def _move(self, before: BackfillReservation) -> Move | None:
-        """Returns what became of a reservation that was not kept as it was; None where it starts no later."""
+        """Returns the move of a reservation of the last cycle that was not kept unchanged; None: its work was placed, or starts no
+        later.
+        """
         uid, kept, holding = before.uid, self._kept.get(before.uid), self._holdings[before.uid]
         if holding.placed or (kept is not None and kept.start <= before.start):
             return None
@@ -214,7 +230,9 @@ class CycleReservations:
         return Move(uid, self._now, before.start, None if kept is None else kept.start, cause, holding.by)
 
     def _seek(self, candidate: Candidate, eq_class: EquivalenceClass, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the reservation that a candidate gets, where it may hold one."""
+        """Finds the reservation to give to a candidate: its own of before, or an earlier one; None: it may hold none, or no start
+        is known.
+        """
         if self._strict:
             self._awaited.update(eq_class.pool.buckets)
         holding = self._holdings.get(candidate.uid)
@@ -229,7 +247,7 @@ class CycleReservations:
         return found if found is None or found is before else replace(found, given=holding.given)
 
     def _is_held_up(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
-        """Returns whether enough nodes are free now, and lower work holds some for a time before the candidate's end and own start."""
+        """Tells whether enough nodes are free now and reservations of lower classes keep the candidate from them before its own start."""
         if shape.eq_class.pool.whole.total < candidate.minimum:
             return False
         before, promises = min(held.start, self._now + shape.duration), self.profile.reservations
