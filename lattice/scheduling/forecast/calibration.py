@@ -26,7 +26,7 @@ WIDTHS: Final = (0.1, 0.25)
 CELL, LINE, WINDOW = 200, 500, 1000
 """Starts that a cell, a band or width, and all together remember; coverage and median error are taken over WINDOW."""
 TRUST: Final = 50
-"""Starts at which the scores of a cell count as much in that mean as the wider one's."""
+"""So many starts count as much as what a wider set says, when the two are averaged."""
 COVERED: Final = (0.9, 0.9, 0.93, 0.93, 0.93)
 """By band, the part of the starts that is to come by p90. Waits that turn out long are in the main those that were foreseen too short, so
 that from an hour on a little more is asked for; else of the waits of 6 to 24 h fewer than 85 % would be covered."""
@@ -45,24 +45,24 @@ Cell = tuple[int, int]
 
 
 class PredictedStart(NamedTuple):
-    """Prediction made at one moment, seconds since the epoch, with the scales that measure it when the start comes."""
+    """The start of one allocation as predicted at `made`: p50 and p90, seconds since the epoch, and the scale that scores it later."""
 
     made: float
     p50: float
     p90: float
     rehearsed: float
-    """The start with median run times."""
+    """The start that the simulation with median run times gave."""
     scale: float
     cell: Cell
 
     def by(self, latest: float) -> PredictedStart:
-        """Returns the prediction, no later than a certain time."""
+        """Returns the prediction limited to `latest`, the latest start that a reservation promises."""
         return self if self.p90 <= latest else self._replace(p50=min(self.p50, latest), p90=latest)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Comparison of a start with its first and its last prediction: start − p50 in seconds, and whether it came by p90."""
+    """The comparison of an actual start with its first and its last prediction: start − p50 in seconds, and whether it came by p90."""
 
     first_error: float
     first_covered: bool
@@ -72,7 +72,7 @@ class Kept:
 
 @dataclass(slots=True)
 class _Sorted:
-    """The latest values, in order of arrival and ascending."""
+    """The latest values, at most `most`, in order of arrival and in ascending order."""
 
     most: int
     arrived: deque[float] = field(default_factory=deque)
@@ -85,17 +85,17 @@ class _Sorted:
             del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
 
     def quantile(self, share: float) -> float:
-        """Returns a value that the next one is below with this probability, if it is like these; of few, one higher than theirs."""
+        """Returns the value that the next one stays below with probability `share`, if it resembles these; of few values a higher one."""
         count = len(self.ascending)
         return self.ascending[min(count, max(1, ceil((count + 1) * share))) - 1]
 
 
 class Calibration:
-    """Keeps the predictions of what is pending, scores them when it starts, and moves and widens the next ones by what it saw."""
+    """Learns from actual starts how far predictions err, and shifts and widens the next ones; the forecaster keeps one."""
 
     def __init__(self) -> None:
         self.starts = 0
-        """Starts that were predicted before they came."""
+        """How many starts came that had been predicted."""
         self._first: dict[str, PredictedStart] = {}
         self._last: dict[str, PredictedStart] = {}
         self._all = _Sorted(WINDOW)
@@ -103,18 +103,20 @@ class Calibration:
         self._widths = [_Sorted(LINE) for _ in range(len(WIDTHS) + 1)]
         self._cells = [[_Sorted(CELL) for _ in self._widths] for _ in self._bands]
         self._learnt: dict[Cell, tuple[float, float]] = {}
-        """What the scores say by cell, until the next start."""
+        """By cell: the answer of `learnt`, kept until the next start."""
         self._covered: deque[bool] = deque(maxlen=WINDOW)
 
     @property
     def coverage(self) -> float | None:
-        """Returns the share of the latest starts that came by the p90 first predicted; None before the first."""
+        """Returns the share of the latest 1,000 starts that came by their first p90; None before the first start."""
         return sum(self._covered) / len(self._covered) if self._covered else None
 
     def calibrated(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
-        """Returns the prediction for simulated starts, seconds since the epoch, at or after `now`; changes nothing.
+        """Returns the prediction for two simulated starts, `rehearsed` with median run times and `late` with long ones; changes
+        nothing.
 
-        `width` is the part of the nodes that it may use that it asks for; `earliest` is when it may start.
+        Times in seconds since the epoch. `width`: the asked-for part of the nodes that it may use. `earliest`: when the allocation
+        may start.
         """
         scale = max(0.0, late - rehearsed) + OF_THE_WAIT * (rehearsed - now) + LEAST
         cell = bisect_right(BANDS, rehearsed - now), bisect_left(WIDTHS, width)
@@ -123,18 +125,18 @@ class Calibration:
         return PredictedStart(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
 
     def learnt(self, cell: Cell) -> tuple[float, float]:
-        """Returns how many scales p50 and p90 stand behind the simulated start: 0 and 1 before the first start."""
+        """Returns how many scales p50 and p90 lie behind the start rehearsed with median run times; 0 and 1 before the first start."""
         if cell not in self._learnt:
             self._learnt[cell] = self._shift(cell), self._factor(cell)
         return self._learnt[cell]
 
     def predicted(self, uid: str, prediction: PredictedStart) -> None:
-        """Notes the prediction that pending work was given."""
+        """Keeps the first and the last prediction of a pending allocation for its start."""
         self._first.setdefault(uid, prediction)
         self._last[uid] = prediction
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the start of work at `at`; None if nothing was predicted for it, or its start is scored already."""
+        """Scores the predictions of an allocation that started at `at`; None: nothing was predicted, or it was scored before."""
         first, last = self._first.pop(uid, None), self._last.pop(uid, None)
         if first is None or last is None:
             return None
@@ -146,23 +148,25 @@ class Calibration:
         return Kept(at - first.p50, at <= first.p90, at - last.p50, at <= last.p90)
 
     def forget(self, uid: str) -> None:
-        """Drops the prediction of work that was cancelled, or waits for something that nobody predicts: it scores nothing."""
+        """Drops the predictions of an allocation that was cancelled or whose start nobody predicts any more, without scoring them."""
         self._first.pop(uid, None)
         self._last.pop(uid, None)
 
     def prune(self, pending: Collection[str]) -> None:
-        """Forgets work that is no longer pending, once there is much of it; `pending` answers `in` at once (a set, a dict)."""
+        """Drops predictions of allocations that are not in `pending`, once more than 1,000 of them are kept."""
         if len(self._first) > len(pending) + SPARE:
             for uid in [uid for uid in self._first if uid not in pending]:
                 self.forget(uid)
 
     def _like(self, cell: Cell) -> tuple[_Sorted, ...]:
-        """Yields the scores of all starts, and of those more and more like this one."""
+        """Returns the scores of all starts, of those of equal width, of equal band, and of the same cell: ever more like this one."""
         band, width = cell
         return self._all, self._widths[width], self._bands[band], self._cells[band][width]
 
     def _factor(self, cell: Cell) -> float:
-        """Means of logarithms: one wait that was many times its scale does not widen those of a cell that knows few."""
+        """Returns how many scales p90 lies behind the rehearsed start, averaged in logarithms so that one extreme wait does not
+        dominate.
+        """
         known = 0.0
         for scores in self._like(cell):
             if count := len(scores.ascending):

@@ -24,25 +24,25 @@ from lattice.views.ledger import TenantAccount
 MOST_SETS: Final = 48
 
 Eligibility = tuple[Need, str, frozenset[str], int]
-"""What a candidate's nodes are: its need, its vcluster, whom it may borrow of, the window (number) that it has to stay in, or −1."""
+"""The key of the nodes on which a candidate may run: need, vcluster, lenders, and the number of the window it must stay in (−1: none)."""
 CapKey = tuple[str, ...]
 Kind = tuple[object, ...]
 
 
 @dataclass
 class NodeMasks:
-    """The machine's nodes as bit sets by class and by home; kept from one forecast to the next."""
+    """All nodes as bit sets of indices by class, by home and by fingerprint; the forecaster keeps it from one forecast to the next."""
 
     classes: dict[Kind, int] = field(default_factory=dict)
     homes: dict[str, int] = field(default_factory=dict)
     fingerprints: dict[str, int] = field(default_factory=dict)
-    """Without the unknown one."""
+    """By known fingerprint."""
     usable: int = 0
     _examples: dict[Kind, NodeFacts] = field(default_factory=dict)
     _seen: dict[int, NodeFacts] = field(default_factory=dict)
 
     def refresh(self, node_cache: NodeCache) -> None:
-        """Reads the nodes that have changed since the last time."""
+        """Reads the nodes that changed in the node cache since the last call."""
         nodes = node_cache.nodes
         seen = self._seen
         changed = [facts for index, facts in nodes.items() if seen.get(index) is not facts]
@@ -65,7 +65,7 @@ class NodeMasks:
                 self.usable |= bit
 
     def admitted(self, need: Need) -> int:
-        """Returns all nodes that fit a need, as a bit set."""
+        """Returns the nodes that satisfy a need as a bit set, in whatever state they are."""
         mask = 0
         for kind, members in self.classes.items():
             example = self._examples[kind]
@@ -94,29 +94,29 @@ def _kind(facts: NodeFacts) -> Kind:
 
 @dataclass(frozen=True)
 class View:
-    """Copy of the parts of a cluster state that a forecast needs, as they were at `now`."""
+    """A copy of what a forecast needs of the cluster state, as of `now`, so that another thread may compute with it."""
 
     now: float
     queues: Mapping[str, tuple[Candidate, ...]]
-    """By vcluster, in its order."""
+    """By vcluster: its pending candidates, in the order in which its cycle evaluates them."""
     holders: tuple[NodeHolder, ...]
     policies: Mapping[str, Policy]
     accounts: Mapping[str, TenantAccount]
     claimed: Mapping[str, tuple[int, int]]
-    """By tenant: nodes and allocations that the accounts do not know yet."""
+    """By tenant: nodes and allocations that were placed but are not in the ledger's accounts yet."""
     windows: tuple[ReservationWindow, ...]
     overrun_seconds: float
     start_allowance: float
     masks: NodeMasks
     latest: Mapping[str, float]
-    """By uid: when it starts at the latest by its reservation."""
+    """By uid: the latest start that its backfill reservation promises, seconds since the epoch."""
     unforeseen: Mapping[str, str] = field(default_factory=dict)
-    """By uid: why no start is foreseen of what the last cycle held back."""
+    """By uid of work whose start nobody can foresee: the reason why the last cycle kept it waiting."""
     tried: Mapping[str, str] = field(default_factory=dict)
-    """By uid: the reason of what the last cycle found no nodes, or no power, for: it starts after something has ended."""
+    """By uid of work that found no nodes or no power in the last cycle: the reason; it starts only after some work has ended."""
 
     def policy(self, vcluster: str) -> Policy:
-        """Returns the policy of a vcluster."""
+        """Returns the policy of a vcluster, the default one where none is configured."""
         return self.policies.get(vcluster) or Policy(vcluster)
 
 
@@ -124,7 +124,10 @@ def view_of(
     state: ClusterState, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
     unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
 ) -> View:  # fmt: skip
-    """Reads the cluster state; `masks` are the caller's, kept from one reading to the next."""
+    """Copies from the cluster state what a forecast needs; `masks` are the caller's and are refreshed.
+
+    `latest`, `unforeseen`, `tried`: by uid, see `View`.
+    """
     masks.refresh(state.node_cache)
     return View(
         now=now,
@@ -144,25 +147,25 @@ def view_of(
 
 
 class Columns:
-    """The usable nodes divided so that each set of eligible nodes is a union of columns."""
+    """The usable nodes divided into columns so that each set of eligible nodes is a union of columns; input of the simulator."""
 
     def __init__(self, view: View) -> None:
         masks = self._masks = view.masks
         self._view = view
         self._lenders: dict[tuple[str, float | None], frozenset[str]] = {}
         self._eligibilities: dict[str, Eligibility] = {}
-        """By uid."""
+        """The key of each candidate by uid."""
         self._number_of: dict[str, int] = {}
-        """By uid: the number of its set."""
+        """The number of each candidate's set of eligible nodes, by uid."""
         asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
         self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
         self._numbers: dict[Eligibility, int] = {}
         fitting = self._fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
         wanted = [mask & masks.usable for mask in fitting]
         self.exist = self._within_loans(fitting)
-        """By set: how many nodes one may have of those that fit, usable or not."""
+        """By set: how many nodes of the set, usable or not, one candidate may have at a time."""
         self.usable = self._within_loans(wanted)
-        """By set: how many of the usable ones."""
+        """By set: how many usable nodes one candidate may have at a time."""
         windows = [window.nodes & masks.usable for window in view.windows]
         parts = _divided(masks.usable, [*wanted, *windows])
         self.sizes = [part.bit_count() for part in parts]
@@ -174,11 +177,11 @@ class Columns:
             for mask, home in zip(wanted, homes, strict=True)
         ]
         self.sets = tuple(tuple(at for _away, _shared, at in columns) for columns in ranked)
-        """By set, its columns, those to use first first: at home, then those that the fewest others want."""
+        """By set: its columns in the order of use, those at home first, then those that the fewest other sets contain."""
         self.windows = [frozenset(column for column, part in enumerate(parts) if part & mask) for mask in windows]
 
     def _within_loans(self, masks: Sequence[int]) -> list[int]:
-        """Counts the nodes of each mask, of those at home elsewhere no more than its vcluster borrows at a time."""
+        """Returns for each set how many nodes of its bit set one candidate may have, given how many its vcluster may borrow."""
         counts: list[int] = []
         for (_, vcluster, _, _), mask in zip(self._numbers, masks, strict=True):
             policy = self._view.policy(vcluster)
@@ -188,14 +191,14 @@ class Columns:
         return counts
 
     def number(self, candidate: Candidate) -> int:
-        """Returns the number of the set of a candidate."""
+        """Returns the number of the set of nodes on which a candidate may run."""
         number = self._number_of.get(candidate.uid)
         if number is None:
             number = self._number_of[candidate.uid] = self._numbers[self._kept(self.eligibility(candidate))]
         return number
 
     def lacks_equal(self, candidate: Candidate) -> bool:
-        """Tells whether a candidate needs nodes of one known fingerprint, and too few usable ones that fit have one."""
+        """Tells whether a candidate requires nodes of one known fingerprint, and no fingerprint has enough usable ones that fit."""
         required = candidate.conformance == REQUIRED or strategy_of(self._view.policy(candidate.vcluster)).conformant
         if not required or candidate.minimum == 1:
             return False
@@ -203,7 +206,7 @@ class Columns:
         return all((mask & alike).bit_count() < candidate.minimum for alike in self._masks.fingerprints.values())
 
     def eligibility(self, candidate: Candidate) -> Eligibility:
-        """Returns the key that decides where a candidate may run."""
+        """Returns the key of the nodes on which a candidate may run."""
         found = self._eligibilities.get(candidate.uid)
         if found is None:
             found = candidate.need, candidate.vcluster, self._lenders_of(candidate), self.window_of(candidate)
@@ -211,7 +214,7 @@ class Columns:
         return found
 
     def _lenders_of(self, candidate: Candidate) -> frozenset[str]:
-        """Returns the vclusters whose idle nodes a candidate may use: those that lend, for its walltime."""
+        """Returns the vclusters whose idle nodes a candidate may borrow for its walltime; empty for non-preemptible work."""
         if candidate.non_preemptible:
             return frozenset()
         key = (candidate.vcluster, candidate.walltime)
@@ -220,7 +223,9 @@ class Columns:
         return self._lenders[key]
 
     def window_of(self, candidate: Candidate) -> int:
-        """Returns the number of the first window of its reservation that has room for its walltime, else of the first; −1 without any."""
+        """Returns the number of the first window of a candidate's Reservation that is long enough for it, else of the first; −1
+        without any.
+        """
         if not candidate.reservation:
             return -1
         now, longest = self._view.now, (candidate.walltime or 0.0) + candidate.grace + self._view.start_allowance
@@ -229,7 +234,7 @@ class Columns:
         return next(wide, mine[0] if mine else -1)
 
     def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Counts these nodes by column; nodes that are not usable stand in none."""
+        """Returns (column, nodes) of these node indices; nodes that are not usable lie in no column."""
         of_node = self.of_node
         return tuple(sorted(Counter(of_node[node] for node in nodes if node in of_node).items()))
 
@@ -254,7 +259,7 @@ class Columns:
 
 
 class Caps:
-    """Limits that count: of tenants by the ledger, of vclusters and of users and tenants in them; only those that are set."""
+    """The limits that are set, numbered, with their headroom: hard limits of tenants and users, and limits of vclusters."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -264,10 +269,10 @@ class Caps:
         self._numbers: dict[CapKey, int] = {}
         self._known: dict[tuple[str, str, str, int], tuple[tuple[int, int], ...]] = {}
         self.room: list[int] = []
-        """By cap: how much more may be used; below 0 where the limit was lowered."""
+        """By number of the cap: how much more may be used; negative where the limit was lowered below what is in use."""
 
     def of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
-        """Returns the caps that this work uses, and how much of each."""
+        """Returns (cap number, amount) of each cap that this work counts against when it holds `nodes` nodes."""
         key = (work.vcluster, work.tenant, work.user, nodes)
         if key not in self._known:
             self._known[key] = self._of(work, nodes)
@@ -305,7 +310,7 @@ class Caps:
 
 
 def _divided(whole: int, masks: Iterable[int]) -> list[int]:
-    """Divides the whole along every mask."""
+    """Splits a bit set into parts so that each mask is a union of parts."""
     parts = [whole] if whole else []
     for mask in dict.fromkeys(masks):
         parts = [piece for part in parts for piece in (part & mask, part & ~mask) if piece]
@@ -313,12 +318,12 @@ def _divided(whole: int, masks: Iterable[int]) -> list[int]:
 
 
 def _indices(mask: int) -> Iterator[int]:
-    """Yields the indices in a bit set, ascending; quick for many."""
+    """Yields the indices in a bit set, ascending; faster than `indices_of` where many are set."""
     return (index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1")
 
 
 def mode_of(policy: Policy) -> str:
-    """Returns the mode in which a simulation plays the queue of a vcluster."""
+    """Returns how a simulation plays the queue of a vcluster: BACKFILL, FIRST_FIT or IN_ORDER."""
     strategy = strategy_of(policy)
     if strategy.strict:
         return IN_ORDER

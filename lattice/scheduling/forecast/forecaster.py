@@ -30,21 +30,21 @@ from lattice.scheduling.state.cluster_state import ClusterState
 
 MEDIAN, LONG = 0.5, 0.9
 UNBOUNDED_WORK: Final = "UnboundedWork"
-"""The nodes that it needs are held, or will be, by work of which nobody knows the end."""
+"""The reason of work whose nodes are or will be held by work without a known end."""
 UNFORESEEN: Final = frozenset({QUOTA_SHARE, BUDGET_EXHAUSTED})
-"""Nobody knows what others will ask of the quota tree, nor when a budget is raised: such waiting has no expected start."""
+"""Reasons without an expected start: nobody knows what others will ask of the quota tree, nor when a budget is raised."""
 POWER_BUDGET: Final = "PowerBudget"
 TRIED: Final = frozenset({"WaitingForNodes", "BehindHigherPriority", "InsufficientConformance", POWER_BUDGET})
 """Reasons of work that was tried in the last cycle. Where counts of nodes would let it start now, it is topology, a fingerprint, a deeper
 reservation or power that keeps it, which are not rehearsed: it starts when the next nodes come free, at the earliest."""
 EXACT_JOBS: Final = 256
-"""Up to so many pending jobs each end is an event of its own; above, ends share `SLOTS` slots over the length of the plan."""
+"""Up to so many pending jobs each end is an event of its own; above, ends are rounded up to `SLOTS` slots over the simulated time."""
 SLOTS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected start of work, seconds since the epoch; or None twice, and the reason why there is none."""
+    """The expected start of one allocation, p50 and p90 in seconds since the epoch; both None: none is foreseen, and `reason` says why."""
 
     p50: float | None = None
     p90: float | None = None
@@ -53,38 +53,48 @@ class Expected:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Seconds from the look to each start with median and with long run times, by uid; and why no start is foreseen, by uid."""
+    """The result of both simulations.
+
+    `starts`: by uid, seconds from the view's `now` to the start with median and with long run times.
+
+    `silent`: by uid, the reason why no start is foreseen.
+    """
 
     starts: Mapping[str, tuple[float, float]]
     silent: Mapping[str, str]
     widths: Mapping[str, float] = field(default_factory=dict)
-    """By uid: the part of the usable nodes that it may use that it asks for; 0 for who is not there."""
+    """By uid: the nodes that it asks for as a part of the usable nodes that it may use."""
     after: Mapping[str, float] = field(default_factory=dict)
-    """By uid: seconds from the look before which it surely does not start, where there are any."""
+    """By uid: seconds from the view's `now` before which it cannot start (not-before, back-off, its window); absent: at once."""
 
 
 class Forecaster:
-    """Run times learnt, predictions made and scored; one owner, the scheduling loop."""
+    """Learns run times, predicts the start of all pending work, and scores the predictions; the scheduling loop owns one."""
 
     def __init__(self) -> None:
         self.run_times = RunTimes()
-        """Changed only by `look`, so that `foresee` may read it from another thread."""
+        """The learnt run times; only `look` changes them, so that `foresee` may read them in another thread."""
         self.calibration = Calibration()
         self._masks = NodeMasks()
         self._ended: list[tuple[Work, float]] = []
         self._gone: set[str] = set()
-        """What started or was cancelled since the last look: a forecast that began before says nothing of it."""
+        """Uids that started or were cancelled since the last `look`; a forecast that began before gives them no prediction."""
 
     def forecast(
         self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
     ) -> dict[str, Expected]:
-        """Takes all three steps at once: returns the expected start of every candidate of every queue, by uid."""
+        """Runs all three steps: returns the expected start of every candidate of every queue, by uid.
+
+        `waiting`: the outcomes of the last cycles, for their reasons and reservations.
+        """
         view = self.look(state, queues, now, waiting)
         return self.conclude(view, foresee(view, self.run_times))
 
     def look(self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
-        """Reads the cluster state; `queues` hold the candidates of each vcluster in its order, `waiting` what the last cycle said
-        of them."""
+        """Learns from ended work and copies the cluster state for `foresee`.
+
+        `queues`: the candidates of each vcluster in the order of evaluation. `waiting`: the outcomes of the last cycles.
+        """
         for work, ran in self._ended:
             self.run_times.observe(work, ran)
         self._ended.clear()
@@ -97,7 +107,7 @@ class Forecaster:
         return view_of(state, queues, self._masks, now, latest, unforeseen, tried)
 
     def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
-        """Makes the answers and remembers them, to be scored when the work starts."""
+        """Turns simulated starts into calibrated predictions, keeps these for scoring, and returns them by uid."""
         found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
             self.calibration.forget(uid)
@@ -111,7 +121,7 @@ class Forecaster:
         return found
 
     def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
-        """Makes the answers for work that is not submitted, and remembers nothing."""
+        """Returns predictions for allocations of a what-if, by uid, and keeps none of them; unknown uids are left out."""
         found: dict[str, Expected] = {}
         for uid in uids:
             if uid in foreseen.starts:
@@ -122,29 +132,29 @@ class Forecaster:
         return found
 
     def _predicted_start(self, view: View, foreseen: Foreseen, uid: str) -> PredictedStart:
-        """Predicts the start of work from its simulated ones."""
+        """Returns the calibrated prediction of one allocation, no later than its reservation promises."""
         now, (median, late) = view.now, foreseen.starts[uid]
         earliest = now + foreseen.after.get(uid, 0.0)
         made = self.calibration.calibrated(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
         return made.by(max(now, view.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the predictions of work that was given its nodes; None if there were none."""
+        """Scores the predictions of an allocation that was given its nodes at `at`; None: there were none."""
         self._gone.add(uid)
         return self.calibration.started(uid, at)
 
     def learn(self, work: Work, ran: float) -> None:
-        """Notes that such work ran its course, or into its walltime, in `ran` seconds; the next `look` learns from it."""
+        """Notes that an attempt ended by itself or at its walltime after `ran` seconds; the next `look` learns its run time."""
         self._ended.append((work, ran))
 
     def forget(self, uid: str) -> None:
-        """Drops the predictions of work that was cancelled before it started."""
+        """Drops the predictions of an allocation that was cancelled before it started."""
         self._gone.add(uid)
         self.calibration.forget(uid)
 
 
 class _Reader:
-    """Puts what a cluster state knows of work into the numbers of a stage: with median and with long run times, in this order."""
+    """Converts holders and candidates of a view into the simulator's input, each for median and for long run times, in this order."""
 
     def __init__(self, view: View, run_times: RunTimes) -> None:
         self._view = view
@@ -154,7 +164,7 @@ class _Reader:
         self._now = view.now
 
     def holding(self, holder: NodeHolder) -> tuple[Held, Held]:
-        """Converts work that holds nodes: it ends with its run time, at the latest at its end; overdue work needs some more."""
+        """Converts a holder: it ends after its learnt run time, at the latest at its end; overdue work is given `overrun_seconds` more."""
         columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
         if holder.end is None:
             unknown = Held(columns, NEVER, NEVER, uses)
@@ -173,7 +183,7 @@ class _Reader:
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
-        """Converts a pending candidate, at the fewest nodes that it accepts."""
+        """Converts a candidate at its minimum of nodes."""
         window = self.columns.window_of(candidate)
         opens = self._view.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
@@ -186,7 +196,7 @@ class _Reader:
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 
     def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> SimulatorInput:
-        """Makes the input of a simulation with median (0) or long (1) run times."""
+        """Makes the input of one simulation; `which`: 0 with median run times, 1 with long ones."""
         free = list(self.columns.sizes)
         for one in held:
             for column, count in one[0].columns:
@@ -207,7 +217,7 @@ class _Reader:
 
 
 def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, SimulatorInput, tuple[tuple[str, ...], ...], dict[str, str]]:
-    """Makes the inputs with median and with long run times; the uids by queue and rank; the uids left out, with the reason."""
+    """Makes the inputs of both simulations (median, long run times); the uids by queue and rank; the uids left out with the reason."""
     reader = _Reader(view, run_times)
     silent: dict[str, str] = {}
     foreseen: list[list[Candidate]] = []
@@ -226,7 +236,7 @@ def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, S
 
 
 def foresee(view: View, run_times: RunTimes) -> Foreseen:
-    """Runs both simulations; pure, and the only step that takes long."""
+    """Runs both simulations and returns the simulated starts; pure, and the only step of a forecast that takes long."""
     median, late, uids, silent = simulator_inputs(view, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
@@ -252,12 +262,12 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
 
 
 def work_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> Work:
-    """Returns the properties of work that tell how long it will run."""
+    """Returns the properties of work by which run times are learnt and looked up."""
     return Work(work.user, work.tenant, work.name, nodes, walltime)
 
 
 def _silence(candidate: Candidate, columns: Columns) -> str:
-    """Returns the reason why no start is foreseen whatever ends; empty: there is none."""
+    """Returns the reason why no start can be foreseen for a candidate whatever work ends; empty: one can."""
     if candidate.blocked is not None:
         return candidate.blocked[0]
     if candidate.held:
@@ -275,7 +285,7 @@ def _silence(candidate: Candidate, columns: Columns) -> str:
 
 
 def _sizes(stage: SimulatorInput) -> list[int]:
-    """Counts the nodes of each set, free or held."""
+    """Returns how many nodes, free or held, each set has."""
     columns = list(stage.free)
     for held in stage.held:
         for column, count in held.columns:
@@ -284,7 +294,7 @@ def _sizes(stage: SimulatorInput) -> list[int]:
 
 
 def _room_at_last(stage: SimulatorInput) -> list[int]:
-    """Returns the headroom of each cap once all has ended of which the end is known."""
+    """Returns the headroom of each cap after all work with a known end has ended."""
     room = list(stage.room)
     for held in stage.held:
         if held.expected < NEVER:
@@ -294,7 +304,7 @@ def _room_at_last(stage: SimulatorInput) -> list[int]:
 
 
 def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[str]:
-    """Yields the uids of waiting work that would draw more than the whole power budget on the thriftiest nodes."""
+    """Yields the uids of waiting work that would exceed the whole power budget even on the nodes that draw least."""
     if state.power.limit is None:
         return
     least: dict[tuple[Need, int], int] = {}
@@ -311,13 +321,13 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
 
 
 def _first_end(stage: SimulatorInput) -> float:
-    """Returns the seconds to the first end of work on nodes, or of a window; NEVER where none is known."""
+    """Returns the seconds to the first end of running work or of a window; NEVER where none is known."""
     ends = [held.expected for held in stage.held] + [column_window.end for column_window in stage.column_windows]
     return min((end for end in ends if end > 0.0), default=NEVER)
 
 
 def _slot(stage: SimulatorInput) -> float:
-    """Returns the seconds by which ends are rounded up; 0 for few jobs."""
+    """Returns the length of a slot to which ends are rounded up, in seconds; 0 for few jobs: no rounding."""
     if sum(map(len, stage.queues)) <= EXACT_JOBS:
         return 0.0
     pending = sum(job.nodes * job.expected for jobs in stage.queues for job in jobs if job.expected < NEVER)

@@ -21,14 +21,14 @@ WINDOW: Final = 48
 HALF_LIFE: Final = 8.0
 """A run is worth half of one that is so many runs younger."""
 ENOUGH: Final = 4
-"""Runs that lasted long enough below which a coarser level answers."""
+"""Fewer runs that lasted long enough make the next, coarser level answer."""
 LEVELS: Final = 8
 MOST_KEYS: Final = 20_000
 """Keys kept at each level."""
 
 
 class Work(NamedTuple):
-    """Properties of an allocation that tell how long it will run; `walltime` in seconds."""
+    """The properties of an allocation by which its run time is predicted; `walltime` in seconds."""
 
     user: str
     tenant: str
@@ -38,7 +38,9 @@ class Work(NamedTuple):
 
 
 def levels(work: Work) -> Iterator[tuple[int, Hashable]]:
-    """Yields the number and the key of each level, from the narrowest to everybody; work without a name skips the levels of names."""
+    """Yields (number, key) of each level at which a run is kept, from one user, name and walltime to everybody; no name: no levels
+    of names.
+    """
     user = (work.tenant, work.user)
     length = int(work.walltime).bit_length()
     if work.name:
@@ -54,7 +56,7 @@ def levels(work: Work) -> Iterator[tuple[int, Hashable]]:
 
 @dataclass(slots=True)
 class _Window:
-    """The latest runs of one key as shares of the walltime: in order of arrival, and sorted beside their numbers."""
+    """The latest runs of one key, each as its share of the walltime, in order of arrival and in ascending order."""
 
     arrived: deque[tuple[float, int]] = field(default_factory=deque)
     ascending: list[tuple[float, int]] = field(default_factory=list)
@@ -72,11 +74,11 @@ class _Window:
             del self.ascending[bisect_left(self.ascending, self.arrived.popleft())]
 
     def longer(self, than: float) -> int:
-        """Counts the runs that lasted longer than this share."""
+        """Returns how many runs lasted longer than the share `than` of their walltime."""
         return len(self.ascending) - bisect_right(self.ascending, (than, self.count))
 
     def quantile(self, wanted: float, than: float) -> float:
-        """Returns the weighted quantile of the runs that lasted longer than a share; there must be some."""
+        """Returns the weighted quantile `wanted` of the runs that lasted longer than the share `than`; there must be one."""
         if than <= 0.0 and wanted in self.answers:
             return self.answers[wanted]
         rest = self.ascending[bisect_right(self.ascending, (than, self.count)) :]
@@ -97,13 +99,15 @@ _WEIGHTS: Final = tuple(0.5 ** (age / HALF_LIFE) for age in range(WINDOW))
 
 
 class RunTimes:
-    """Run times of finished work; one owner, changed by `observe` only. Equal histories give equal answers."""
+    """Learns run times from finished work, and gives their quantiles for other work; equal histories give equal answers."""
 
     def __init__(self) -> None:
         self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
 
     def observe(self, work: Work, ran: float) -> None:
-        """Learns from a run of `ran` seconds that ended by itself or at its walltime; none that was cut short teaches anything."""
+        """Learns from an attempt that ended by itself or at its walltime after `ran` seconds; the caller leaves out cancelled and
+        failed ones.
+        """
         if work.walltime <= 0:
             return
         share = min(1.0, max(0.0, ran / work.walltime))
@@ -118,9 +122,9 @@ class RunTimes:
             window.add(share)
 
     def totals(self, work: Work, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
-        """Returns these quantiles of its whole run in seconds, given that it has run `elapsed`; between that and the walltime.
+        """Returns quantiles (`shares`) of the whole run time in seconds, given that the work has run `elapsed` already.
 
-        Without any run that lasted so long the walltime is the answer.
+        Each lies between `elapsed` and the walltime; it is the walltime where no known run lasted so long.
         """
         than = elapsed / work.walltime if work.walltime > 0 else 1.0
         if than >= 1.0:
@@ -132,5 +136,5 @@ class RunTimes:
         return [work.walltime] * len(shares)
 
     def remaining(self, work: Work, shares: Sequence[float], elapsed: float) -> list[float]:
-        """Returns these quantiles of the seconds that it still runs."""
+        """Returns quantiles (`shares`) of the seconds that work runs on after `elapsed`."""
         return [max(0.0, total - elapsed) for total in self.totals(work, shares, elapsed)]

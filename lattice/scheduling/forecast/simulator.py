@@ -24,23 +24,26 @@ from typing import Final
 NEVER: Final = float("inf")
 BACKFILL, FIRST_FIT, IN_ORDER = "Backfill", "FirstFit", "InOrder"
 MOST_SHAPES: Final = 512
-"""Above so many shapes believed durations are rounded up, by an eighth at most."""
+"""With more shapes than this, believed durations are rounded up by an eighth at most, so that shapes coincide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Nodes in use: how many of each column, when they are expected and when believed to be free; seconds from now."""
+    """Work that holds nodes: how many of each column; when it is expected, and when believed (by walltime), to end, seconds from now."""
 
     columns: tuple[tuple[int, int], ...]
     expected: float
     believed: float
     caps: tuple[tuple[int, int], ...] = ()
-    """The caps that it uses, with the amounts it gives back."""
+    """The caps that it uses, with the amounts that its end gives back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One pending job: the number of its set of columns, its nodes, durations in seconds, from when on it may start."""
+    """One pending job: its set of columns (number), its nodes, its expected and believed durations in seconds.
+
+    `after`: seconds from now before which it may not start.
+    """
 
     columns: int
     nodes: int
@@ -49,12 +52,12 @@ class Job:
     caps: tuple[tuple[int, int], ...] = ()
     after: float = 0.0
     window: int = -1
-    """The number of the window whose nodes it may use, until the window's end."""
+    """The number of the reservation window that it must run in; −1: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnWindow:
-    """A window: columns that nothing else may hold between two times, seconds from now."""
+    """A reservation window: columns that no other work may hold between two times, seconds from now."""
 
     start: float
     end: float
@@ -63,7 +66,7 @@ class ColumnWindow:
 
 @dataclass(frozen=True)
 class SimulatorInput:
-    """All that a simulation needs: `free` nodes by column, `sets` of columns (first the ones to use first), `room` left by cap."""
+    """All that a simulation reads: `free` nodes by column; `sets` of columns, in order of use; `room` left by cap; holders and queues."""
 
     free: tuple[int, ...]
     sets: tuple[tuple[int, ...], ...]
@@ -72,12 +75,15 @@ class SimulatorInput:
     room: tuple[int, ...] = ()
     column_windows: tuple[ColumnWindow, ...] = ()
     modes: tuple[str, ...] = ()
-    """How each queue is played; BACKFILL where it says nothing."""
+    """The mode of each queue (BACKFILL, FIRST_FIT, IN_ORDER); empty: BACKFILL for all."""
 
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """Waiting jobs that differ only in rank and expectation, first in rank first."""
+    """The waiting jobs of one queue that differ only in rank and expected duration.
+
+    `ranks`: their places in the queue, ascending.
+    """
 
     columns: int
     nodes: int
@@ -85,7 +91,7 @@ class _Shape:
     caps: tuple[tuple[int, int], ...]
     window: int
     number: int
-    """Unlike every other shape's."""
+    """A number that no other shape has."""
     ranks: deque[int] = field(default_factory=deque)
 
     @property
@@ -95,7 +101,7 @@ class _Shape:
 
 @dataclass(slots=True)
 class _Releases:
-    """Believed releases of the nodes of a set."""
+    """The believed times at which nodes of one set come free, and how many at each."""
 
     times: list[float] = field(default_factory=list)
     nodes: dict[float, int] = field(default_factory=dict)
@@ -118,7 +124,7 @@ class _Releases:
 
 @dataclass(slots=True)
 class _Reservation:
-    """A head's: from `shadow` on it has its nodes in `columns`, and `extra` are left over."""
+    """The reservation of a queue's head: its nodes are free from `shadow` on, and `extra` nodes of its set are left over then."""
 
     columns: int
     shadow: float
@@ -126,7 +132,10 @@ class _Reservation:
 
 
 class BackfillSimulator:
-    """One run over a stage; `run` gives the expected start of every job, in seconds from now, NEVER where none comes."""
+    """Plays all queues forward over counts of nodes; made for one run.
+
+    `slot`: ends are rounded up to multiples of so many seconds; 0: exact.
+    """
 
     def __init__(self, stage: SimulatorInput, slot: float = 0.0) -> None:
         self._stage = stage
@@ -135,7 +144,7 @@ class BackfillSimulator:
         self._sets = stage.sets
         self._touching = _touching(stage)
         self._near = [frozenset(near for column in columns for near in self._touching[column]) for columns in stage.sets]
-        """By set, the sets that share columns with it."""
+        """By set: the sets that share a column with it."""
         self._in_set = [sum(self._free[column] for column in columns) for columns in stage.sets]
         self._room = list(stage.room)
         self._releases = [_Releases() for _ in stage.sets]
@@ -147,10 +156,10 @@ class BackfillSimulator:
         self._coarse = len(shapes) > MOST_SHAPES
         self._shapes: list[dict[tuple[object, ...], _Shape]] = [{} for _ in stage.queues]
         self._of_set: list[list[list[tuple[int, int, _Shape]]]] = [[[] for _ in stage.sets] for _ in stage.queues]
-        """By queue and set, its shapes by size: nodes, a number unlike every other's, the shape."""
+        """By queue and set: its waiting shapes ordered by size, as (nodes, number of the shape, shape)."""
         self._entered = 0
         self._order: list[list[tuple[int, _Shape]]] = [[] for _ in stage.queues]
-        """By queue, a heap of every rank that waits with its shape; ranks that have started are dropped when they come to the front."""
+        """By queue: a heap of waiting ranks with their shapes; ranks that have started are dropped when they reach the front."""
         self.start: list[list[float]] = [[NEVER] * len(jobs) for jobs in stage.queues]
         self._later: list[tuple[float, int, int]] = [(column_window.end, -1, 0) for column_window in stage.column_windows]
         heapify(self._later)
@@ -165,7 +174,10 @@ class BackfillSimulator:
                     self._enter(queue, rank)
 
     def run(self, until: tuple[int, int] | None = None) -> list[list[float]]:
-        """Plays to the end, or until one job (queue, rank) has started; returns the starts by queue and rank."""
+        """Plays until no job can start any more, or until the job `until` (queue, rank) has started.
+
+        Returns the start of each job by queue and rank, seconds from now; NEVER where none comes.
+        """
         now = 0.0
         while True:
             self._pass(now)
@@ -181,7 +193,7 @@ class BackfillSimulator:
         return self.start
 
     def _capacity(self) -> list[int]:
-        """Counts, by set, the nodes that are free once all that is held has ended."""
+        """Returns for each set the nodes that are free after all work with a known end has ended."""
         capacity = list(self._in_set)
         for columns, _believed, _caps in self._running:
             for column, count in columns:
@@ -225,7 +237,7 @@ class BackfillSimulator:
             shape.ranks.append(rank)
 
     def _occupy(self, columns: tuple[tuple[int, int], ...], end: float, believed: float, caps: tuple[tuple[int, int], ...]) -> None:
-        """Counts nodes as in use until `end`; their columns are taken from `free` by the caller."""
+        """Records work that holds nodes until `end`; the caller takes them from `free`. Work without a known end releases none."""
         if end == NEVER:
             return
         if self._slot:
@@ -240,7 +252,7 @@ class BackfillSimulator:
     # One pass
 
     def _pass(self, now: float) -> None:
-        """Asks every queue once, in order; a queue respects the heads of those before it."""
+        """Starts what may start at `now`, queue by queue; a queue leaves the reservations of the queues before it alone."""
         kept: list[_Reservation] = []
         modes = self._stage.modes
         for queue, shapes in enumerate(self._shapes):
@@ -255,9 +267,11 @@ class BackfillSimulator:
                 self._backfill(queue, now, kept)
 
     def _start_in_order(self, queue: int, now: float, kept: Sequence[_Reservation], *, strict: bool) -> _Shape | None:
-        """Starts the first in rank as long as it fits; returns the shape of the first that does not, caps apart.
+        """Starts jobs in order of rank until one does not fit; returns its shape, None where none is left.
 
-        `strict`: go on behind it with those that ask for other nodes.
+        Jobs beyond a cap are passed over.
+
+        `strict`: continues behind it with jobs of other sets of nodes.
         """
         if not self._room and not strict:
             return self._start_heads(queue, now, kept)
@@ -280,7 +294,7 @@ class BackfillSimulator:
         return head
 
     def _start_heads(self, queue: int, now: float, kept: Sequence[_Reservation]) -> _Shape | None:
-        """Starts the first in rank as long as it fits, where no caps are set; returns the shape of the first that does not."""
+        """Starts jobs in order of rank until one does not fit; returns its shape, None where none is left. Only without caps."""
         order, started = self._order[queue], self.start[queue]
         while order:
             rank, shape = order[0]
@@ -292,7 +306,7 @@ class BackfillSimulator:
         return None
 
     def _backfill(self, queue: int, now: float, kept: list[_Reservation]) -> None:
-        """Starts, in order of rank, all that fits and delays no head; a shape that fails once fails for the rest of the pass."""
+        """Starts, in order of rank, the jobs that fit and delay no reservation (`kept`); a shape is tried once in a pass."""
         in_set = self._in_set
         own = kept[-1] if kept else _Reservation(-1, NEVER, 0)
         waiting = [
@@ -319,7 +333,7 @@ class BackfillSimulator:
                 insort(waiting, (shape.ranks[0], shape))
 
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
-        """Returns the columns that windows keep from a shape that would start now."""
+        """Returns the columns that windows close to a shape if it starts now."""
         found: frozenset[int] = frozenset()
         for number, column_window in enumerate(self._stage.column_windows):
             end = now + shape.believed
@@ -335,7 +349,7 @@ class BackfillSimulator:
         return free - sum(self._free[column] for column in self._sets[shape.columns] if column in closed) >= shape.nodes
 
     def _spares(self, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> bool:
-        """Tells whether a start of this shape now leaves every head its nodes in time."""
+        """Tells whether a start of this shape now delays none of the reservations `kept`."""
         end = now + shape.believed
         for reservation in kept:
             if end <= reservation.shadow or shape.nodes <= reservation.extra:
@@ -349,7 +363,7 @@ class BackfillSimulator:
         return True
 
     def _reserve(self, shape: _Shape, now: float) -> _Reservation:
-        """Returns the reservation of a head: from when on, by belief, it has its nodes, and no window keeps it from them."""
+        """Returns the reservation of a head: the first time at which, by belief, its nodes are free and no window closes them."""
         free, releases, shadow = self._in_set[shape.columns], self._releases[shape.columns], now
         for time in releases.times:
             if free >= shape.nodes:
@@ -364,7 +378,7 @@ class BackfillSimulator:
         return _Reservation(shape.columns, shadow, free - shape.nodes)
 
     def _begin(self, queue: int, shape: _Shape, now: float, kept: Sequence[_Reservation]) -> None:
-        """Starts the first of a shape; the extra nodes of heads that it takes are gone."""
+        """Starts the job of lowest rank of a shape, and reduces the extra nodes of reservations that it uses."""
         rank = shape.ranks.popleft()
         if not shape.ranks:
             del self._shapes[queue][shape.key]
@@ -385,7 +399,7 @@ class BackfillSimulator:
                 reservation.extra -= self._within(columns, reservation.columns)
 
     def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
-        """Counts by column, in the set's order."""
+        """Returns (column, nodes) to start a shape on, in the order of use of its set."""
         left, chosen = shape.nodes, []
         closed = self._closed(shape, now) if self._stage.column_windows else ()
         for column in self._sets[shape.columns]:
@@ -405,7 +419,7 @@ class BackfillSimulator:
 
 
 def _touching(stage: SimulatorInput) -> list[tuple[int, ...]]:
-    """Returns the sets that each column belongs to."""
+    """Returns for each column the numbers of the sets that contain it."""
     return [tuple(number for number, columns in enumerate(stage.sets) if column in columns) for column in range(len(stage.free))]
 
 
@@ -414,7 +428,7 @@ def _first_rank(shape: _Shape) -> int:
 
 
 def _rounded(seconds: float) -> float:
-    """Rounds up by an eighth at most."""
+    """Rounds a duration up to 1/8 of the power of two below it."""
     if seconds <= 0 or seconds == NEVER:
         return seconds
     step = 2.0 ** floor(log2(seconds)) / 8

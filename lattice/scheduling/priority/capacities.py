@@ -1,7 +1,7 @@
 """The capacity of the machine for each need, by group and by fingerprint, from which the terms f4 and f9 are computed.
 
-`Capacities` follows the node cache: it compares the counts of the buckets with those of its last visit, and changes only the needs that
-the differing buckets serve. `validate` counts everything again.
+`Capacities` follows the node cache: it compares the counts of the buckets with those of its last call, and changes only the needs
+that the differing buckets serve. `validate` counts everything again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ Homes = frozenset[str]
 
 
 MOST_NEEDS: Final = 4096
-"""More needs than these are dropped and counted anew, since many may belong to work that is gone."""
+"""With more needs than this all are dropped and counted again when asked for, since many may belong to work that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The nodes that the 1, 2, 3 … largest groups hold together, and the largest set of one fingerprint; free ones, and usable ones."""
+    """The nodes that serve one need: how many the 1, 2, 3 … largest groups hold together, and the largest set of one fingerprint.
+
+    `free`, `free_alike`: of free nodes; `usable`, `usable_alike`: of free and held ones.
+    """
 
     free: list[int]
     usable: list[int]
@@ -52,22 +55,25 @@ class Capacity:
 
 @dataclass(slots=True)
 class Stand:
-    """Counts of nodes by group and by fingerprint; nodes of unknown fingerprint equal no other."""
+    """The counts by group and by fingerprint of the free, or of the usable, nodes that serve one need.
+
+    Nodes of unknown fingerprint ("") equal no other.
+    """
 
     groups: dict[str, int] = field(default_factory=dict)
     alike: dict[str, int] = field(default_factory=dict)
 
     def add(self, group: str, fingerprint: str, count: int) -> None:
-        """Counts `count` nodes more, or fewer where negative."""
+        """Adds `count` nodes of this group and fingerprint; a negative count removes them."""
         self.groups[group] = self.groups.get(group, 0) + count
         self.alike[fingerprint] = self.alike.get(fingerprint, 0) + count
 
     def reach(self) -> list[int]:
-        """Returns the running sum of the groups' nodes, the largest group first."""
+        """Returns how many nodes the 1, 2, 3 … largest groups hold together."""
         return cost.reach(filter(None, self.groups.values()))
 
     def largest(self) -> int:
-        """Returns the size of the largest set of nodes with equal fingerprint."""
+        """Returns the size of the largest set of nodes of one fingerprint; nodes of unknown fingerprint count as a set of 1."""
         unknown = min(1, self.alike.get("", 0))
         return max((count for fingerprint, count in self.alike.items() if fingerprint), default=0) or unknown
 
@@ -79,10 +85,10 @@ class _Ground:
     free: Stand = field(default_factory=Stand)
     usable: Stand = field(default_factory=Stand)
     capacity: Capacity | None = None
-    """None: to be computed again."""
+    """The capacity computed last; None: counts have changed since."""
 
     def add(self, bucket: Bucket, free: int, usable: int) -> None:
-        """Counts so many free and usable nodes of a bucket more, or fewer where negative."""
+        """Adds so many free and usable nodes of a bucket to the counts; negative numbers remove them."""
         if free:
             self.free.add(bucket.group, bucket.fingerprint, free)
         if usable:
@@ -90,7 +96,7 @@ class _Ground:
         self.capacity = None
 
     def make(self) -> Capacity:
-        """Returns the capacity, computed again only where counts have changed."""
+        """Returns the capacity, computed again where counts have changed since the last call."""
         if self.capacity is None:
             self.capacity = Capacity(self.free.reach(), self.usable.reach(), self.free.largest(), self.usable.largest())
         return self.capacity
@@ -98,7 +104,7 @@ class _Ground:
 
 @dataclass
 class Capacities:
-    """Keeps the capacity of each (need, homes) that was asked for since the buckets last changed their layout."""
+    """The capacity for each (need, homes) that was asked for since buckets last appeared or went; a cost function owns one."""
 
     _node_cache: NodeCache | None = None
     _shape: int = -1
@@ -109,7 +115,7 @@ class Capacities:
     _of: list[list[_Ground]] = field(default_factory=list)
 
     def follow(self, node_cache: NodeCache) -> None:
-        """Brings the counts in step with the node cache; only buckets whose counts differ are touched."""
+        """Brings the counts up to date with the node cache; called before `capacity`."""
         if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._grounds) > MOST_NEEDS:
             self._begin(node_cache)
             return
@@ -123,7 +129,7 @@ class Capacities:
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
-        """Returns the capacity for a need on nodes of these homes; call `follow` first."""
+        """Returns the capacity for a need on the nodes at home in these vclusters; `follow` must have been called."""
         if not need.lists <= node_cache.masks:
             return _count(_nodes(node_cache, need, homes))
         ground = self._grounds.get((need, homes))
@@ -151,7 +157,7 @@ class Capacities:
 
 
 def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[str, str, bool]]:
-    """Yields group, fingerprint and "is free" of every usable node that a need admits on these homes."""
+    """Yields (group, fingerprint, free) of every usable node at one of these homes that satisfies a need."""
     for index in node_cache.eligible(need):
         facts = node_cache.nodes[index]
         if facts.usable and facts.home in homes:

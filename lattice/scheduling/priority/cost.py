@@ -22,11 +22,11 @@ REFERENCE_WAIT: Final = 3600.0
 SATURATION: Final = 7 * 86400.0
 """Seconds of waiting after which f2 is 1."""
 UNKNOWN: Final = 0.5
-"""The value of a term without data: neither for nor against."""
+"""The value of a term without data: it favours nobody."""
 UNBOUNDED_HOURS: Final = 24.0
 """Hours that work without a walltime counts in GPU-hours."""
 CHECKPOINT_MINUTES: Final = 5.0
-"""Minutes for work of unknown memory: half of the checkpoint timeout."""
+"""Minutes to a checkpoint of work whose memory is unknown: half of the checkpoint timeout."""
 MOST_CHECKPOINT_MINUTES: Final = 10.0
 """The checkpoint timeout (book, "Preemption Policy")."""
 CHECKPOINT_BYTES_PER_MINUTE: Final = 60 * 2.0**30
@@ -62,7 +62,7 @@ def fair_share_of_both(of_tenant: float, of_user: float) -> float:
 
 
 def relative(value: float, best: float) -> float:
-    """Returns a term divided by the best value that it could ever have; 1 where that best value is 0."""
+    """Returns a term's value divided by the best value that it could have; 1 where the best value is 0."""
     return min(1.0, value / best) if best > 0 else 1.0
 
 
@@ -149,6 +149,6 @@ def reach(capacities: Iterable[int]) -> list[int]:
 
 
 def groups_needed(reached: list[int], nodes: int) -> int | None:
-    """Returns the fewest groups that hold so many nodes, given `reach`; None when all groups together hold fewer."""
+    """Returns the fewest groups that hold `nodes`; `reached`: the answer of `reach`. None: all groups together hold fewer."""
     at = bisect_left(reached, nodes)
     return at + 1 if at < len(reached) else None

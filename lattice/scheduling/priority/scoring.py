@@ -1,7 +1,7 @@
 """Scores all pending work of a vcluster at once, from columns of which only waiting times, shares and capacities change.
 
-The static part of a candidate's score is computed once and kept; a cycle reads each tenant, each user and each (need, nodes) once, and
-each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
+The static part of a candidate's score is computed once and kept; a cycle reads each tenant, each user and each (need, nodes) once,
+and each candidate costs one logarithm. Weights are read at the beginning of a call: a change counts from the next cycle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DATA: Final = cost.data_readiness()
 
 
 class _Entry(NamedTuple):
-    """The static part of one candidate's score; `person` and `shape` are places in the columns' lists."""
+    """The static part of one candidate's score; `person` and `shape` are places in the lists of `_Columns`."""
 
     candidate: Candidate
     static: float
@@ -46,7 +46,9 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Columns:
-    """The candidates of one vcluster and the people (tenant, user, project), needs and shapes (place of the need, nodes) they share."""
+    """The candidates of one vcluster, with the persons (tenant, user, project), needs and sizes (place of the need, nodes) that
+    they share.
+    """
 
     vcluster: str
     weights: Weights
@@ -54,9 +56,9 @@ class _Columns:
     entries: list[_Entry] = field(default_factory=list)
     queued_gpu_hours: float = 0.0
     waiting: frozenset[tuple[str, str]] = frozenset()
-    """Tenants and users of the candidates."""
+    """The (tenant, user) of each candidate."""
     seen: float = 0.0
-    """When the candidates were last scored, seconds since the epoch; a vcluster without pending work is not scored again."""
+    """When the vcluster was last scored, seconds since the epoch; without pending work it is not scored again."""
     people: dict[Person, int] = field(default_factory=dict)
     needs: dict[Need, int] = field(default_factory=dict)
     shapes: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -78,11 +80,11 @@ class _Columns:
 
     @property
     def crowded(self) -> bool:
-        """Tells whether most of the kept entries belong to candidates that are gone."""
+        """Tells whether most kept entries belong to candidates that are gone."""
         return len(self._known) > 2 * len(self.candidates) + 8
 
     def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
-        """Returns f4 and f9 of each shape, from the capacity of each need; reuses those of the last cycle where none has changed."""
+        """Returns (f4, f9) of each need and size, given the capacity of each need; kept until a capacity changes."""
         needs = list(self.needs)
         if capacities != self._capacities or len(self._fitness) != len(self.shapes):
             self._capacities = capacities
@@ -108,17 +110,20 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The intermediate values of one scoring call, from which `of` explains a total; `shapes`: f4 and f9 of each shape."""
+    """The values of one scoring call that candidates share, from which the terms of one score are computed when somebody asks.
+
+    `shapes`: (f4, f9) of each need and size.
+    """
 
     now: float
     reference: float
     span: float
-    """ln(1 + 7 d ÷ reference), over which f2 grows to 1."""
+    """ln(1 + 7 d ÷ reference): the logarithm of the wait at which f2 reaches 1."""
     standings: Mapping[str, Standing]
     usages: Sequence[float]
-    """For each person: the user's share of all usage."""
+    """For each person: his share of all decayed node-hours."""
     with_work: Mapping[str, Collection[str]]
-    """By tenant: its users that hold nodes, or used some lately."""
+    """By tenant: the users who hold nodes, or held some in the last seven days."""
     fair_shares: Sequence[float]
     """f3 of each person."""
     multipliers: Sequence[float]
@@ -140,35 +145,37 @@ class _Terms:
 
 
 class Backlog(NamedTuple):
-    """The GPU-hours waiting in one vcluster when it was last scored (seconds since the epoch): its part of f6."""
+    """The GPU-hours that wait in one vcluster as of its last scoring (`seen`, seconds since the epoch); the queued part of f6."""
 
     vcluster: str
     gpu_hours: float
     seen: float
     waiting: frozenset[tuple[str, str]] = frozenset()
-    """Tenants and users of the waiting work."""
+    """The (tenant, user) of the waiting work."""
 
 
 class SharesRead(NamedTuple):
-    """The answers of `Shares` in one scoring call: standings by tenant, and for each person the user's share of all usage."""
+    """The answers of `Shares` that one scoring call used, kept for the recording of the cycle.
+
+    `standings` by tenant; `usages`: for each of `people`, his share of all decayed node-hours.
+    """
 
     standings: Mapping[str, Standing]
     people: Sequence[Person]
     usages: Sequence[float]
     with_work: Mapping[str, Collection[str]]
-    """By tenant: its users that hold nodes, or used some lately."""
+    """By tenant: the users who hold nodes, or held some in the last seven days."""
     multipliers: Mapping[Person, float]
-    """The budget multiplier of a person, where it differs from the tenant's."""
+    """The budget multiplier of each person for whom it differs from that of his tenant."""
 
 
 NOTHING_READ: Final = SharesRead({}, (), (), {}, {})
 
 
 class Scores(Sequence[Score]):
-    """The scores of the candidates, in their order, computed at the first question.
+    """The scores of one cycle's candidates in the given order, computed when the first is read.
 
-    `totals` gives the numbers to sort by, `ordered` the scores in another order. The first question reads shares, backlog and
-    capacities, so ask it before anything else happens.
+    The first reading asks shares, backlog and capacities, so it must come before any of them changes.
     """
 
     def __init__(self, entries: Sequence[_Entry], find: Callable[[], tuple[list[float], _Terms]]) -> None:
@@ -178,7 +185,7 @@ class Scores(Sequence[Score]):
 
     @property
     def totals(self) -> list[float]:
-        """Returns the total of each candidate, in their order."""
+        """Returns the total score of each candidate, in the order in which they were given."""
         return self._all()[0]
 
     def _all(self) -> tuple[list[float], _Terms]:
@@ -193,7 +200,7 @@ class Scores(Sequence[Score]):
         return self.ordered(range(len(self._entries)))
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places."""
+        """Yields the scores of the candidates at these places of the given order."""
         totals, terms = self._all()
         entries = map(self._entries.__getitem__, order)
         return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), entries)
@@ -211,25 +218,27 @@ class Scores(Sequence[Score]):
 
 @dataclass
 class Scoring:
-    """The cost function of every vcluster; the scheduler's loop owns it and sets its fields before a cycle."""
+    """The cost function of all vclusters; the scheduling loop owns one and sets its fields before a cycle."""
 
     shares: Shares = field(default_factory=Shares)
     policies: Mapping[str, Policy] = field(default_factory=dict)
     reference_wait: float = cost.REFERENCE_WAIT
     """The reference of f2, seconds."""
     energy_price: float | None = None
-    """The price of electricity in [0, 1]; None: unknown."""
+    """The present price of electricity, scaled to [0, 1]; None: unknown."""
     running_gpu_hours: float = 0.0
-    """GPU-hours of all holders of nodes, as `running` last counted them."""
+    """GPU-hours of all holders of nodes as of the last call of `running`."""
     shares_read: SharesRead = NOTHING_READ
-    """The answers of `shares` in the last call."""
+    """The answers of `shares` in the last scoring call, for the recording."""
     timed: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Encloses the computation of the totals of a vcluster that has candidates: the shell's stopwatch, for pure code asks no clock."""
+    """Makes the context in which the totals of a vcluster are computed: the daemon measures the time there, since pure code asks no
+    clock.
+    """
     _columns: dict[str, _Columns] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
-        """Returns the scores of the candidates of one vcluster, in the order given."""
+        """Returns the scores of the candidates, all of one vcluster, in the order in which they are given."""
         vcluster = candidates[0].vcluster if candidates else ""
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
@@ -239,7 +248,7 @@ class Scoring:
         return Scores(columns.entries, lambda: self._found(columns, node_cache, now))
 
     def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
-        """Counts the GPU-hours of all holders for f6: walltime × nodes × GPUs of a node (0 counts as 1)."""
+        """Sums the GPU-hours of all holders for f6: walltime × nodes × GPUs of a node (0 counts as 1)."""
         hours = 0.0
         for holder in holders:
             first = node_cache.nodes.get(holder.nodes[0]) if holder.nodes else None
@@ -251,7 +260,7 @@ class Scoring:
         return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._columns.items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
-        """Continues from the backlog of an earlier scheduler."""
+        """Takes over the backlog that a recording, or an earlier scheduler, noted."""
         for vcluster, gpu_hours, seen, waiting in backlog:
             self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
@@ -261,11 +270,11 @@ class Scoring:
         self.shares.validate()
 
     def forget(self, vcluster: str) -> None:
-        """Drops the columns of a vcluster in which nothing waits any more."""
+        """Drops a vcluster from the backlog because no work waits in it any more."""
         self._columns.pop(vcluster, None)
 
     def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _Columns:
-        """Returns the columns of these candidates: those of the last cycle where no candidate came or went."""
+        """Returns the columns of these candidates; those of the last cycle where no candidate came or went."""
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
             columns = self._columns[vcluster] = _Columns(vcluster, weights)
@@ -299,7 +308,7 @@ class Scoring:
         )
 
     def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """Returns how many users of each tenant have work, counting those whose work waits in any vcluster."""
+        """Returns for each tenant how many users have work: those of `with_work`, and those whose work waits in any vcluster."""
         waiting = {pair for columns in self._columns.values() for pair in columns.waiting if pair[0] in with_work}
         counts = {tenant: len(users) for tenant, users in with_work.items()}
         for tenant, user in waiting:
@@ -313,14 +322,14 @@ class Scoring:
             return self._totals(columns, terms), terms
 
     def _forget_emptied(self, now: float) -> None:
-        """Drops vclusters that had no cycle for two of their intervals and a minute: nothing waits there."""
+        """Drops vclusters that were not scored for two of their intervals, at least a minute: no work waits there."""
         for name, columns in list(self._columns.items()):
             policy = self.policies.get(name)
             if now - columns.seen > max(EMPTIED, 2 * policy.interval if policy is not None else 0.0):
                 self.forget(name)
 
     def _homes(self, vcluster: str) -> Homes:
-        """Returns the homes on whose nodes work of the vcluster may run: its own, and those that lend to it."""
+        """Returns the vclusters on whose home nodes work of a vcluster may run: its own ("" for nodes without a home) and its lenders."""
         policy = self.policies.get(vcluster) or Policy(vcluster)
         return frozenset([vcluster if policy.home else "", *lenders_for(self.policies, vcluster, 0.0)])
 
@@ -340,7 +349,7 @@ class Scoring:
         return totals
 
     def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
-        """Returns for each person the factor and the summand of the score, and notes what the shares answered."""
+        """Returns for each person the factor and the summand of his scores, and keeps the answers of the shares for the recording."""
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy
         people = tuple(columns.people)
@@ -351,7 +360,7 @@ class Scoring:
 
 
 def checkpoint_term(candidate: Candidate) -> float:
-    """Returns f8 of a candidate; 0 for work that nothing may preempt."""
+    """Returns f8 of a candidate; 0 for work that is not preemptible or takes no checkpoint."""
     if not candidate.checkpointable or candidate.non_preemptible:
         return cost.checkpoint(None)
     need = candidate.need
@@ -359,5 +368,5 @@ def checkpoint_term(candidate: Candidate) -> float:
 
 
 def shown(score: Score) -> dict[str, Any]:
-    """Returns the score as `status.score` has it: texts with three decimals."""
+    """Returns a score in the form of `status.score`: texts with three decimals."""
     return {"total": f"{score.total:.3f}", "terms": {f"f{number}": f"{value:.3f}" for number, value in enumerate(score.terms, start=1)}}

@@ -22,7 +22,7 @@ HALF_LIFE: Final = 7 * 86400.0
 _SCALE: Final = 40
 """Binary places of the decayed sums."""
 _EARLIEST: Final = 64
-"""Half-lives before the first event seen that still count."""
+"""Half-lives before the first event of which usage can still be counted."""
 FORGOTTEN_HALF_LIVES: Final = 14
 """Half-lives after which usage counts less than a ten-thousandth of itself; attempts that ended earlier are not counted."""
 WITH_WORK: Final = 7 * 86400.0
@@ -31,7 +31,7 @@ WITH_WORK: Final = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt that has nodes; `gpus` of all of them together; `end` None while it runs."""
+    """One attempt, or a stretch of it, that holds or held nodes; `gpus`: of all nodes together; `end`: None while it runs."""
 
     key: str
     tenant: str
@@ -45,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The agreement with a tenant; `target` None: an equal part of what the other tenants leave."""
+    """The share and the budgets agreed with one tenant; `target`: its share of all usage; None: an equal part of the rest."""
 
     target: float | None = None
     burst_allowance: float = 1.0
@@ -55,9 +55,10 @@ class Terms:
 
 @dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each tenant
 class Standing:
-    """The usage of one tenant now beside its target.
+    """The present usage of one tenant beside its target, as the cost function reads it.
 
-    `usage` and `target` are shares of all usage, `utilisation` is that of the worse budget, `fair_share` its F in f3.
+    `usage` and `target` are shares of all decayed node-hours, `utilisation` is used ÷ budget of the worse of its budgets,
+    `fair_share` its F in f3, `multiplier` the factor that follows from the utilisation.
     """
 
     target: float
@@ -67,13 +68,16 @@ class Standing:
     multiplier: float
 
     def fair_share_of(self, usage: float, users: int) -> float:
-        """Returns f3 for a user with this share of all usage, in a tenant with so many users that have work."""
+        """Returns f3 of one user; `usage`: his share of all decayed node-hours, `users`: how many users of the tenant have work."""
         return fair_share_of_both(self.fair_share, fair_share(self.target / max(1, users), usage))
 
 
 @dataclass(slots=True)
 class _Decayed:
-    """Node-hours that halve with each half-life: everything up to now is `total · 2^-(now - origin) + rate · τ`."""
+    """Node-hours of one tenant or user that halve with each half-life.
+
+    Everything up to now is `total · 2^-(now - origin) + rate · τ`.
+    """
 
     total: int = 0
     rate: int = 0
@@ -84,7 +88,7 @@ _NOBODY: Final[dict[str, float]] = {}
 
 
 class Shares:
-    """Usage by tenant and by user; each event costs O(1)."""
+    """Decayed node-hours by tenant and by user, and the hours that budgets limit; each event costs O(1)."""
 
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         self._half_life = half_life
@@ -95,9 +99,9 @@ class Shares:
         self._tenants: dict[str, _Decayed] = {}
         self._users: dict[tuple[str, str], _Decayed] = {}
         self._with_work: dict[str, dict[str, float]] = {}
-        """By tenant and user: until when the user counts among those with work; longer while he holds nodes."""
+        """By tenant and user: until when the user counts among those with work; a user who holds nodes counts longer."""
         self._fewer_at: dict[str, float] = {}
-        """By tenant: the earliest time at which one of its users ceases to count."""
+        """By tenant: the earliest time at which one of its users ceases to count among those with work."""
         self.meter: Final = Meter()
         """Hours of tenants, users and projects that have a budget."""
         self._terms: dict[str, Terms] = {}
@@ -106,9 +110,10 @@ class Shares:
     # Events
 
     def agree(self, terms: Mapping[str, Terms]) -> bool:
-        """Replaces the terms of every tenant; tenants without a target share equally what the others leave.
+        """Replaces the terms of every tenant; tenants without a target share equally the part that the others leave.
 
-        Returns True where budgets count other hours than before: then tell every charge again, to new `Shares`.
+        Returns True where budgets now count other hours than before; the caller must then charge every attempt again, to new
+        `Shares`.
         """
         given = fsum(each.target for each in terms.values() if each.target is not None)
         others = sum(each.target is None for each in terms.values())
@@ -118,7 +123,7 @@ class Shares:
         return self.meter.agree({name: each.budgets for name, each in terms.items()})
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """Adds the usage of an attempt (sign +1) or takes it out again (-1); an attempt without an end goes on counting."""
+        """Adds the usage of an attempt (`sign` +1) or removes it (−1); an attempt without an end goes on using its nodes."""
         for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
             self._add(charge.tenant, charge.user, charge.project, begin, end, sign * nodes, sign * gpus)
             if end is not None:
@@ -130,11 +135,11 @@ class Shares:
                 self._runs.pop(key, None)
 
     def begin(self, now: float) -> float:
-        """Returns the earliest time that still counts: of the longest period of a budget, and of `FORGOTTEN_HALF_LIVES`."""
+        """Returns the time from which usage counts: the begin of the longest budget period, or `FORGOTTEN_HALF_LIVES` ago if earlier."""
         return min(self.meter.begin(now), now - FORGOTTEN_HALF_LIVES * self._half_life)
 
     def see(self, run: Run) -> None:
-        """Counts a run that started or ended; a run that is told again unchanged changes nothing."""
+        """Counts a run that started, changed or ended; the same run told again changes nothing."""
         before = self._runs.get(run.key)
         if before == run:
             return
@@ -144,7 +149,7 @@ class Shares:
         self._count(run, 1)
 
     def end(self, key: str, at: float) -> None:
-        """Ends a run whose object is gone, and keeps its usage; `at` in seconds since the epoch."""
+        """Ends a run whose object is gone at `at`, and keeps its usage; an unknown or ended run is ignored."""
         run = self._runs.pop(key, None)
         if run is None or run.end is not None:
             return
@@ -157,24 +162,24 @@ class Shares:
         self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
 
     def forget(self, keys: Iterable[str], at: float) -> None:
-        """Ends the runs whose objects are gone; their usage stays counted."""
+        """Ends the runs of these keys, whose objects are gone, at `at`; their usage stays counted."""
         for key in keys:
             self.end(key, at)
 
     # Answers
 
     def standing(self, tenant: str, now: float) -> Standing:
-        """Returns the standing of a tenant; one without terms has a target of 0."""
+        """Returns the usage and the target of a tenant at `now`; a tenant without terms has a target of 0."""
         target, usage = self._targets.get(tenant, 0.0), self._share(self._tenants.get(tenant), self._all, now)
         used = self.utilisation(tenant, now)
         return Standing(target, usage, fair_share(target, usage), used, multiplier(used) if used else 1.0)
 
     def usage(self, tenant: str, now: float) -> float:
-        """Returns the tenant's share of all decayed node-hours, in [0, 1]; 0 when nobody has used any."""
+        """Returns the tenant's share of all decayed node-hours, in [0, 1]; 0 while nobody has used any."""
         return self._share(self._tenants.get(tenant), self._all, now)
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
-        """Returns the users of a tenant who hold nodes, or used some within `WITH_WORK`."""
+        """Returns the users of a tenant who hold nodes, or held some within the last seven days."""
         known = self._with_work.get(tenant, _NOBODY)
         if now >= self._fewer_at.get(tenant, inf):
             holds = {user for user in known if self._users[tenant, user].rate > 0}
@@ -183,11 +188,11 @@ class Shares:
         return known.keys()
 
     def usage_of_user(self, tenant: str, user: str, now: float) -> float:
-        """Returns the user's share of all decayed node-hours, in [0, 1]."""
+        """Returns the user's share of all decayed node-hours, in [0, 1]; 0 for an unknown user."""
         return self._share(self._users.get((tenant, user)), self._all, now)
 
     def node_hours(self, tenant: str, now: float) -> float:
-        """Returns the decayed node-hours of a tenant: an hour of a node that ended a half-life ago counts half."""
+        """Returns the decayed node-hours of a tenant: a node-hour of a half-life ago counts half."""
         decayed = self._tenants.get(tenant)
         if decayed is None:
             return 0.0
@@ -200,13 +205,13 @@ class Shares:
         return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns the factor of the score for work of this user and project: by the worst of the budgets that apply."""
+        """Returns the factor of the score for work of this user and project, by the budget most used of those that apply; 1 without one."""
         if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
             return 1.0
         return multiplier(self.meter.worst(tenant, user, project, now))
 
     def burst(self, tenant: str, now: float) -> int:
-        """Returns 0 within the fair share, 1 above it within the burst allowance, 2 above that; a higher one is preempted first."""
+        """Returns 0 within the target share, 1 above it within the burst allowance, 2 above that; preemption takes higher numbers first."""
         target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
         if usage <= target:
             return 0
@@ -214,7 +219,7 @@ class Shares:
         return 1 if usage <= target * allowance else 2
 
     def validate(self) -> None:
-        """Counts again every run that is still known; raises Corrupt where the sums of running work differ."""
+        """Sums the nodes of all known running attempts again; raises Corrupt where a tenant's sum differs."""
         again: dict[str, int] = {}
         for run in self._runs.values():
             if run.end is None:
@@ -230,7 +235,7 @@ class Shares:
         self._add(run.tenant, run.user, run.project, run.start, run.end, sign * run.nodes, sign * run.gpus)
 
     def _add(self, tenant: str, user: str, project: str, start: float, end: float | None, nodes: int, gpus: int) -> None:
-        """Adds nodes and GPUs from `start` to `end`, or from `start` on (None); takes them off where negative."""
+        """Adds the use of so many nodes and GPUs from `start` to `end` (None: going on); negative numbers remove it."""
         weight = self._weight(start)
         if end is None:
             rate, total = nodes, -nodes * weight
@@ -252,13 +257,13 @@ class Shares:
         return self._all, tenant, user
 
     def _note(self, tenant: str, user: str, until: float) -> None:
-        """Counts the user among those with work until `WITH_WORK` after `until`."""
+        """Counts a user among those with work until seven days after `until`."""
         known = self._with_work.setdefault(tenant, {})
         known[user] = max(until + WITH_WORK, known.get(user, 0.0))
         self._fewer_at[tenant] = min(known[user], self._fewer_at.get(tenant, inf))
 
     def _weight(self, at: float) -> int:
-        """Returns 2^(half-lives since the origin) in units of 2^-`_SCALE`, whole; keeps the last answer, for `now` is asked often."""
+        """Returns 2^(half-lives since the origin) as a whole number in units of 2^-`_SCALE`; keeps the last answer, since `now` repeats."""
         if self._weighed[0] == at:
             return self._weighed[1]
         lives = at / self._half_life
@@ -272,7 +277,9 @@ class Shares:
         return weight
 
     def _value(self, decayed: _Decayed, now: float) -> int:
-        """Returns the decayed node-seconds now times a common factor; whole, so that quotients of equal histories are equal."""
+        """Returns the decayed node-seconds at `now` times a factor common to all, as a whole number, so that equal histories give
+        equal shares.
+        """
         return max(0, decayed.total + decayed.rate * self._weight(now))
 
     def _share(self, part: _Decayed | None, whole: _Decayed | None, now: float) -> float:

@@ -1,6 +1,7 @@
 """Counts waiting work by user, tenant and vcluster: beyond a limit on waiting work, only the work submitted first may start.
 
-The webhook refuses submissions beyond the limit; this holds the limit when the webhook was away, or when a limit was lowered since.
+The webhook refuses submissions beyond the limit; `Backlog` keeps the limit when the webhook was away, or when a limit was lowered
+since.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The place of waiting work in the order of submission: creation time (RFC 3339, whole seconds), NAMESPACE/NAME, uid."""
+    """The place of one waiting allocation in the order of submission: creation time (RFC 3339, whole seconds), NAMESPACE/NAME, uid."""
 
     created: str
     key: str
@@ -19,7 +20,10 @@ class Place(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """A set of waiting work that one limit counts together: of a tenant or a vcluster ("": any), all of it or one user's or tenant's."""
+    """The waiting work that one limit counts together: of a vcluster, of a tenant or of both; "" stands for any.
+
+    With `user` only the work of that user counts.
+    """
 
     vcluster: str = ""
     tenant: str = ""
@@ -27,7 +31,7 @@ class Scope(NamedTuple):
 
     @property
     def limit_name(self) -> str:
-        """Returns the name of the field that limits the scope, as people write it."""
+        """Returns the name of the field that sets the limit of the scope, as people write it in a spec."""
         if not self.vcluster:
             return "quota.perUser.maxPending" if self.user else "quota.maxPending"
         whose = "PerUser" if self.user else "PerTenant" if self.tenant else ""
@@ -35,22 +39,22 @@ class Scope(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Returns the words for the owner of the work, for a sentence."""
+        """Returns words for a sentence that say whose work the scope counts, such as `user "ann" of tenant "physics"`."""
         if self.user:
             return f'user "{self.user}"' + ("" if self.vcluster else f' of tenant "{self.tenant}"')
         return f'tenant "{self.tenant}"' if self.tenant else "all its work"
 
 
 def scopes_of(tenant: str, user: str, vcluster: str) -> tuple[Scope, ...]:
-    """Returns every scope that counts an allocation of this tenant, user and vcluster."""
+    """Returns the five scopes that count an allocation of this tenant, user and vcluster."""
     mine = Scope(tenant=tenant, user=user), Scope(tenant=tenant)
     return *mine, Scope(vcluster, user=user), Scope(vcluster, tenant=tenant), Scope(vcluster)
 
 
 class Backlog:
-    """The waiting work by scope; `limit` gives how many of a scope may be candidates (None: all).
+    """The waiting allocations by scope; `limit` gives how many of a scope may start, first submitted first (None: all).
 
-    Each operation costs log n and a shift.
+    The scheduler's handler of allocations enters and removes them. Each operation costs log n and a shift.
     """
 
     def __init__(self, limit: Callable[[Scope], int | None]) -> None:
@@ -59,7 +63,7 @@ class Backlog:
         self._waiting: dict[Scope, list[Place]] = {}
 
     def enter(self, place: Place, scopes: tuple[Scope, ...]) -> list[str]:
-        """Adds work that waits; returns the uids that fall beyond a limit by it."""
+        """Adds a waiting allocation; returns the uids of those that it pushes beyond a limit."""
         uid = place.uid
         if uid in self._entered:
             return []
@@ -73,7 +77,7 @@ class Backlog:
         return pushed
 
     def leave(self, uid: str) -> list[str]:
-        """Removes work that waits no more; returns the uids that come within a limit by it."""
+        """Removes an allocation that waits no more; returns the uids of those that come within a limit by it."""
         known = self._entered.pop(uid, None)
         if known is None:
             return []
@@ -90,7 +94,9 @@ class Backlog:
         return brought
 
     def beyond(self, uid: str) -> tuple[Scope, int] | None:
-        """Returns the first scope whose limit keeps this work from starting, with the limit; None while it may start."""
+        """Returns the first scope in whose order this allocation lies beyond the limit, and the limit; None: it may start, or is
+        not entered.
+        """
         known = self._entered.get(uid)
         if known is None:
             return None
@@ -102,7 +108,7 @@ class Backlog:
         return None
 
     def validate(self) -> None:
-        """Raises AssertionError where the sums by scope differ from the entries."""
+        """Raises AssertionError where the lists by scope differ from the entered allocations."""
         sums: dict[Scope, list[Place]] = {}
         for place, scopes in self._entered.values():
             for scope in scopes:
@@ -111,7 +117,7 @@ class Backlog:
 
 
 def sentence(scope: Scope, limit: int) -> str:
-    """Returns the sentence for work that waits beyond a limit."""
+    """Returns the sentence for an allocation that lies beyond the limit of a scope."""
     over = f"waiting for quota headroom: {scope.owner} has more allocations waiting than {scope.limit_name} allows (limit: {limit})"
     if limit == 0:
         return f"{over}; it is paused: nothing that waits starts until the limit is raised"

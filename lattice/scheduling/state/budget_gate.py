@@ -15,14 +15,17 @@ BUDGET_EXHAUSTED: Final = "BudgetExhausted"
 
 
 class Exhausted(NamedTuple):
-    """A budget that is used up; `until`: when it is free again if nothing more is used, seconds since the epoch; None: unknown."""
+    """A budget that is used up, with the sentence for work that waits for it.
+
+    `until`: when hours are free again if no more are used, seconds since the epoch; None: unknown.
+    """
 
     message: str
     until: float | None = None
 
 
 def exhausted(meter: Meter, now: float) -> dict[Scope, Exhausted]:
-    """Returns every budget that is used up and makes work wait, by scope."""
+    """Returns the budgets that are used up and make work wait, by scope; budgets that are used up without effect are left out."""
     found = {}
     for tenant in meter.queueing():
         for balance in meter.balances(tenant, now):
@@ -40,7 +43,7 @@ def sentence(balance: Balance, period: str, until: float | None) -> str:
 
 
 def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | None:
-    """Returns Waiting while a budget of the candidate's tenant, project or user is in `spent`; None otherwise."""
+    """Returns Waiting where a budget of the candidate's tenant, project or user is used up (in `spent`); None where none is."""
     tenant = candidate.tenant
     for scope in (
         Scope(OF_TENANT, tenant), Scope(OF_PROJECT, tenant, candidate.project), Scope(OF_USER, tenant, candidate.user),

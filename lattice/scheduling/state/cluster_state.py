@@ -1,7 +1,7 @@
 """The state that a cycle reads: nodes, their holders, limits, windows, policies and backfill reservations.
 
-`ClusterState` is changed by its own methods only: the scheduler's cache updater calls those for events of the world, cycles call those
-that claim nodes and keep reservations. `validate` rebuilds its counters.
+`ClusterState` is changed by its own methods only: the scheduler's cache updater calls them for events of ledger, objects and nodes,
+cycles call those that claim nodes and keep reservations. `validate` rebuilds its counters.
 """
 
 from __future__ import annotations
@@ -33,65 +33,65 @@ START_ALLOWANCE: Final = 60.0
 _K = TypeVar("_K")
 
 OVERRUN: Final = 60.0
-"""Seconds past its end for which a holder is assumed to need its nodes still."""
+"""Seconds past its end for which a holder is assumed to keep its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerBudget:
-    """The most watts that all held nodes may draw at their nominal power; None: no limit."""
+    """The most watts that all held nodes together may draw at their nominal power; None: no limit."""
 
     limit: int | None = None
 
 
 class QueueScores(Protocol):
-    """The scores of the candidates of one cycle; a score may be made only when it is asked for."""
+    """The scores of the candidates of one cycle; an implementation may compute a score only when it is read."""
 
     @property
     def totals(self) -> Sequence[float]:
-        """Returns the total of each candidate, in their order."""
+        """Returns the total score of each candidate, in the order in which they were given."""
         ...
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places."""
+        """Yields the scores of the candidates at these places of the given order."""
         ...
 
 
 class ScoreList:
-    """Scores that are made already."""
+    """Implements QueueScores with scores that are all computed beforehand."""
 
     def __init__(self, scores: Sequence[Score]) -> None:
         self._scores = scores
 
     @property
     def totals(self) -> Sequence[float]:
-        """Returns the total of each candidate, in their order."""
+        """Returns the total score of each candidate, in the order in which they were given."""
         return [score.total for score in self._scores]
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places."""
+        """Yields the scores of the candidates at these places of the given order."""
         return map(self._scores.__getitem__, order)
 
 
 class Scoring(Protocol):
-    """The cost function of one vcluster."""
+    """A cost function, as a cycle asks it: the production one, or the order of a vcluster without any."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """Returns the scores of the candidates, in their order."""
+        """Returns the scores of the candidates of one vcluster, in the order in which they are given."""
         ...
 
 
 class ClassThenWaiting:
-    """The order without a cost function: the higher preemption class first, then the longer wait."""
+    """Scores without a cost function: the higher preemption class first, then the longer wait; used where none is configured."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """Returns a tenth of the preemption class as the score; the earlier submission wins a tie."""
+        """Returns a tenth of each candidate's preemption class as its score; the cycle breaks ties by earlier submission."""
         by_class = [Score(rank / 10) for rank in range(11)]
         return ScoreList([by_class[candidate.preemption_class] for candidate in candidates])
 
 
 @dataclass(slots=True)
 class Use:
-    """Counts of nodes and allocations in use."""
+    """Counts of the nodes held and of the allocations that hold them (`running`), of one vcluster, user or tenant."""
 
     nodes: int = 0
     running: int = 0
@@ -102,22 +102,28 @@ NOTHING: Final = Use()
 
 @dataclass
 class Uses:
-    """Counts of use by vcluster, (vcluster, user), (vcluster, tenant) and (tenant, user); borrowed nodes by vcluster."""
+    """Counts of the nodes and allocations in use: by vcluster, by (vcluster, user), by (vcluster, tenant) and by (tenant, user).
+
+    The gates compare them with limits. `borrowed`: by vcluster, the nodes that its work borrows.
+    """
 
     vclusters: dict[str, Use] = field(default_factory=dict)
     users: dict[tuple[str, str], Use] = field(default_factory=dict)
     tenants: dict[tuple[str, str], Use] = field(default_factory=dict)
     borrowed: dict[str, int] = field(default_factory=dict)
     claimed: dict[str, Use] = field(default_factory=dict)
-    """By tenant: placed work that the ledger's accounts do not count yet."""
+    """By tenant: work placed by cycles that the ledger's accounts do not count yet."""
     people: dict[tuple[str, str], Use] = field(default_factory=dict)
-    """By (tenant, user), in all vclusters, claims included."""
+    """By (tenant, user), over all vclusters, claims included."""
 
     _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
-    """By (vcluster, tenant, user): the counters of such a holder."""
+    """By (vcluster, tenant, user): the five counters that such a holder changes."""
 
     def count(self, holder: NodeHolder, sign: int, *, claimed: bool) -> None:
-        """Counts a holder in (+1) or out (−1)."""
+        """Adds the nodes and the allocation of a holder to every counter that it belongs to (`sign` +1), or subtracts them (−1).
+
+        `claimed`: the ledger has not confirmed the holder, so its tenant's `claimed` counts it too.
+        """
         nodes = sign * len(holder.nodes)
         vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
         uses = self._of.get(who)
@@ -135,7 +141,9 @@ class Uses:
 
 @dataclass
 class ClusterState:
-    """Holds everything that `lattice.scheduling.cycle.cycle.decide` reads."""
+    """All that a cycle (`lattice.scheduling.cycle.cycle.decide`) reads and changes; a leading scheduler keeps one, a replay makes
+    its own.
+    """
 
     node_cache: NodeCache = field(default_factory=NodeCache)
     accounts: Mapping[str, TenantAccount] = field(default_factory=dict)
@@ -155,18 +163,19 @@ class ClusterState:
     promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     """By vcluster and uid: the backfill reservations of the vcluster's last cycle; changed by `decide`."""
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By vcluster and uid: when work without a reservation was given one, by an earlier scheduler or before nodes were lost.
+    """By vcluster and uid: when work that has no reservation now was first given one, by an earlier scheduler or before nodes were
+    lost.
 
-    Such work is planned first; changed by `decide`.
+    Such work is evaluated before newcomers; seconds since the epoch. Changed by `decide`.
     """
     moves: dict[str, list[Move]] = field(default_factory=dict)
-    """By vcluster: the reservations that its last cycle moved later or withdrew; changed by `decide`."""
+    """By vcluster: the backfill reservations that its last cycle moved later or withdrew, with the causes; changed by `decide`."""
     waiting: frozenset[str] = frozenset()
-    """The vclusters in which work still waits for nodes after all have had their turn; read by `ranges`."""
+    """The vclusters in which work still waits for nodes after each had its cycle of the round; read by `ranges`."""
     last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
-    """By vcluster: the reservations at the end of its last cycle, and `reservation_epoch` then; changed by `decide`."""
+    """By vcluster: the reservations at the end of its last cycle, and the `reservation_epoch` of that time; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
-    """By vcluster: the node lists that its last cycle met; changed by `decide`."""
+    """By vcluster: the node lists (bit sets) that the needs of its last cycle named; changed by `decide`."""
     quota_usage: QuotaUsage | None = None
     """The quota trees and their charges; None without a tree. Changed by `plant`, and by every change of holders."""
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
@@ -177,29 +186,31 @@ class ClusterState:
     """By vcluster: the pending work of its last cycle; changed by `decide`."""
     _claims: set[str] = field(default_factory=set)
     _lost: dict[str, set[int]] = field(default_factory=dict)
-    """By uid: nodes of a holder that another holder has taken since."""
+    """By uid: nodes of a holder that another holder has taken since, so that dropping the first does not free them."""
 
     def __post_init__(self) -> None:
         self.free_counts = FreeCountsByNeed(self.node_cache)
         self._profile = AvailabilityProfile(self.node_cache)
 
     def policy(self, vcluster: str) -> Policy:
-        """Returns the policy of a vcluster."""
+        """Returns the policy of a vcluster, the default one where none is configured."""
         return self.policies.get(vcluster) or Policy(vcluster)
 
     def scoring(self, vcluster: str) -> Scoring:
-        """Returns the cost function of a vcluster."""
+        """Returns the cost function of a vcluster; where none is configured, the order by class and waiting."""
         return self.scorings.get(vcluster) or _PLAIN
 
     def plant(self, forest: Forest | None) -> None:
-        """Puts these quota trees, which nothing has charged yet, in force, and charges them with all holders; None: no tree."""
+        """Puts new quota trees, without any charges, in force, and charges them with all holders; None: no tree."""
         self.quota_usage = None if forest is None else QuotaUsage(forest, self.node_cache)
         if self.quota_usage is not None:
             for holder in self.holders.values():
                 self.quota_usage.hold(holder)
 
     def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
-        """Puts quota trees in force that count these candidates and the holders already."""
+        """Puts quota trees in force that already contain the charges of these candidates (`asked`) and of all holders, as a
+        recording has them.
+        """
         self.quota_usage = QuotaUsage(forest, self.node_cache)
         self.quota_usage.adopt(asked, self.holders.values(), now)
 
@@ -211,24 +222,24 @@ class ClusterState:
             self.power = power
 
     def set_exhausted(self, budgets: Mapping[Scope, Exhausted]) -> None:
-        """Replaces the budgets that are used up."""
+        """Replaces the budgets that are used up and make work wait."""
         self.exhausted = budgets
 
     def set_waiting(self, vclusters: Iterable[str]) -> None:
-        """Replaces the vclusters in which work still waits for nodes after all have had their turn."""
+        """Replaces the vclusters in which work still waits for nodes after each had its cycle of the round."""
         self.waiting = frozenset(vclusters)
 
     def pending_queue(self, vcluster: str) -> PendingQueue:
-        """Returns the pending queue of a vcluster; makes an empty one at first."""
+        """Returns the pending queue of a vcluster, a new and empty one at the first call."""
         pending_queue = self.pending_queues.get(vcluster)
         if pending_queue is None:
             pending_queue = self.pending_queues[vcluster] = PendingQueue()
         return pending_queue
 
     def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        """Records a holder as the ledger has it: new, changed, or the confirmation of a claim.
+        """Records a holder as the ledger has it: a new one, a changed one, or the confirmation of a claim.
 
-        `claimed`: made by `claim`, and not confirmed by the ledger yet.
+        `claimed`: the holder is restored as a claim that the ledger has not confirmed.
         """
         self._put(holder, claimed=claimed)
 
@@ -239,9 +250,10 @@ class ClusterState:
     def claim(
         self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
     ) -> None:
-        """Gives nodes to a candidate, on top of the accounts until `put_holder` confirms them or `drop_holder` takes them back.
+        """Gives nodes to a candidate before the ledger knows; `put_holder` confirms the claim, `drop_holder` takes it back.
 
-        `counts`: the nodes are the lowest free ones of these buckets.
+        `borrowed`: those of the nodes at home in other vclusters. `counts`: the nodes are the lowest free ones, so many of each
+        bucket (None: unknown).
         """
         holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
         if counts is None or holder.uid in self.holders:
@@ -251,7 +263,7 @@ class ClusterState:
             self._add(holder, claimed=True)
 
     def drop_holder(self, uid: str) -> None:
-        """Removes a holder that ended or that the ledger refused; frees its nodes unless another holder took them."""
+        """Removes a holder that ended or that the ledger refused, and frees its nodes, except those that another holder has taken since."""
         holder = self.holders.pop(uid, None)
         if holder is None:
             return
@@ -263,25 +275,25 @@ class ClusterState:
         self.node_cache.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
 
     def drop_claims(self, uids: Iterable[str]) -> None:
-        """Removes the claims among these uids that the ledger neither confirmed nor refused: their cycle did not end."""
+        """Removes those of these holders that are still claims; called when a cycle broke off before its claims went to the ledger."""
         for uid in uids:
             if uid in self._claims:
                 self.drop_holder(uid)
 
     def set_windows(self, windows: Iterable[ReservationWindow]) -> None:
-        """Replaces the windows of reservations, sorted by start and name, and splits the buckets along their nodes."""
+        """Replaces the reservation windows, sorts them by start and name, and splits the buckets along their nodes."""
         self.windows = tuple(sorted(windows, key=lambda window: (window.start, window.name)))
         self._split()
 
     def set_lists(self, vcluster: str, lists: frozenset[int]) -> None:
-        """Replaces the node lists in the pending work of a vcluster, and splits the buckets along them."""
+        """Replaces the node lists that pending work of a vcluster names, and splits the buckets along them."""
         if lists == self.lists.get(vcluster, _NO_LISTS):
             return
         self.lists[vcluster] = lists
         self._split()
 
     def profile(self, now: float) -> AvailabilityProfile:
-        """Returns the availability profile from `now` on: nodes held, kept for backfill reservations, and in windows."""
+        """Returns the availability profile from `now` on: nodes that are held, kept by backfill reservations, and closed by windows."""
         kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
         self._profile.begin(now, self.windows, kept, self.overrun_seconds)
         for promises in self.promises.values():
@@ -290,19 +302,19 @@ class ClusterState:
         return self._profile
 
     def resume(self, promises: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
-        """Continues with the reservations of another cluster state whose nodes stood as they stand here."""
+        """Takes over the reservations of a recorded cluster state; the node cache must have the same buckets as the recorded one."""
         self.promises = {name: dict(some) for name, some in promises.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.adopt_buckets()
 
     def restore_promises(self, vcluster: str, promises: Mapping[str, BackfillReservation]) -> None:
-        """Replaces the backfill reservations of a vcluster, by uid, with earlier ones."""
+        """Replaces the backfill reservations of a vcluster (by uid) with some of those of its last cycle."""
         self.promises[vcluster] = dict(promises)
 
     def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
-        """Begins a cycle of a vcluster; its reservations are those that the cycle puts into the returned dict.
+        """Begins a cycle of a vcluster: returns an empty dict into which the cycle puts its reservations, by uid.
 
-        Of `heirs`, the entries with a uid in `waiting` stay.
+        `waiting`: the uids of the cycle's candidates; `heirs` of other uids are dropped.
         """
         self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
         made: dict[str, BackfillReservation] = {}
@@ -310,7 +322,7 @@ class ClusterState:
         return made
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
-        """Ends a cycle of a vcluster: its reservations hold until an event that no cycle caused changes nodes or windows."""
+        """Ends a cycle of a vcluster: keeps its reservations with the present `reservation_epoch`, and the moves of earlier ones."""
         self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
 
@@ -318,13 +330,13 @@ class ClusterState:
         self, promises: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
         waiting: frozenset[str],
     ) -> None:  # fmt: skip
-        """Restores the reservations, heirs, moves and waiting vclusters of before a what-if."""
+        """Restores reservations, heirs, moves and waiting vclusters after a what-if has run cycles on this state."""
         self.promises.clear()
         self.promises.update(promises)
         self.heirs, self.moves, self.waiting = heirs, moves, waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
-        """Returns when waiting work was given the reservation that it holds, or is to be given again; None: it has none."""
+        """Returns when waiting work was first given its reservation, also where it is to be given a new one; None: it never had one."""
         promise = self.promises.get(vcluster, {}).get(uid)
         return promise.given if promise is not None else self.heirs.get(vcluster, {}).get(uid)
 
@@ -334,16 +346,20 @@ class ClusterState:
             self.heirs.setdefault(vcluster, {})[uid] = given
 
     def given_away(self) -> tuple[int, int]:
-        """Returns a stamp that changes with every node taken or freed, and with every reservation."""
+        """Returns a stamp that changes whenever a node is taken or freed, or a backfill reservation changes."""
         return self.node_cache.changes, self._profile.layout
 
     def reservation_epoch(self, policy: Policy) -> ReservationEpoch:
-        """Returns the stamp of a vcluster's reservations; while it is equal, only cycles have taken nodes, so they still hold."""
+        """Returns the stamp of a vcluster's reservations; while it is equal, only cycles have taken nodes, so the reservations
+        still hold.
+        """
         node_cache = self.node_cache
         return ReservationEpoch((node_cache.tally, node_cache.shape), self.windows, node_cache.losses, policy)
 
     def occupancy(self, candidate: Candidate) -> float:
-        """Returns the seconds for which a candidate may hold its nodes: start allowance, walltime and grace."""
+        """Returns the seconds for which a candidate may hold its nodes: start allowance + walltime + grace; `NEVER` where it is
+        unbounded.
+        """
         return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
 
     def validate(self) -> None:
@@ -377,7 +393,7 @@ class ClusterState:
         self._add(holder, claimed=claimed)
 
     def _add(self, holder: NodeHolder, *, claimed: bool) -> None:
-        """Counts a holder whose nodes are taken already."""
+        """Counts a holder whose nodes the node cache has already marked as held."""
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)
@@ -396,7 +412,7 @@ class ClusterState:
             use.running -= 1
 
     def _lose(self, taker: NodeHolder) -> None:
-        """Notes the nodes of earlier holders that this holder has taken from them."""
+        """Notes which nodes of earlier holders a new holder has taken, for when the earlier ones are dropped."""
         nodes = set(taker.nodes)
         for uid, holder in self.holders.items():
             shared = nodes.intersection(holder.nodes)
@@ -411,7 +427,7 @@ class ClusterState:
 def claim_of(
     candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
 ) -> NodeHolder:
-    """Returns the holder that a candidate becomes once it has nodes, before the ledger confirms it."""
+    """Returns the holder that a candidate becomes when it is placed; `allowance`: seconds from the placement to its first process."""
     end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
     return NodeHolder(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,

@@ -1,4 +1,4 @@
-"""The capacity of each quota tree: the nodes that count for it and their sums, kept from one call to the next.
+"""The capacity of each quota tree: the nodes that count for it and the sums of their resources, kept from one call to the next.
 
 A node counts while it is Ready, Degraded or Draining, and as long as it holds work; a node that is Down counts for ten minutes more
 (decision "quota tree, capacity").
@@ -21,34 +21,38 @@ DOWN_SECONDS: Final = 600.0
 
 
 class News(NamedTuple):
-    """The changes that a call of `look` found."""
+    """The changes since the last call that `CountedNodes.look` found."""
 
     capacity: bool
-    """Whether a sum has changed."""
+    """Whether the sum of a tree has changed."""
     hardware: frozenset[int]
-    """Nodes that came, went, or have other hardware."""
+    """Indices of nodes that came, went, or have other hardware."""
     due: float | None
-    """When time alone changes a sum next; None: never."""
+    """When a node that is Down ceases to count, the earliest of them, seconds since the epoch; None: none does."""
 
 
 class CountedNodes:
-    """The counted nodes of a node cache; times are those that the caller gives, in seconds."""
+    """Keeps the sums of the resources of the counted nodes for each quota tree, in step with a node cache."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self.sums: dict[str, dict[str, int]] = {}
-        """By tree: the amounts of its counted nodes."""
+        """By tree: the resources of its counted nodes."""
         self._node_cache = node_cache
         self._news = -1
         self._trees: Mapping[str, str] = {}
         self._seen: dict[int, NodeFacts] = {}
         self._counted: dict[int, tuple[str, Resources]] = {}
         self._odd: set[int] = set()
-        """Nodes in other states."""
+        """Nodes whose state is not in `COUNTED`."""
         self._down: dict[int, float] = {}
-        """Since when each of them was seen Down."""
+        """By node that is Down: when it was first seen so, seconds since the epoch."""
 
     def look(self, trees: Mapping[str, str], now: float) -> News:
-        """Takes over the changes of the node cache; `trees` gives the tree of each node by name (absent: the default tree)."""
+        """Brings the sums up to date with the node cache at `now` (seconds since the epoch); returns what has changed since the
+        last call.
+
+        `trees`: the tree of each node by name (absent: the default tree).
+        """
         node_cache, moved = self._node_cache, trees is not self._trees
         changed: set[int] = set()
         touched: set[int] = set()
@@ -85,7 +89,7 @@ class CountedNodes:
         return _of(self._seen.get(index))
 
     def _count(self, index: int, now: float) -> bool:
-        """Counts a node in or out as it stands now; tells whether that changes a sum."""
+        """Adds or removes a node in the sums by its present state; tells whether a sum has changed."""
         facts = self._seen.get(index)
         counts = facts is not None and (
             facts.state in COUNTED or index in self._node_cache.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS

@@ -1,6 +1,6 @@
-"""The pending queue of one vcluster in columns, by submission, then by namespace/name: the candidate, its request shape, its person.
+"""The pending queue of one vcluster in columns, ordered by submission, then by namespace/name: candidate, request shape, person.
 
-The columns are kept from cycle to cycle: candidates that stay cost nothing, whatever their number. `replace` is the only change.
+The columns are kept from cycle to cycle, so candidates that stay cost nothing. `replace` is the only change.
 """
 
 from __future__ import annotations
@@ -13,32 +13,37 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate
 
 _SPARE: Final = 10_000
-"""Departed entries are evicted when they exceed 3 × pending + this: what-ifs ask about a few candidates between cycles."""
+"""Entries of candidates that are gone are evicted when they exceed 3 × pending + this; what-ifs add a few between cycles."""
 
 _Entry = tuple[float, str, str, int, Candidate, int, int, float]
 """Submitted, key, uid, a unique number (entries compare up to here); the candidate, its shape's and its person's number, `opens`."""
 
 
 class PendingQueue:
-    """The columns of one vcluster; see the module's docstring. `shapes`, `people` and `opens` stand beside `candidates`."""
+    """The candidates of one vcluster in order of submission, with columns beside them: `shapes`, `people` and `opens`.
+
+    A cycle replaces the candidates at its beginning and reads the columns instead of each candidate.
+    """
 
     def __init__(self) -> None:
         self.candidates: list[Candidate] = []
         self.shapes: list[int] = []
-        """The number of the request shape: candidates of one number ask for the same nodes, in the same way, for the same time."""
+        """The number of each candidate's request shape: candidates of one number ask for the same nodes, in the same way, for the
+        same time.
+        """
         self.people: list[int] = []
-        """The number of the person: the place of (tenant, user) in `persons`."""
+        """The number of each candidate's person: the place of (tenant, user) in `persons`."""
         self.opens: list[float] = []
-        """Until when the candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates have to say."""
+        """Until when each candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates must check them."""
         self.persons: list[tuple[str, str]] = []
         self.tenants: set[str] = set()
         """The tenants of `persons`."""
         self.numbers = 0
-        """How many numbers of shapes are given, in use or not."""
+        """How many numbers of request shapes have been given, in use or not."""
         self.families: list[int] = []
-        """By the number of a shape: shapes of one family ask for the same nodes in the same way, and differ in size and time."""
+        """By the number of a shape: the number of its family; shapes of a family differ only in size and time."""
         self.asked: dict[Need, int] = {}
-        """The least number of nodes that all candidates of a need ask for together."""
+        """By need: how many nodes its candidates ask for together, each its minimum."""
         self.lists: frozenset[int] = frozenset()
         """The node lists (bit sets of indices) that the needs name."""
         self._given: list[Candidate] = []
@@ -50,7 +55,7 @@ class PendingQueue:
         self._entered = 0
 
     def replace(self, candidates: list[Candidate]) -> None:
-        """Makes these the candidates, in whatever order they come."""
+        """Replaces the candidates; the given order does not matter. Entries of candidates that stay are reused."""
         if candidates == self._given:
             return
         self._given = candidates
@@ -111,7 +116,9 @@ class PendingQueue:
 
 
 def opens(candidate: Candidate) -> float:
-    """Returns until when a candidate's own wishes alone keep it waiting; `NEVER` where the gates have to check it in every cycle."""
+    """Returns until when a candidate's own wishes keep it waiting, seconds since the epoch; `NEVER` where gates must check it in
+    each cycle.
+    """
     if (
         candidate.held or candidate.blocked is not None or candidate.reservation
         or not candidate.vcluster_known or not candidate.vcluster_open

@@ -1,8 +1,8 @@
-"""The elastic quota tree as cycles use it: the forest, charged with pending work and with holders of nodes.
+"""The elastic quota tree as cycles use it: the forest, charged with the requests of pending work and the nodes of holders.
 
-Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing but nodes
-and quota keeps it waiting; a holder is charged for its nodes. `QuotaUsage` has one owner, the cluster state, and is changed by named
-events; `validate` counts everything again.
+Whole nodes are charged. Pending work asks for its smallest eligible class times its least number of nodes, as long as nothing but
+nodes and quota keeps it waiting; a holder is charged for its nodes. `QuotaUsage` has one owner, the cluster state, and is changed
+by named events; `validate` counts everything again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOTHING: Final[Resources] = {}
 
 @lru_cache(maxsize=4096)
 def node_amounts(cpus: int, memory: int, gpus: int, gpu_type: str) -> Resources:
-    """Returns the amounts of one whole node in a tree: cpu in millicores, local memory in bytes; one object for equal nodes."""
+    """Returns the resources that one whole node counts in a tree: CPU in millicores, local memory in bytes; one object for equal nodes."""
     amounts = {NODES: 1, CPU: cpus * 1000, MEMORY: memory, GPU: gpus}
     if gpu_type:
         amounts[gpu_of(gpu_type)] = gpus
@@ -36,57 +36,59 @@ def node_amounts(cpus: int, memory: int, gpus: int, gpu_type: str) -> Resources:
 
 
 def amounts_of(node: NodeFacts | Hardware) -> Resources:
-    """Returns the amounts of one node, or of any node of a class."""
+    """Returns the resources that a node, or any node of a class of hardware, counts in a quota tree."""
     return node_amounts(node.cpus, node.memory, node.gpus, node.gpu_type)
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:
-    """Returns the amounts times `count`."""
+    """Returns each resource amount times `count`."""
     return {resource: amount * count for resource, amount in amounts.items()}
 
 
 class Share(NamedTuple):
-    """The part of the tree left to a candidate: at most so many nodes, of these classes (None: of every class that it may use)."""
+    """The answer of the quota tree to a candidate that it admits: at most so many nodes, of these classes (None: of every eligible
+    class).
+    """
 
     nodes: int = NO_LIMIT
     classes: frozenset[Hardware] | None = None
 
 
 class _Asked(NamedTuple):
-    """The amounts that a pending candidate asks for."""
+    """The charged request of one pending candidate: the resources that it asks for."""
 
     candidate: Candidate
     amounts: Resources
     until: float
-    """When time alone changes the amounts, seconds since the epoch."""
+    """When the request changes by time alone (a back-off or not-before ends), seconds since the epoch; `NEVER`: it does not."""
     stamp: tuple[int, int, int]
-    """The state of node cache and groups at the time of counting."""
+    """The state of the node cache and of the groups for which the request was computed."""
 
 
 class _Held(NamedTuple):
-    """The amounts that a holder is charged for."""
+    """The charge of one holder: its leaf and the resources of its nodes."""
 
     leaf: str
     amounts: Resources
     fixed: bool
-    """Whether no other work may preempt it."""
+    """Whether the work is non-preemptible, so that it also counts as non-preemptible use."""
     nodes: tuple[int, ...]
 
 
 class _Classes(NamedTuple):
-    """The classes of nodes that a need admits, the plainest first, and how many nodes they have."""
+    """The classes of hardware that a need admits, the plainest first, and how many nodes they have together."""
 
     kinds: tuple[Hardware, ...]
     nodes: int
 
 
 class QuotaUsage:
-    """Charges the quota trees with pending work and holders, and answers how much they leave to a candidate."""
+    """The quota trees charged with pending work and holders; tells cycles how many nodes a tree leaves to a candidate."""
 
     def __init__(self, forest: Forest, node_cache: NodeCache) -> None:
         self.forest = forest
         self.version = 0
-        """Grows with every change of requests or holdings."""
+        """Grows with every change of requests, holdings, capacity or groups."""
         self._node_cache = node_cache
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, _Held] = {}
@@ -103,7 +105,7 @@ class QuotaUsage:
     # -- events ---------------------------------------------------------------------------------------------------------
 
     def ask(self, candidates: Iterable[Candidate], now: float) -> None:
-        """Charges the requests of these candidates as they are now."""
+        """Charges the requests of these candidates as of `now`; unchanged ones cost nothing."""
         stamp, asked = self._sync(), self._asked
         for candidate in candidates:
             known = asked.get(candidate.uid)
@@ -111,17 +113,17 @@ class QuotaUsage:
                 self._ask(candidate, now, stamp)
 
     def drop(self, uid: str) -> None:
-        """Takes back the request of a candidate that waits no more."""
+        """Takes back the request of a candidate that no longer waits."""
         known = self._asked.pop(uid, None)
         if known is not None and uid not in self._held:
             self._book(known.candidate.quota, request=_negative(known.amounts))
 
     def hold(self, holder: NodeHolder) -> None:
-        """Charges a holder for its nodes; its request as a waiting candidate counts no more."""
+        """Charges a holder for its nodes, in place of its request as a pending candidate."""
         self._hold(holder.uid, _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
 
     def release(self, uid: str) -> None:
-        """Takes back the charge of a holder; if it still waits, its request counts again."""
+        """Takes back the charge of a holder; if its allocation still waits, its request is charged again."""
         held, asked = self._held.pop(uid, None), self._asked.get(uid)
         if held is None:
             return
@@ -131,7 +133,7 @@ class QuotaUsage:
             self._book(asked.candidate.quota, request=asked.amounts)
 
     def nodes_changed(self, indices: Iterable[int]) -> None:
-        """Charges the holders of these nodes again: the nodes have come, gone, or have other hardware."""
+        """Charges the holders of these nodes (indices) again, since the nodes came, went or have other hardware."""
         changed = frozenset(indices)
         for uid, held in list(self._held.items()):
             if not changed.isdisjoint(held.nodes):
@@ -140,22 +142,22 @@ class QuotaUsage:
                     self._hold(uid, held._replace(amounts=amounts))
 
     def capacity_changed(self) -> None:
-        """Notes that the forest has other capacity to divide."""
+        """Drops cached answers because the capacity of a tree has changed."""
         self.version += 1
 
     def changed(self) -> None:
-        """Notes that the forest has other groups."""
+        """Drops cached answers because groups of a tree have changed."""
         self.version += 1
         self._declared += 1
         self._ceilings.clear()
         self._alike.clear()
 
     def asking(self) -> Mapping[str, object]:
-        """Returns the requests that count now, as an argument for `restore`."""
+        """Returns a copy of the charged requests by uid, to be given to `restore` after a what-if."""
         return dict(self._asked)
 
     def restore(self, asking: Mapping[str, object]) -> None:
-        """Restores exactly these requests: those of a what-if are undone."""
+        """Restores exactly these charged requests, so that those of a what-if are undone."""
         for uid in [uid for uid, asked in self._asked.items() if asking.get(uid) is not asked]:
             self.drop(uid)
         for uid, asked in asking.items():
@@ -165,7 +167,7 @@ class QuotaUsage:
                     self._book(asked.candidate.quota, request=asked.amounts)
 
     def adopt(self, candidates: Iterable[Candidate], holders: Iterable[NodeHolder], now: float) -> None:
-        """Records candidates and holders that a forest restored from a snapshot counts already."""
+        """Records candidates and holders whose charges the forest, restored from a snapshot, contains already."""
         stamp = self._sync()
         for holder in holders:
             self._held[holder.uid] = _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes)
@@ -175,9 +177,10 @@ class QuotaUsage:
     # -- questions ------------------------------------------------------------------------------------------------------
 
     def share(self, candidate: Candidate) -> Share | Blocked:
-        """Returns the nodes that a candidate's leaf and all groups above leave to it now, or the first level that blocks it.
+        """Returns how many nodes of which classes a candidate's leaf and the groups above leave to it, or the first level that
+        blocks it.
 
-        A class of nodes is left out where too few of its nodes are left for the least number.
+        Classes of hardware of which less than the candidate's minimum is left are not among them.
         """
         kinds = self._classes_of(candidate.need).kinds
         if not kinds:
@@ -194,7 +197,7 @@ class QuotaUsage:
         return self._blocked(candidate, kinds[0]) or _WIDE
 
     def refuses(self, candidate: Candidate, counts: Iterable[tuple[Bucket, int]]) -> Blocked | None:
-        """Returns the block where these nodes are more than the tree leaves to the candidate; None otherwise."""
+        """Returns the level that blocks a candidate on just these nodes (so many of each bucket); None: the tree admits them."""
         if candidate.maximum == candidate.minimum and len(self._classes_of(candidate.need).kinds) == 1:
             found = self.share(candidate)
             return found if isinstance(found, Blocked) else None
@@ -204,22 +207,22 @@ class QuotaUsage:
         return self._admits(candidate, amounts)
 
     def asked(self, candidate: Candidate) -> Resources:
-        """Returns the least request of a candidate: its smallest class times its least number of nodes; empty where no node fits."""
+        """Returns the least request of a candidate: its plainest class times its minimum; empty where no node fits."""
         kinds = self._classes_of(candidate.need).kinds
         return times(amounts_of(kinds[0]), candidate.minimum) if kinds else _NOTHING
 
     def holding(self, uid: str) -> Resources:
-        """Returns the amounts that a holder is charged for."""
+        """Returns the resources for which a holder is charged; empty where it holds none."""
         held = self._held.get(uid)
         return held.amounts if held is not None else _NOTHING
 
     def pending(self) -> Iterator[tuple[Candidate, Resources]]:
-        """Yields the waiting candidates that ask for something, with their amounts."""
+        """Yields the waiting candidates whose request is charged, with its resources."""
         return ((asked.candidate, asked.amounts) for uid, asked in self._asked.items() if asked.amounts and uid not in self._held)
 
     @contextmanager
     def without(self, demand: Mapping[str, Resources]) -> Iterator[None]:
-        """Leaves out so much of the pending requests, by leaf, while the block runs; nothing else may change meanwhile."""
+        """Takes these amounts (by leaf) out of the pending requests while the block runs; nothing else may change meanwhile."""
         for leaf, amounts in demand.items():
             self.forest.demand(leaf, _negative(amounts))
         try:
@@ -229,7 +232,7 @@ class QuotaUsage:
                 self.forest.demand(leaf, amounts)
 
     def demands(self) -> dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
-        """Returns by leaf: request, used, and used by non-preemptible work, counted again from candidates and holders."""
+        """Returns by leaf (request, used, used by non-preemptible work), summed again from candidates and holders."""
         sums: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {}
         for held in self._held.values():
             request, used, fixed = sums.setdefault(held.leaf, ({}, {}, {}))
@@ -241,7 +244,7 @@ class QuotaUsage:
         return {leaf: each for leaf, each in sums.items() if any(each)}
 
     def validate(self) -> None:
-        """Counts all demand again; raises Corrupt where it differs from the forest's."""
+        """Sums all requests and holdings again; raises Corrupt where they differ from those in the forest."""
         counted: dict[str, tuple[object, ...]] = {leaf: tuple(each) for leaf, each in self.demands().items()}
         for leaf in {*counted, *self.forest.snapshot()["demand"]}:
             booked = self.forest.booked(leaf)
@@ -253,7 +256,7 @@ class QuotaUsage:
     # -- the rest -------------------------------------------------------------------------------------------------------
 
     def _sync(self) -> tuple[int, int, int]:
-        """Returns the stamp of node cache and groups; drops classes that were found for another stamp."""
+        """Returns the stamp of node cache and groups; drops the classes of needs that were found under another stamp."""
         stamp = (self._node_cache.shape, self._node_cache.tally, self._declared)
         if stamp != self._stamp:
             self._stamp = stamp
@@ -273,7 +276,7 @@ class QuotaUsage:
         self._book(candidate.quota, request=amounts)
 
     def _counted(self, candidate: Candidate, now: float) -> tuple[Resources, float]:
-        """Returns the amounts that a pending candidate asks for now, and until when they hold."""
+        """Returns the resources that a pending candidate asks for at `now` (none while it cannot start), and until when that holds."""
         later = max(candidate.not_before, candidate.back_off_until)
         if candidate.held or candidate.blocked is not None or not candidate.vcluster_known or not candidate.vcluster_open:
             return _NOTHING, NEVER
@@ -288,7 +291,7 @@ class QuotaUsage:
         return asked, later if later > now else NEVER
 
     def _ceiling(self, leaf: str) -> Resources:
-        """Returns the least max on the way up from a leaf, by resource."""
+        """Returns by resource the least max of a leaf and the groups above it."""
         found = self._ceilings.get(leaf)
         if found is None:
             found = dict[str, int]()
@@ -317,7 +320,7 @@ class QuotaUsage:
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
     def _blocked(self, candidate: Candidate, plainest: Hardware) -> Blocked | None:
-        """Returns the block of the least request of a candidate; found once for all candidates that are booked alike."""
+        """Returns the level that blocks the least request of a candidate, None: none does; found once for all with equal charges."""
         self._fresh()
         least = candidate.minimum
         if self._booked(candidate) is _NOTHING:
@@ -337,7 +340,7 @@ class QuotaUsage:
         return gates
 
     def _fresh(self) -> None:
-        """Drops answers from before the last change."""
+        """Drops cached answers that are older than the last change."""
         if self._rooms_version != self.version:
             self._rooms.clear()
             self._verdicts.clear()
@@ -345,7 +348,7 @@ class QuotaUsage:
             self._rooms_version = self.version
 
     def _counts_as(self, leaf: str, kind: Hardware, plainest: Hardware) -> Hardware:
-        """Returns the plainest class where a node of this class counts the same for a leaf and all above it, else this class."""
+        """Returns the plainest class if a node of `kind` counts the same in all groups of a leaf, else `kind`: answers are cached by it."""
         key = (leaf, kind, plainest)
         found = self._alike.get(key)
         if found is None:
@@ -355,7 +358,7 @@ class QuotaUsage:
         return found
 
     def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
-        """Returns how many nodes of a class the tree leaves if the candidate asks for that class and its largest number."""
+        """Returns how many nodes of a class the tree leaves to a candidate that asks for its maximum of that class."""
         self._fresh()
         as_booked = kind is plainest and candidate.maximum == candidate.minimum
         sizes = None if as_booked else (candidate.minimum, candidate.maximum, self._booked(candidate) is _NOTHING)
@@ -373,13 +376,13 @@ class QuotaUsage:
         return room
 
     def _admits(self, candidate: Candidate, amounts: Resources) -> Blocked | None:
-        """Returns the block of these amounts for a candidate, as if it asked for just these; None: admitted."""
+        """Returns the level that blocks a candidate if it asked for just these resources; None: the tree admits them."""
         with self._wishing(candidate, amounts):
             return self.forest.admits(candidate.quota, amounts, non_preemptible=candidate.non_preemptible)
 
     @contextmanager
     def _wishing(self, candidate: Candidate, wish: Resources | None) -> Iterator[None]:
-        """Lets a candidate ask for other amounts than it is booked with while the block runs; None: for the same."""
+        """Charges a candidate's leaf with `wish` instead of its request while the block runs; None: no change."""
         booked = self._booked(candidate)
         if wish is None or wish == booked:
             yield
@@ -390,7 +393,7 @@ class QuotaUsage:
             yield
 
     def _booked(self, candidate: Candidate) -> Resources:
-        """Returns the amounts that a candidate is booked with while it waits."""
+        """Returns the resources that are charged for a candidate while it waits; empty where none are."""
         asked = self._asked.get(candidate.uid)
         return asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
 
@@ -407,7 +410,7 @@ class QuotaUsage:
         self._book(new.leaf, request=new.amounts, used=new.amounts, fixed=new.amounts if new.fixed else _NOTHING)
 
     def _sum(self, nodes: Sequence[int]) -> dict[str, int]:
-        """Returns the amounts of these nodes; an unknown node counts as one node without resources."""
+        """Returns the resources of these nodes (indices); an unknown node counts as one node without CPU, memory and GPUs."""
         known, counts = self._node_cache.nodes, dict[int, tuple[Resources, int]]()
         for node in nodes:
             facts = known.get(node)

@@ -32,7 +32,7 @@ CAUSES: Final[Mapping[str, str]] = {
     POWER: "the power budget does not allow it at the moment",
     UNEXPLAINED: "none of the causes that may move a reservation was found: this is a defect",
 }
-"""Every cause with its sentence; `Unexplained` never happens."""
+"""By cause: the sentence for people; `Unexplained` marks a defect."""
 
 _OF_REASON: Final[Mapping[str, str]] = {
     "Held": OWNER, "NotBefore": OWNER, "RetryBackOff": OWNER, "VClusterClosed": POLICY, "ReservedNodes": WINDOW,
@@ -42,7 +42,11 @@ _OF_REASON: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reservation that starts later than it was to, or is gone (`after` None); times in seconds since the epoch."""
+    """A backfill reservation of allocation `uid` that a cycle moved later or withdrew (`after` None); times in seconds since the
+    epoch.
+
+    `before`: its start until then. `cause`: one of `CAUSES`.
+    """
 
     uid: str
     at: float
@@ -50,21 +54,21 @@ class Move:
     after: float | None
     cause: str
     by: str = ""
-    """The uid of the work of a higher class that came first."""
+    """The uid of the work of a higher class for which it was moved; empty: another cause."""
 
 
 class ReservationEpoch(NamedTuple):
-    """Stamp of a vcluster's reservations: while it stays, only cycles have given nodes away, so that reservations still hold."""
+    """The stamp of a vcluster's reservations: while it stays equal, only cycles have taken nodes, so that the reservations hold."""
 
     nodes: tuple[int, int]
-    """How often nodes came, went or became usable, and how often buckets did."""
+    """The node cache's `tally` and `shape`: they grow when nodes come, go or change usability, and when buckets do."""
     windows: Sequence[object]
     losses: int
-    """How often nodes were held that no cycle gave away, or longer than was known before."""
+    """The node cache's `losses`: grows when nodes become held otherwise than by a cycle, or for longer than was known."""
     policy: object
 
     def changed(self, before: ReservationEpoch) -> str:
-        """Returns the cause by which reservations may have moved since; empty: none."""
+        """Returns the cause by which reservations may have moved since the stamp `before`; empty: none."""
         if self.windows != before.windows:
             return WINDOW
         if self.policy is not before.policy and self.policy != before.policy:
@@ -75,14 +79,14 @@ class ReservationEpoch(NamedTuple):
 
 
 def cause_of(reason: str) -> str:
-    """Returns the cause by which a reservation is gone whose work now waits with this reason."""
+    """Returns the cause of a lost reservation whose allocation now waits with this reason."""
     return _OF_REASON.get(reason, QUOTA)
 
 
 def holders_first(
     uids: Sequence[str], order: Sequence[int], given: Mapping[str, float], classes: Sequence[int], *, strict: bool
 ) -> Sequence[int]:
-    """Returns the places of candidates in the order in which they are evaluated.
+    """Returns the places of candidates in the order of evaluation: by score, with holders of reservations before newcomers.
 
     `order` is by score; `given` says when each reservation was given, equal times in their order; `classes` is the preemption class
     of every place. A holder goes before the first candidate that holds none and is of its class or a lower one, at the latest where
