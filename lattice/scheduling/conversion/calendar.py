@@ -1,8 +1,8 @@
 """Converts Reservations for the cycle: the nodes that each of them holds, and its next windows. Pure.
 
 Older reservations choose first. Named nodes are those that exist; a number of nodes is chosen once, free nodes first, and kept: the
-nodes in the status are chosen again as long as they fit. Recurrences are compared for `AHEAD_SECONDS`; an overlap that lies later is
-reported when it has come that near.
+nodes in the status are chosen again as long as they fit. Recurrences are compared for `AHEAD_SECONDS`; an overlap that lies later
+is reported when it has come that near.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lattice.views.reservation import Reservation, ReservationSpec
 
 AHEAD_SECONDS: Final = 60 * 86400.0
 MOST_WINDOWS: Final = 16
-"""How many windows of one reservation, the open one included, a cycle reads."""
+"""Most windows of one reservation, the open one included, that a cycle reads."""
 NODES_MISSING, OVERLAPS, CALENDAR_INVALID = "NodesMissing", "Overlaps", "CalendarInvalid"
 _NAMED: Final = 5
 _DAY: Final = 86400.0
@@ -32,9 +32,10 @@ _DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """The nodes and windows of one reservation at a moment, with its state, reason and sentence; nodes as a bit set.
+    """The nodes and windows that one Reservation gets, with the state, reason and sentence for its status; `nodes`: a bit set of
+    indices.
 
-    `sound`: it holds all that it asks for. `changes`: when the answer changes by itself, seconds since the epoch.
+    `spans`: its open window and the next ones. `sound`: it holds all that it asks for.
     """
 
     reservation: Reservation
@@ -52,14 +53,14 @@ class Booking:
 
     @property
     def changes(self) -> float | None:
-        """Returns when the state changes by itself: the next begin or end of a window; None: never."""
+        """Returns when the next window begins or ends and so changes the state, seconds since the epoch; None: no window is left."""
         if not self.spans:
             return None
         first = self.spans[0]
         return first.end if self.state == ACTIVE else first.start
 
     def windows(self) -> tuple[ReservationWindow, ...]:
-        """Returns the windows for which the cycle keeps the nodes free."""
+        """Returns the windows in which cycles keep other work off the nodes; empty where it holds none."""
         spec = self.reservation.spec
         admitted = frozenset(spec.users), frozenset(spec.tenants), frozenset(spec.vclusters)
         return tuple(
@@ -76,14 +77,14 @@ _Meeting = list[tuple[str, int, tuple[Span, Span]]]
 
 @dataclass
 class _Held:
-    """The nodes and calendars of the older reservations."""
+    """The nodes and calendars of the older Reservations, which were booked before."""
 
     entries: list[tuple[str, Calendar, int]] = field(default_factory=list)
 
     def meeting(self, calendar: Calendar, nodes: int, now: float) -> _Meeting:
-        """Returns the older reservations that hold some of the nodes in a window of this calendar.
+        """Returns the older Reservations that hold some of `nodes` in a window that overlaps one of this calendar.
 
-        Each with its name, the nodes, and the first two windows that overlap.
+        Each with its name, these nodes, and the first two windows that overlap.
         """
         found: _Meeting = []
         for name, other, theirs in self.entries:
@@ -94,7 +95,7 @@ class _Held:
 
 
 def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
-    """Returns the first two windows of the calendars that overlap and are not over; None without any."""
+    """Returns the first two windows of two calendars that overlap and are not over; None: none do."""
     pair = _meet_from(one, two, now // _DAY * _DAY)
     return one.overlap(two, now) if pair is not None and min(pair[0].end, pair[1].end) <= now else pair
 
@@ -124,12 +125,15 @@ _expanded = lru_cache(maxsize=1024)(lambda text: tuple(dict.fromkeys(expand_node
 
 
 def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
-    """Returns the open window and the next ones."""
+    """Returns the open window and the next ones, `MOST_WINDOWS` in all."""
     return tuple(islice((span for span in _next(calendar, now // _DAY * _DAY) if span.end > now), MOST_WINDOWS))
 
 
 def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
-    """Returns the booking of each reservation by name; `chosen`: nodes (bit sets) that were chosen before, by uid."""
+    """Returns for each Reservation, by name, the nodes and windows that it gets; older Reservations choose first.
+
+    `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible.
+    """
     held, bookings = _Held(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
         booking, calendar = _book(one, node_cache, now, held, chosen.get(one.metadata.uid, 0))
@@ -140,7 +144,7 @@ def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float,
 
 
 def node_set(mask: int, node_cache: NodeCache) -> str:
-    """Returns the nodes of a bit set as a node set, in the order of their names."""
+    """Returns the nodes of a bit set as text in node set notation, in the order of their names."""
     return fold_nodes(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
@@ -170,7 +174,7 @@ def _book(one: Reservation, node_cache: NodeCache, now: float, held: _Held, befo
 
 
 def mask_of(indices: Iterable[int]) -> int:
-    """Returns the bit set of these indices, each given once."""
+    """Returns the bit set of node indices; an index given more than once counts once."""
     mask = bytearray()
     for index in indices:
         if index >> 3 >= len(mask):
@@ -182,7 +186,7 @@ def mask_of(indices: Iterable[int]) -> int:
 def _named(
     one: Reservation, mask: int, missing: list[str], node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting
 ) -> Booking:
-    """Books a reservation that names its nodes: those that exist, unless an older reservation holds some of them."""
+    """Books a Reservation that names its nodes: those that exist, unless an older Reservation holds some of them at that time."""
     for other, nodes, (mine, theirs) in meeting:
         message = (
             f'its window {show_span(mine)} meets {show_span(theirs)} of reservation "{other}", which was made earlier and holds '
@@ -200,7 +204,7 @@ def _named(
 def _counted(
     one: Reservation, fitting: int, node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
 ) -> Booking:
-    """Books a reservation of a number of nodes: those chosen before that still fit, then free ones first."""
+    """Books a Reservation of a number of nodes: first those chosen before that still fit, then free ones."""
     count, elsewhere = one.spec.node_count or 0, 0
     for _, nodes, _ in meeting:
         elsewhere |= nodes
@@ -225,12 +229,12 @@ def _too_few(count: int, exist: int) -> str:
 
 
 def _busy(mask: int, node_cache: NodeCache, start: float, now: float) -> int:
-    """Returns how many of the nodes may still be held when a window begins that has not begun yet."""
+    """Returns how many of the nodes may still be held at `start`, the begin of a window to come; 0 where it has begun."""
     return sum(node_cache.taken.get(index, start) > start for index in indices_of(mask)) if start > now else 0
 
 
 def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], busy: int = 0) -> Booking:
-    """Returns the booking of a reservation that holds all that it asks for."""
+    """Makes the booking of a Reservation that holds all that it asks for; `busy`: nodes on which work may last into the window."""
     state, first, count = _state(spans[0], now), spans[0], mask.bit_count()
     nodes = "1 node is" if count == 1 else f"{count} nodes are"
     message = f"{nodes} held until {format_time(first.end)}" if state == ACTIVE else f"{nodes} held from {format_time(first.start)}"
@@ -244,17 +248,17 @@ def _state(span: Span, now: float) -> str:
 
 
 def _fits(facts: NodeFacts | None, spec: ReservationSpec) -> bool:
-    """Tells whether a node may be chosen for the reservation."""
+    """Tells whether a node may be chosen for a Reservation of a number of nodes; False for an unknown node (None)."""
     return facts is not None and _class_fits(facts, spec) and (not spec.groups or facts.group in spec.groups)
 
 
 def _suits(key: Key, spec: ReservationSpec) -> bool:
-    """Tells whether the nodes of a bucket may be chosen for the reservation."""
+    """Tells whether the nodes of a bucket may be chosen for a Reservation of a number of nodes."""
     return _class_fits(key.hardware, spec) and (not spec.groups or key.group in spec.groups)
 
 
 def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
-    """Tells whether hardware fits the reservation; hollow nodes only where they are asked for."""
+    """Tells whether hardware has the features and GPU type that a Reservation asks for; hollow nodes only where it asks for them."""
     return (
         hardware.hollow == (HOLLOW in spec.features)
         and hardware.features.issuperset(spec.features)

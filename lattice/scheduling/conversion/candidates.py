@@ -46,9 +46,9 @@ def candidate_of(
 ) -> Candidate:
     """Returns the candidate of a pending allocation; `indices` gives the index of each node by name.
 
-    `blocked` keeps it waiting whatever is free; `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's tree
-    divides (None: any). A field that does not parse (the webhook was away) blocks it with NeverFits and the sentence that names the
-    error.
+    `blocked` keeps it waiting whatever is free; `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's
+    tree divides (None: any). A field that does not parse (the webhook was away) blocks it with NeverFits and the sentence that
+    names the error.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
@@ -93,18 +93,21 @@ def candidate_of(
 
 
 def is_preemptible(allocation: Allocation) -> bool:
-    """Tells whether the owner lets the allocation be preempted, by its own field and by Koordinator's label."""
+    """Tells whether the owner allows preemption of the allocation, by its own field and by Koordinator's label."""
     return allocation.spec.lifecycle.preemptible != "Never" and allocation.metadata.labels.get(PREEMPTIBLE_LABEL) != "false"
 
 
 @lru_cache(maxsize=4096)
 def narrowed(need: Need, within: int) -> Need:
-    """Returns the need restricted to these nodes (a bit set of indices); one object for equal arguments."""
+    """Returns the need restricted to the nodes `within` (a bit set of indices); one object for equal arguments."""
     return replace(need, only=within if need.only is None else need.only & within)
 
 
 def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
-    """Returns the need of each node; equal resources give the same object. Raises Rejected for a field that does not parse."""
+    """Returns what each node must offer for these resources; `indices`: the index of each node by name.
+
+    Equal resources give the same object. Raises Rejected for a field that does not parse.
+    """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
         return _shared_need(resources)
@@ -112,7 +115,7 @@ def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
-    """Returns the longest run in seconds; None: unbounded.
+    """Returns the longest run of an allocation in seconds; None: unbounded. Raises Rejected where a text does not parse.
 
     The allocation's own walltime counts first, then the vcluster's default, or its maximum for work that is not Bounded.
     """
@@ -125,7 +128,7 @@ def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None
 
 
 def grace_of(spec: AllocationSpec) -> float:
-    """Returns the seconds from TERM to KILL; the default where the text does not parse."""
+    """Returns the seconds from TERM to KILL of an allocation; 30 where the text does not parse."""
     try:
         return _grace(spec.lifecycle.grace_period)
     except Rejected:
@@ -145,12 +148,12 @@ def holder_of(
     start_allowance: float = START_ALLOWANCE,
     quota: str = "",
 ) -> NodeHolder:
-    """Returns the holder of an attempt from its ledger row and its object (None: the object is gone).
+    """Returns the node holder of an attempt from its ledger row and its Allocation (None: the object is gone).
 
-    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: one of its nodes does
-    not report. Its end is startTime + walltime + grace, or the placement + walltime + grace + start allowance while nothing has
-    started; releasing work ends one grace period after `releasing_since`; None for unbounded work, and for work that is releasing on a
-    silent node. `quota` is its leaf of the quota tree.
+    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: one of its nodes
+    does not report. The holder's end is startTime + walltime + grace, or the placement + walltime + grace + start allowance while
+    nothing has started; releasing work ends one grace period after `releasing_since`; None for unbounded work, and for work that is
+    releasing on a silent node. `quota` is its leaf of the quota tree; `borrowed` the nodes at home in other vclusters.
     """
     shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
     placed = _placed_at(shown, since)
@@ -194,7 +197,9 @@ def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
 
 
 def _shorter(asked: float | None, admitted: int | None) -> float | None:
-    """Returns the walltime at which agents end the attempt: the shorter of the spec's and the admitted one."""
+    """Returns the walltime in seconds at which agents end the attempt: the shorter of the asked and the admitted one; None: neither
+    is set.
+    """
     return min((seconds for seconds in (asked, admitted) if seconds is not None), default=None)
 
 
@@ -231,7 +236,7 @@ def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def _mask(node_set: str, indices: Mapping[str, int]) -> int:
-    """Returns the known nodes of a set as a bit set of indices; raises Rejected where the set is longer than admission allows."""
+    """Returns the known nodes of a node set (text) as a bit set of indices; raises Rejected where it names more than admission allows."""
     count = count_nodes(node_set)
     if count > MOST_NAMED_NODES:
         raise Rejected(f"a node set of {count} names is too long (limit: {MOST_NAMED_NODES})", reason="BadNodeSet")

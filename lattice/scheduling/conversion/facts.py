@@ -15,10 +15,10 @@ from lattice.views.cluster import Node, VCluster
 
 
 def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping[str, str]) -> NodeFacts:
-    """Returns the facts of a node; `homes` gives the vcluster at home in each group.
+    """Returns the facts of a LatticeNode for placement; `homes` gives the vcluster at home in each group.
 
-    `usable` and `state` are the caller's judgement. A node without a group is a group of its own. A size that does not parse counts as
-    0.
+    `usable` and `state` are the caller's judgement. A node without a group is a group of its own. A size that does not parse counts
+    as 0.
     """
     spec, had = node.spec, counted(node)
     group = spec.group or node.metadata.name
@@ -45,15 +45,14 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
 
 
 def facts_of_inventory(inventory: Inventory) -> list[NodeFacts]:
-    """Returns the nodes of an inventory, usable, with indices in its order."""
+    """Returns the facts of the nodes that an inventory file declares: all usable, indices in its order."""
     return [_declared(index, node) for index, node in enumerate(inventory.nodes)]
 
 
 def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
-    """Returns the vcluster at home in each group.
+    """Returns for each group the vcluster that is at home in it.
 
-    A group has one home: where two vclusters name it, the older one has it (by creation, then name), and the later one shows
-    `NodesShared`.
+    Where several vclusters name a group, the oldest has it (by creation, then name), and the later ones show `NodesShared`.
     """
     homes: dict[str, str] = {}
     for vcluster in sorted(vclusters, key=lambda one: (one.metadata.creation_timestamp, one.metadata.name)):
@@ -89,7 +88,7 @@ def _declared(index: int, node: InventoryNode) -> NodeFacts:
 
 @lru_cache(maxsize=4096)
 def _features(spec: tuple[str, ...], told: tuple[str, ...], gpus: int, gpu_type: str, hollow: bool) -> frozenset[str]:
-    """Returns the features of a node; one object for all nodes that are alike."""
+    """Returns the features of a node, those that its hardware implies included; one object for all nodes that are alike."""
     return frozenset((*spec, *told, *((HOLLOW,) if hollow else ()))) | implied_features(gpus, gpu_type)
 
 

@@ -1,4 +1,4 @@
-"""Converts the objects of administrators for the cycle: VCluster to Policy, Tenant to Terms.
+"""Converts the objects of administrators for the cycle: VCluster to Policy, Tenant to Terms, LatticeConfig to limits.
 
 A field that does not parse (the webhook was away) takes its default: a typing error in one vcluster stops no cycle.
 """
@@ -53,7 +53,7 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
 
 
 def preemption_limits(config: Config | None) -> PreemptionLimits:
-    """Returns the limits of preemption in the LatticeConfig."""
+    """Returns the limits of preemption that the LatticeConfig sets; None: the defaults."""
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     return PreemptionLimits(most_victims=options.victims, near_completion=seconds(options.near_completion, 300.0))
 
@@ -74,7 +74,7 @@ def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
 
 
 def terms_of(tenant: Tenant) -> Terms:
-    """Returns the agreement with a tenant: target, burst allowance, budgets."""
+    """Returns the share and the budgets agreed with a tenant, from its spec."""
     budget = tenant.spec.budget
     target = budget.fair_share_target
     return Terms(
@@ -85,7 +85,7 @@ def terms_of(tenant: Tenant) -> Terms:
 
 
 def energy_price(config: Config | None, now: float) -> float | None:
-    """Returns the price of electricity now, normalised to [0, 1]; None: unknown, or its time is over."""
+    """Returns the price of electricity in the LatticeConfig, scaled to [0, 1]; None: it is not set, or is no longer valid at `now`."""
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     if options.energy_price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
         return None
@@ -93,7 +93,7 @@ def energy_price(config: Config | None, now: float) -> float | None:
 
 
 def seconds(text: str | None, default: float) -> float:
-    """Returns a duration in seconds; the default where the text is absent or does not parse."""
+    """Returns a duration in seconds; `default` where the text is absent or does not parse."""
     if text is None:
         return default
     try:

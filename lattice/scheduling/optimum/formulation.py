@@ -23,7 +23,7 @@ from lattice.views.ledger import TenantAccount
 
 @dataclass(frozen=True, slots=True)
 class Formulation:
-    """Jobs in the order of the candidates, and the buckets that they name by place."""
+    """One cycle's placement problem for the solver: jobs in the order of the candidates, and the buckets that jobs name by place."""
 
     jobs: tuple[Job, ...]
     buckets: tuple[Bucket, ...]
@@ -33,11 +33,11 @@ def formulate(
     node_cache: NodeCache, candidates: Sequence[Candidate], scores: Sequence[float], *, home: str = "", lenders: Collection[str] = (),
     given: Iterable[int] = (),
 ) -> Formulation:  # fmt: skip
-    """Returns the candidates of one vcluster on the free nodes at `home`, and on those of lenders; a job is worth its score × nodes.
+    """Returns the placement problem of the candidates of one vcluster on the free nodes at `home`, and on those of lenders.
 
-    `given` are nodes that the cycle has placed work on already: they count as free here. Leave out work that waits for something else
-    than nodes. A range of nodes counts with as many as the job could have alone, at most its maximum, of any fingerprint: so
-    `upper_bound` holds for every size; `best_plan` is exact without ranges only.
+    A job is worth its score × nodes. `given` are nodes that the cycle has placed work on already: they count as free here. Leave
+    out work that waits for something else than nodes. A range of nodes counts with as many as the job could have alone, at most its
+    maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
     """
     homes = {home, *lenders}
     more = Counter(id(node_cache.bucket_of(node)) for node in given)
@@ -59,9 +59,9 @@ def formulate(
 
 
 def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float) -> list[str]:
-    """Returns the rules in force that the formulation does not know.
+    """Returns words for the rules in force that the placement problem does not contain.
 
-    A plan that the solver calls better may break them; its upper bound holds all the same.
+    The best plan may break them; the upper bound holds all the same.
     """
     candidates = list(candidates)
     policy, accounts = state.policy(vcluster), state.accounts
@@ -79,5 +79,5 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
 
 
 def value_of(outcomes: Iterable[object]) -> float:
-    """Returns the value of a cycle: scores × nodes, summed over the placed work."""
+    """Returns the value of a cycle's outcomes: score × nodes, summed over the placed candidates."""
     return sum(each.score.total * len(each.nodes) for each in outcomes if isinstance(each, Placed) and each.score is not None)

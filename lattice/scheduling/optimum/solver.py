@@ -22,7 +22,7 @@ SCALE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Interchangeable nodes: of one fingerprint (empty: unknown, equal to no other) in one topology group."""
+    """Interchangeable free nodes: of one fingerprint (empty: unknown, equal to no other) in one topology group."""
 
     fingerprint: str
     group: str
@@ -31,21 +31,21 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job that the plan may place; `eligible`: places in the sequence of buckets."""
+    """One pending job in a placement problem; `eligible`: places of the buckets that it may use."""
 
     value: float
-    """The gain of the plan by placing it, at least 0."""
+    """What a plan gains by placing it, at least 0."""
     nodes: int
     eligible: frozenset[int]
     groups: int | None = None
-    """The most groups over which its nodes may spread; None: any number."""
+    """The most groups that its nodes may take; None: any number."""
     alike: bool = False
     """Whether all of its nodes must have one fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The limit of one question, in the solver's deterministic seconds (close to those of a clock), and its seed."""
+    """The limit of one question in the solver's deterministic seconds (close to those of a clock), and its seed."""
 
     seconds: float = 10.0
     seed: int = 1
@@ -53,17 +53,17 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class OptimalPlan:
-    """The nodes by bucket for each placed job, None for the others."""
+    """The best plan found: for each job the nodes that it takes of each bucket, None for a job that is not placed."""
 
     counts: tuple[Mapping[int, int] | None, ...]
     value: float
     bound: float
-    """An upper bound on the value of every plan; equals `value` when `proven`, up to the scale."""
+    """An upper bound on the value of every plan; equals `value`, up to the scale, where `proven`."""
     proven: bool
 
 
 def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> OptimalPlan:
-    """Returns the plan of the highest value; of equal ones the one with the fewest groups, summed over the jobs."""
+    """Returns the plan of the highest value found within the effort; of equal ones that with the fewest groups, summed over the jobs."""
     model = PlacementModel(jobs, buckets)
     model.supply([bucket.free for bucket in buckets])
     spans = [chosen for each in model.groups for chosen in each.values()]
@@ -85,7 +85,8 @@ def installed() -> bool:
 
 
 def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> float:
-    """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere alone.
+    """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere
+    alone.
 
     Raises Rejected when the effort, where one is given, was too small. Jobs that may use the same buckets share their nodes, so the
     size grows with the kinds of jobs, not with their number.
@@ -119,7 +120,9 @@ def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort |
 def _relaxed_flows(
     lp: Any, demand: Mapping[tuple[int, str | None], Sequence[Any]], cells: Mapping[tuple[str, tuple[int, ...]], int]
 ) -> None:
-    """Constrains the demand for each set of buckets (in one fingerprint, or in any) to the supply of the cells in that set."""
+    """Adds the constraints that the nodes asked of each set of buckets (of one fingerprint, or of any) come out of the cells in
+    that set.
+    """
     out: defaultdict[tuple[str, tuple[int, ...]], list[Any]] = defaultdict(list)
     for (place, home), asked in demand.items():
         flows = []
@@ -133,7 +136,7 @@ def _relaxed_flows(
 
 
 def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
-    """Returns the fingerprints in which the job fits alone, [None] where any mix will do; empty where it fits nowhere."""
+    """Returns the fingerprints in which a job fits alone, [None] where any mix will do; empty where it fits nowhere."""
     found: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for number in job.eligible:
         bucket = buckets[number]
@@ -146,7 +149,7 @@ def _homes(job: Job, buckets: Sequence[Bucket]) -> list[str | None]:
 
 
 class PlacementModel:
-    """The constraint model: which jobs are placed, and how many nodes each takes of which bucket, group and fingerprint."""
+    """The constraint model of a placement problem: which jobs are placed, and how many nodes each takes of each bucket."""
 
     def __init__(self, jobs: Sequence[Job], buckets: Sequence[Bucket]) -> None:
         self._cp_model = _cp_model()
@@ -183,14 +186,14 @@ class PlacementModel:
         self._taken.append(taken)
 
     def supply(self, free: Sequence[Any]) -> None:
-        """Constrains all jobs together to the free nodes of each bucket."""
+        """Adds the constraint that all jobs together take at most the free nodes of each bucket."""
         for number, most in enumerate(free):
             users = [taken[number] for taken in self._taken if number in taken]
             if users:
                 self.cp.add(sum(users) <= most)
 
     def solve(self, effort: Effort) -> Any | None:
-        """Returns the solver with its answer; None without one."""
+        """Solves the model; returns the solver with its values, None where it found no plan within the effort."""
         solver = self._cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = effort.seed
@@ -200,7 +203,7 @@ class PlacementModel:
         return solver if status in (self._cp_model.OPTIMAL, self._cp_model.FEASIBLE) else None
 
     def counts(self, answer: Any) -> tuple[Mapping[int, int] | None, ...]:
-        """Returns the nodes by bucket of each placed job, None for the others."""
+        """Returns for each job the nodes that it takes of each bucket; None for a job that is not placed."""
         return tuple(
             {number: int(answer.value(count)) for number, count in taken.items() if answer.value(count)} if answer.value(placed) else None
             for placed, taken in zip(self.placed, self._taken, strict=True)

@@ -1,8 +1,8 @@
 """Finds the cheapest set of at most K items that together free enough nodes: an exact knapsack cover.
 
-Dynamic programming over (items used, nodes freed). An item is left out beforehand if K others free as many nodes and cost no more: a
-set with this item could use one of them instead. A few dozen items of hundreds stay, and fewer nodes freed than wanted, so that the
-states are few. Costs are integers: sums are exact in any order.
+Dynamic programming over (items used, nodes freed). An item is left out beforehand if K others free as many nodes and cost no more:
+a set with this item could use one of them instead. A few dozen items of hundreds stay, and fewer nodes freed than wanted, so that
+the states are few. Costs are integers: sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """One item of the knapsack: the nodes that it frees here, its cost (above 0), its whole size, its place in the order of ids."""
+    """One possible victim as a knapsack item: the nodes that it frees here, its cost (above 0), its number of nodes, its place by uid."""
 
     freed: int
     cost: int
@@ -23,7 +23,7 @@ class Item(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """A set of items; sets compare by least cost, then fewest items, largest sizes, first ids."""
+    """A set of items; sets compare by least cost, then fewest items, largest sizes, first places."""
 
     cost: int
     used: int
@@ -36,9 +36,9 @@ _NOTHING = Cover(0, 0, 0, ())
 
 
 def cheapest_cover(items: Iterable[Item], wanted: int, most: int, at_most: int | None = None) -> Cover | None:
-    """Returns the first set in order of at most `most` items that free at least `wanted` nodes; None without one.
+    """Returns the best set (see `Cover`) of at most `most` items that free at least `wanted` nodes, at a cost of at most `at_most`.
 
-    `wanted` is above 0; the set costs no more than `at_most`.
+    None: there is no such set. `wanted` is above 0; `at_most` None: any cost.
     """
     kept = undominated(items, wanted, most)
     if sum(item.freed for item in kept[:most]) < wanted:
@@ -66,7 +66,7 @@ def cheapest_cover(items: Iterable[Item], wanted: int, most: int, at_most: int |
 
 
 def undominated(items: Iterable[Item], wanted: int, most: int) -> list[Item]:
-    """Returns the items that a first set may need, the most freed first; nodes freed beyond `wanted` count for nothing."""
+    """Returns the items that the best set may contain, those that free most first; an item frees at most `wanted` nodes."""
     capped = (item if item.freed <= wanted else item._replace(freed=wanted) for item in items if item.freed > 0)
     kept: list[Item] = []
     cheapest: list[tuple[int, int, int]] = []  # the `most` first so far, all of which free at least as much

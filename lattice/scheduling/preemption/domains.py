@@ -19,15 +19,15 @@ from lattice.scheduling.model.work import IGNORED, PREFERRED, REQUIRED, SPREAD, 
 from lattice.scheduling.preemption.cover import Cover, Item, cheapest_cover
 
 MOST_COMBINATIONS: Final = 512
-"""Most sets of groups tried where TIGHT allows several groups; beyond it, groups with the fewest nodes to give are left out."""
+"""Most sets of groups tried where TIGHT allows several groups; beyond it, groups that could give the fewest nodes are left out."""
 
 Cell = tuple[str, str]
 Region = tuple[str | None, str | None]
-"""A fingerprint and a group; None: any."""
+"""A fingerprint and a group in which the candidate's nodes must lie; None: any."""
 
 
 class VictimSlot(NamedTuple):
-    """Nodes that one victim would free together: indices, cost (an integer above 0), size for ties."""
+    """One possible victim: the nodes (indices) that its end would free together, its cost (an integer above 0), its number of nodes."""
 
     nodes: tuple[int, ...]
     cost: int
@@ -35,7 +35,11 @@ class VictimSlot(NamedTuple):
 
 
 class ClearedNodes(NamedTuple):
-    """The slots to free (places in the given sequence, ascending), the candidate's nodes then, their number of groups, the cost."""
+    """The cheapest way to make room for a candidate.
+
+    `chosen`: places of the victims in the given slots, ascending. `nodes`: the candidate's nodes then. `span`: the groups they
+    take.
+    """
 
     chosen: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -56,7 +60,10 @@ _BOTH, _GROUP, _FINGERPRINT, _ANYWHERE = _Level(True, True), _Level(False, True)
 
 
 class PreemptionDomain:
-    """The eligible nodes of one candidate; valid as long as the given nodes and free nodes stay as they were."""
+    """The eligible nodes of one candidate by fingerprint and group; finds the cheapest victims that clear enough of them.
+
+    Valid while the given nodes and free nodes stay as they are. `preemption` makes one for each question.
+    """
 
     def __init__(self, candidate: Candidate, nodes: Mapping[int, NodeFacts], eligible: Collection[int], free: Collection[int]) -> None:
         self.wanted = candidate.minimum
@@ -72,7 +79,7 @@ class PreemptionDomain:
 
     @property
     def capacity(self) -> int:
-        """Returns the most eligible nodes that the candidate could have if all were free; of one fingerprint, where that is required."""
+        """Returns how many eligible nodes the candidate could have if all work were gone; of one fingerprint, where that is required."""
         return max(self._by_region(self._cells).values(), default=0)
 
     @property
@@ -81,21 +88,21 @@ class PreemptionDomain:
         return len(self._free)
 
     def fits(self) -> bool:
-        """Tells whether the candidate fits on the free nodes without a preemption."""
+        """Tells whether the candidate fits on free nodes, so that no preemption is needed."""
         regions: dict[Region, list[int]] = {}
         for index in self._free:
             regions.setdefault(self._levels[-1].region(self._cells[index]), []).append(index)
         return any(self._pick(members) is not None for members in regions.values())
 
     def count(self, nodes: Iterable[int]) -> int:
-        """Returns how many of these nodes are eligible."""
+        """Returns how many of these node indices are eligible."""
         return sum(index in self._cells for index in nodes)
 
     def cheapest(self, slots: Sequence[VictimSlot], most: int, premium: float) -> ClearedNodes | None:
-        """Returns the cheapest slots to free for the candidate; None if no set of at most `most` slots suffices.
+        """Returns the victims to end and the nodes they clear; None: no set of at most `most` slots suffices. `fits` must be False.
 
-        Takes the strictest level whose first set in order (cost, count, largest, place in `slots`) costs at most `premium` times the
-        loosest level's. `fits` must be False.
+        Takes the strictest level (of groups and fingerprints) whose best set costs at most `premium` times that of the loosest
+        level. Equal costs: fewest, then largest, then first in `slots`.
         """
         frees = [Counter(self._cells[index] for index in slot.nodes if index in self._cells) for slot in slots]
         loosest = self._solve(self._levels[-1], slots, frees, most)
@@ -120,7 +127,7 @@ class PreemptionDomain:
         return tuple(levels)
 
     def _least_groups(self, alike: bool) -> int:
-        """Returns how many groups the candidate would need on an empty machine."""
+        """Returns how many groups the candidate would take on an empty machine; `alike`: on nodes of one fingerprint."""
         sizes: dict[str | None, Counter[str]] = {}
         for fingerprint, group in self._cells.values():
             sizes.setdefault(fingerprint if alike else None, Counter())[group] += 1
@@ -131,7 +138,9 @@ class PreemptionDomain:
         return Counter(level.region(self._cells[index]) for index in indices)
 
     def _pick(self, indices: Iterable[int]) -> list[list[int]] | None:
-        """Returns the candidate's nodes among these by group: the fullest group first, the last one best fit; None: too few."""
+        """Chooses the candidate's nodes of these, by group: the fullest group first, the last a best fit; None: too few, or too
+        many groups.
+        """
         groups: dict[str, list[int]] = {}
         for index in indices:
             groups.setdefault(self._cells[index][1], []).append(index)
@@ -150,7 +159,7 @@ class PreemptionDomain:
         return ClearedNodes(cover.idents, tuple(sorted(index for group in groups for index in group)), len(groups), cover.cost)
 
     def _solve(self, level: _Level, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> tuple[Cover, Region] | None:
-        """Returns the first cover of any region of the level; the region's name breaks ties."""
+        """Returns the best cover in any region of a level, with the region (its name breaks ties); None: none suffices."""
         free = Counter(level.region(self._cells[index]) for index in self._free)
         items: dict[Region, list[Item]] = {}
         for number, (slot, cells) in enumerate(zip(slots, frees, strict=True)):
@@ -169,7 +178,7 @@ class PreemptionDomain:
         return best
 
     def _cover_of_few_groups(self, region: Region, slots: Sequence[VictimSlot], frees: Sequence[Counter[Cell]], most: int) -> Cover | None:
-        """Returns the first cover with which at most `most_groups` groups of the region hold the candidate."""
+        """Returns the best cover with which the candidate fits in at most `most_groups` groups of the region; None: none suffices."""
         free = Counter(self._cells[index][1] for index in self._free if _within(region, self._cells[index]))
         freed: dict[str, dict[int, int]] = {group: {} for group in free}
         for number, cells in enumerate(frees):
@@ -190,7 +199,7 @@ class PreemptionDomain:
         return best
 
     def _sets_of_groups(self, free: Counter[str], freed: Mapping[str, Mapping[int, int]], most: int) -> Iterator[tuple[str, ...]]:
-        """Yields the sets of `most_groups` groups that could hold it with `most` slots freed, at most `MOST_COMBINATIONS`."""
+        """Yields the sets of `most_groups` groups that could hold the candidate if `most` slots were freed."""
         could = {group: free[group] + sum(sorted(counts.values(), reverse=True)[:most]) for group, counts in freed.items()}
         many = self.most_groups or 1
         rest = self.wanted - sum(sorted(could.values(), reverse=True)[: many - 1])
@@ -211,7 +220,7 @@ def _summed(cells: Mapping[Cell, int], level: _Level) -> dict[Region, int]:
 
 
 def _groups_for(wanted: int, sizes: Iterable[int]) -> int:
-    """Returns the fewest groups that hold so many nodes; one more than there are if all hold fewer."""
+    """Returns the fewest of these group sizes that hold `wanted` nodes; one more than there are if all hold fewer."""
     groups = 0
     for size in sorted(sizes, reverse=True):
         if wanted <= 0:

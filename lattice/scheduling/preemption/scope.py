@@ -22,26 +22,29 @@ from lattice.scheduling.state.pending_queue import PendingQueue
 
 @dataclass(frozen=True, slots=True)
 class PreemptionScope:
-    """A copy of the cluster state for one candidate; `eligible` and `free` look at every node, so they may run beside the cycles."""
+    """A copy of the nodes and rules that a preemption for one candidate may use.
+
+    `eligible` and `free` read every node, so they may run in another thread beside the cycles. `taken`: the held nodes (indices).
+    """
 
     candidate: Candidate
     policy: Policy
     nodes: Mapping[int, NodeFacts]
     taken: frozenset[int]
     barred: frozenset[int]
-    """Nodes reserved for others while the candidate would run, or free and kept for a backfill reservation."""
+    """Nodes in windows of others while the candidate would run, and free ones kept for backfill reservations."""
     lenders: frozenset[str]
-    """The vclusters that lend to the candidate for as long as it may run."""
+    """The vclusters that lend to the candidate for its whole walltime."""
     most_borrowed: int
-    """How many nodes more the candidate's vcluster may borrow."""
+    """How many more nodes the candidate's vcluster may borrow."""
 
     def eligible(self) -> list[int]:
-        """Returns the nodes that the candidate could have, free or held, ascending."""
+        """Returns the indices of the nodes that the candidate could have: own ones, free or held, and idle ones of lenders; ascending."""
         own = own_nodes(self.candidate, self.policy, self.nodes)
         return sorted((own | set(self._idle())) - self.barred)
 
     def free(self, eligible: list[int]) -> list[int]:
-        """Returns the free ones among the eligible nodes."""
+        """Returns those of the eligible nodes that are free."""
         return [index for index in eligible if index not in self.taken]
 
     def _idle(self) -> list[int]:
@@ -58,7 +61,7 @@ class PreemptionScope:
 
 
 def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> PreemptionScope:
-    """Copies from the cluster state the nodes and rules that a preemption for the candidate may use; changes nothing in it."""
+    """Copies what a preemption for the candidate needs from the cluster state; the state's decisions stay as they are."""
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
@@ -76,10 +79,10 @@ def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> P
 
 
 def _barred(state: ClusterState, profile: AvailabilityProfile, candidate: Candidate, now: float) -> frozenset[int]:
-    """Returns the nodes that a reservation keeps from the candidate.
+    """Returns the nodes that reservations keep from the candidate.
 
-    These are nodes in a window of others before the candidate would end, nodes outside its own window, and as many free ones (the last
-    first) as backfill reservations need.
+    These are nodes in a window of others before the candidate would end, nodes outside its own window, and as many free ones (the
+    last first) as backfill reservations need.
     """
     end = now + state.occupancy(candidate)
     name = candidate.reservation

@@ -31,67 +31,70 @@ PROTECTED: Final[dict[str, str]] = {
     "MinimumRuntime": "have not run as long as their vcluster lets work run undisturbed",
     "PreemptedOften": "were preempted as often as their vcluster allows",
 }
-"""The rules that protect a holder from being a victim: the word, and the words of a sentence about several holders."""
+"""By rule that protects a holder from being a victim: the words of a sentence about several such holders."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLimits:
-    """The limits of preemption, and the estimates behind its costs; durations in seconds."""
+    """The limits of preemption and the estimates behind its costs; durations in seconds.
+
+    `most_victims`: most allocations ended for one candidate.
+    """
 
     most_victims: int = 3
     near_completion: float = 300.0
-    """Work that reaches its walltime within this time is left to end."""
+    """Work whose walltime ends within this time is no victim."""
     span_premium: float = 1.5
     """A set on one group (and of one fingerprint, where that is preferred) may cost so many times the cheapest set."""
     shortest: float = HOUR
     longest: float = 24 * HOUR
-    """The walltime counts in the candidate's value at least as `shortest` and at most as this; unbounded work as this."""
+    """The candidate's walltime counts in its value with at least `shortest` and at most this; unbounded work with this."""
     reclaim: bool = True
-    """Whether a vcluster takes its nodes back from borrowers of any class below 10."""
+    """Whether borrowers of the candidate's home nodes may be victims whatever their class, below 10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The cost of preempting one allocation, in GPU-hours."""
+    """The cost of preempting one allocation, in GPU-hours, by cause."""
 
     checkpoint: float
-    """Spent while its nodes write a checkpoint and do nothing else."""
+    """Lost while its nodes write a checkpoint and do nothing else."""
     recompute: float
-    """Spent to run again what no checkpoint holds."""
+    """Spent again on the work that no checkpoint holds."""
     invested: float
-    """Spent on a run that would have ended soon."""
+    """Lost because the run would have ended soon."""
 
     @property
     def seconds(self) -> int:
-        """Returns the sum in whole GPU-seconds, rounded up, at least 1: so sums are exact and no victim is free of charge."""
+        """Returns the sum in whole GPU-seconds, rounded up, at least 1, so that sums are exact and no victim is free of charge."""
         return max(1, math.ceil(round((self.checkpoint + self.recompute + self.invested) * HOUR, 3)))
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """One allocation that would have to go."""
+    """One allocation that would have to end so that the candidate fits."""
 
     holder: NodeHolder
     loss: Loss
     freed: int
     """How many of its nodes the candidate may use."""
     reclaimed: bool = False
-    """Whether it goes as a borrower of nodes of the candidate's vcluster rather than by its class."""
+    """Whether it is a victim because it borrows nodes of the candidate's vcluster, not because of its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The victims after whose end the candidate fits; cost and value in GPU-hours."""
+    """The allocations after whose end the candidate fits; cost and value in GPU-hours."""
 
     victims: tuple[Victim, ...]
     nodes: tuple[int, ...]
     """The candidate's nodes (indices, ascending): free ones and those of victims, in as few groups as these allow."""
     nodes_freed: int
-    """How many nodes that the candidate may use the victims free."""
+    """How many nodes that the candidate may use their end frees."""
     cost: float
     value: float
     span: int
-    """The number of groups of `nodes`."""
+    """How many groups `nodes` lie in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ Preemption = Victims | NoVictims
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The cheapest set of some victims, not yet compared with the candidate's value."""
+    """The cheapest set of victims of one trial, before its cost is compared with the candidate's value."""
 
     victims: tuple[Victim, ...]
     nodes: tuple[int, ...]
@@ -128,11 +131,11 @@ def preemption(
     score: float = 1.0,
     limits: PreemptionLimits | None = None,
 ) -> Preemption:
-    """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none.
+    """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none; ends nothing.
 
-    `nodes` has every node that a holder holds; `eligible` are the usable ones that the candidate may have, free or held; `free` of them
-    are free now. Burst users go first: if a set of them alone suffices, it is taken whatever others would cost; then borrowers of the
-    candidate's vcluster, the lowest borrowing priority first; then all.
+    `nodes` has every node that a holder holds; `eligible` are the usable ones that the candidate may have, free or held; `free` of
+    them are free now; `score` is the candidate's. Burst users go first: if a set of them alone suffices, it is taken whatever
+    others would cost; then borrowers of the candidate's vcluster, the lowest borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
     domain = PreemptionDomain(candidate, nodes, eligible, free)
@@ -152,10 +155,10 @@ def preemption(
 
 
 def own_nodes(candidate: Candidate, policy: Policy, nodes: Mapping[int, NodeFacts]) -> set[int]:
-    """Returns the nodes that a preemption may clear for the candidate: usable, fit for it, at home in its vcluster.
+    """Returns the nodes that a preemption may clear for the candidate: usable, fitting, at home in its vcluster.
 
-    In a vcluster without home nodes, those at home nowhere. Nodes of others are borrowed while they are idle, never cleared; the caller
-    adds idle ones, and leaves out reserved ones.
+    In a vcluster without home nodes, those at home nowhere. Nodes of other vclusters may be borrowed while they are idle, never
+    cleared; the caller adds idle ones, and leaves out reserved ones.
     """
     home = policy.name if policy.home else ""
     return {index for index, facts in nodes.items() if facts.usable and facts.home == home and candidate.need.admits_node(facts)}
@@ -180,7 +183,7 @@ def protection(
     now: float,
     limits: PreemptionLimits,
 ) -> str | None:
-    """Returns the word of `PROTECTED` that keeps the holder from being a victim of the candidate; None: it may be one.
+    """Returns the rule (a word of `PROTECTED`) that keeps the holder from being a victim of the candidate; None: it may be one.
 
     The class of a borrower of nodes of the candidate's vcluster does not protect it, unless it is 10.
     """
@@ -227,7 +230,7 @@ def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss
 
 
 def worth(candidate: Candidate, used: Iterable[int], nodes: Mapping[int, NodeFacts], score: float, limits: PreemptionLimits) -> float:
-    """Returns the candidate's value in GPU-hours: score · GPUs of the nodes it would use · walltime, held within the limits.
+    """Returns the candidate's value in GPU-hours: score · GPUs of the nodes `used` · walltime, held within the limits.
 
     Sensitive work is worth any cost: it is placed at once or refused.
     """
@@ -284,7 +287,7 @@ def _pool(
 def _in_order_of_going(
     candidate: Candidate, pool: list[Victim], nodes: Mapping[int, NodeFacts], policies: Mapping[str, Policy]
 ) -> list[list[Victim]]:
-    """Returns growing sets of victims: burst users; with them borrowers by borrowing priority; with them everybody."""
+    """Returns growing sets of victims to try in turn: burst users; with them borrowers by borrowing priority; with them everybody."""
 
     def rank(victim: Victim) -> tuple[int, int]:
         holder = victim.holder
@@ -306,7 +309,7 @@ def _cheapest(
     score: float,
     limits: PreemptionLimits,
 ) -> _Found | None:
-    """Returns the cheapest set among these victims, with the nodes that it clears; None without one."""
+    """Returns the cheapest set among these victims and the nodes that it clears; None: no set suffices."""
     slots = [VictimSlot(victim.holder.nodes, victim.loss.seconds, len(victim.holder.nodes)) for victim in pool]
     room = domain.cheapest(slots, limits.most_victims, limits.span_premium)
     if room is None:
@@ -317,7 +320,7 @@ def _cheapest(
 
 
 def _too_few(candidate: Candidate, domain: PreemptionDomain) -> NoVictims | None:
-    """Returns the reason why a search for victims is pointless: it fits already, or never could; None: search."""
+    """Returns why a search for victims is pointless: the candidate fits already, or never could; None: the search makes sense."""
     wanted = _count(candidate.minimum, "node")
     if domain.fits():
         return NoVictims("FitsWithout", f"needs {wanted}, {domain.free} are free: it fits without preemption")
@@ -338,7 +341,7 @@ def _too_dear(found: _Found) -> NoVictims:
 
 
 def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], domain: PreemptionDomain, limits: PreemptionLimits) -> NoVictims:
-    """Returns the reason why no set of victims suffices: how many there are, and which rules protect the others."""
+    """Returns the answer where no set of victims suffices: how many there are, and which rules protect other holders."""
     protected = "; ".join(f"{kept[word]} {PROTECTED[word]}" for word in PROTECTED if kept[word])
     asked = f"needs {_count(candidate.minimum, 'node')}, {domain.free} free"
     if not pool:
@@ -353,7 +356,7 @@ def _no_set(candidate: Candidate, pool: list[Victim], kept: Counter[str], domain
 
 
 def _form(candidate: Candidate, domain: PreemptionDomain) -> str:
-    """Returns the words for the requirements on the nodes as a whole, beside their number."""
+    """Returns the words for how the nodes must lie together (groups, fingerprint), for the end of a sentence; empty: as they like."""
     asked = [f"in at most {_count(domain.most_groups, 'group')}"] if domain.most_groups is not None else []
     if candidate.conformance == REQUIRED and candidate.minimum > 1:
         asked.append("with one fingerprint")

@@ -1,7 +1,7 @@
 """The documents that answer `why`, `plan`, `queue` and `replay --cycle`, as types.
 
-The JSON Schemas in docs/reference/schemas are generated from here. Times are RFC 3339 texts, durations texts such as `1h30m`, watts and
-nodes whole numbers. An empty field is left out. New fields may appear within a version.
+The JSON Schemas in docs/reference/schemas are generated from here. Times are RFC 3339 texts, durations texts such as `1h30m`, watts
+and nodes whole numbers. An empty field is left out. New fields may appear within a version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Verdict = Literal["Now", "Later", "Never"]
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The base of every part of an answer: camelCase outside, what is empty left out."""
+    """The base of every part of an answer document: field names in camelCase, empty fields left out."""
 
 
 class Work(Part, frozen=True):
-    """An allocation that the reader may name."""
+    """An allocation by name, given only where the reader may know it."""
 
     namespace: str
     name: str
@@ -40,29 +40,29 @@ class Work(Part, frozen=True):
 
 
 class ExpectedStart(Part, frozen=True):
-    """The expected start of an allocation."""
+    """The forecast of an allocation's start; both times absent: none is foreseen, and `reason` says why."""
 
     p50: str | None = None
-    """As likely before as after."""
+    """The start is as likely before as after this time."""
     p90: str | None = None
-    """Nine times of ten before."""
+    """The start comes before this time in nine of ten cases."""
     reason: str = ""
-    """Why there is none."""
+    """Why no start is foreseen."""
 
 
 class Held(Part, frozen=True):
-    """A reservation of nodes to come, and how it was moved later last."""
+    """The backfill reservation of a pending allocation, and how a cycle last moved it to a later time."""
 
     given: str | None = None
-    """When; absent: it holds none any more."""
+    """When it was first given; absent: it holds none any more."""
     start: str | None = None
-    """At the latest; absent: it is to be given nodes anew."""
+    """The latest start that it promises; absent: it is to be given nodes anew."""
     moved_at: str | None = None
     moved_from: str | None = None
     moved_to: str | None = None
-    """Absent: it was taken back."""
+    """Absent: the reservation was withdrawn."""
     cause: str = ""
-    """The word of what moved it."""
+    """The word for the cause of the last move."""
     because: str = ""
 
 
@@ -71,7 +71,7 @@ class Ranking(Part, frozen=True):
 
     total: float
     multiplier: float = 1.0
-    """Of the tenant's budget."""
+    """The factor that follows from the use of budgets."""
     terms: dict[str, float] = {}
     """f1 to f9, each between 0 and 1, before its weight."""
     weights: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Position(Part, frozen=True):
 
 
 class Census(Part, frozen=True):
-    """The nodes that fit what is asked for."""
+    """Counts of the nodes that fit an allocation: how many it needs, how many fit, how many of these may work, how many are free."""
 
     needed: int
     eligible: int
@@ -96,28 +96,28 @@ class Census(Part, frozen=True):
 
 
 class Blocker(Part, frozen=True):
-    """One thing that stands before it."""
+    """One obstacle between an allocation and its start: work, a reservation window, or unusable nodes."""
 
     kind: Literal["Holder", "Ahead", "Reservation", "Unavailable"]
     """Holder: work on nodes that fit. Ahead: pending work that comes first. Reservation: a window kept for others.
     Unavailable: nodes that fit and cannot be used."""
     nodes: int
     allocations: int = 0
-    """How many allocations are summed up here; 0 where it is none."""
+    """How many allocations are summed up here; 0 where the obstacle is no allocation."""
     whose: Literal["you", "your tenant", "other tenants", ""] = ""
     work: Work | None = None
-    """Which one it is, where it is one and the reader may name it."""
+    """The allocation, where it is one and the reader may know its name."""
     name: str = ""
-    """Of a reservation, or the state of nodes that are unavailable."""
+    """The name of a reservation, or the state of nodes that are unavailable."""
     since: str | None = None
     until: str | None = None
-    """When all of it ends at the latest; absent: nobody knows."""
+    """When the last of them ends at the latest; absent: nobody knows."""
     first: str | None = None
-    """Of several, when the first one ends."""
+    """Of several allocations: when the first ends at the latest."""
 
 
 class Change(Part, frozen=True):
-    """A change of the request that would start it now, found true by the planner."""
+    """One change of an allocation's request with which it would start now, confirmed by the planner."""
 
     kind: str
     value: str
@@ -125,7 +125,7 @@ class Change(Part, frozen=True):
 
 
 class Victim(Part, frozen=True):
-    """Work that would be preempted."""
+    """One allocation that preemption would end; its name only where the reader may know it."""
 
     nodes: int
     whose: Whose
@@ -133,7 +133,10 @@ class Victim(Part, frozen=True):
 
 
 class Preemption(Part, frozen=True):
-    """The victims that would have to go, or why there are none; in GPU-hours, where a node without GPUs counts as one."""
+    """The victims that preemption would end so that an allocation starts, or the reason why there are none.
+
+    Cost and value in GPU-hours, where a node without GPUs counts as one GPU.
+    """
 
     victims: list[Victim] = []
     nodes_freed: int = 0
@@ -144,14 +147,14 @@ class Preemption(Part, frozen=True):
 
 
 class Silence(Part, frozen=True):
-    """The scheduler does not answer."""
+    """States that the scheduler did not answer, and since when; the rest of the document then comes from the API server."""
 
     message: str
     silent_since: str | None = None
 
 
 class Why(Part, frozen=True):
-    """The answer to `why`: what the object says, and what the scheduler adds."""
+    """The document that answers `why`: what the Allocation's status says, and what the scheduler adds."""
 
     schema: Literal["lattice.dev/why/v1"]
     allocation: Work
@@ -166,7 +169,7 @@ class Why(Part, frozen=True):
     score: Ranking | None = None
     nodes: Census | None = None
     blockers: list[Blocker] = []
-    """In order: what is to be waited for first stands first."""
+    """In the order in which they would have to go."""
     expected_start: ExpectedStart | None = None
     reservation: Held | None = None
     changes: list[Change] = []
@@ -175,33 +178,33 @@ class Why(Part, frozen=True):
 
 
 class Group(Part, frozen=True):
-    """Nodes of one topology group."""
+    """The nodes of a placement that belong to one topology group."""
 
     name: str
     nodes: int
 
 
 class Placement(Part, frozen=True):
-    """The nodes on which it would run."""
+    """The nodes on which an allocation of a plan would start now."""
 
     nodes: str
     """A node set."""
     count: int
-    """Of a range: with what it would get now beyond its least number."""
+    """How many nodes; for a range, those beyond its least number included."""
     least: int | None = None
-    """Of a range: the least and the most nodes that it asks for."""
+    """For a range: the least and the most nodes that it asks for."""
     most: int | None = None
     groups: list[Group] = []
     fingerprints: int = 0
-    """How many different ones; 0: not known of any."""
+    """How many different known fingerprints the nodes have; 0: none is known."""
     borrowed: int = 0
-    """Of the nodes, those at home in another vcluster."""
+    """How many of the nodes are at home in another vcluster."""
     backfilled: bool = False
-    """It goes ahead of work that waits with a reservation."""
+    """The allocation starts ahead of work that waits with a reservation."""
 
 
 class Use(Part, frozen=True):
-    """One hard limit of the tenant; limit absent: none."""
+    """The use of one hard limit before and after the allocation holds its nodes; limit absent: none."""
 
     used: int
     after: int
@@ -209,7 +212,7 @@ class Use(Part, frozen=True):
 
 
 class Quota(Part, frozen=True):
-    """The tenant's use before and after."""
+    """The use of a tenant's hard limits before and after the planned allocation starts."""
 
     tenant: str
     nodes: Use
@@ -217,12 +220,12 @@ class Quota(Part, frozen=True):
 
 
 class Bound(Part, frozen=True):
-    """The proof of an exact solver for the same moment: no order of the pending work is worth more."""
+    """The upper bound that an exact solver proves for the same moment: no order of the pending work is worth more."""
 
     value: float
-    """Node-weighted value of the production plan."""
+    """The node-weighted value of the production plan."""
     bound: float
-    """Proven upper bound."""
+    """The proven upper bound of that value."""
     optimal: float | None = None
     """Value of the best plan found, which may break the rules of `unknown`; absent: none was found in time."""
     status: str = ""
@@ -231,7 +234,7 @@ class Bound(Part, frozen=True):
 
 
 class Planned(Part, frozen=True):
-    """The plan for one allocation."""
+    """The answer of `plan` for one allocation that is not submitted: whether it would start now, later or never, where, and why not."""
 
     allocation: Work
     verdict: Verdict
@@ -249,7 +252,7 @@ class Planned(Part, frozen=True):
 
 
 class Plan(Part, frozen=True):
-    """The answer to `plan`."""
+    """The document that answers `plan`: what would become of the given allocations if they were submitted now, in this order."""
 
     schema: Literal["lattice.dev/plan/v1"]
     at: str
@@ -258,17 +261,17 @@ class Plan(Part, frozen=True):
 
 
 class Entry(Part, frozen=True):
-    """A place in a queue: one allocation that the reader may name, or a run of others in counts."""
+    """One line of a queue: an allocation that the reader may name, or a run of consecutive others as counts."""
 
     position: int
-    """Among those that could start if nodes were there; 0: no nodes would start it now, and it stands behind them."""
+    """The place among those that could start if nodes were free; 0: free nodes would not start it now."""
     whose: Whose
     nodes: int
-    """The least that it asks for; summed up over `count`."""
+    """The least number of nodes asked for; of several allocations, summed up."""
     count: int = 1
     work: Work | None = None
     maximum: int | None = None
-    """The most nodes it takes, where that is more."""
+    """The most nodes that it takes, where that is more than `nodes`."""
     walltime: str | None = None
     """Absent: unbounded, or several."""
     preemption_class: int | None = None
@@ -280,21 +283,21 @@ class Entry(Part, frozen=True):
 
 
 class Queue(Part, frozen=True):
-    """One vcluster's queue."""
+    """The pending allocations of one vcluster in the order in which its cycle evaluates them."""
 
     vcluster: str
     policy: str
     pending: int
     depth: int
     apart: dict[str, int] = {}
-    """By reason: how many of the pending no nodes would start now (Held, NotBefore, …)."""
+    """By reason: how many pending allocations free nodes would not start now (Held, NotBefore, …)."""
     entries: list[Entry] = []
     left_out: int = 0
-    """Entries beyond the limit of the question."""
+    """How many pending allocations were left out beyond the limit that the question set."""
 
 
 class Window(Part, frozen=True):
-    """A reservation in advance."""
+    """A reservation window to come or under way; the name is empty where the reader may not know it."""
 
     name: str
     start: str
@@ -304,28 +307,28 @@ class Window(Part, frozen=True):
 
 
 class Point(Part, frozen=True):
-    """Node use from a moment on."""
+    """The use of nodes, as it is or as it is expected, from one moment on."""
 
     at: str
     running: int
-    """Held by what runs now, at its walltime's end at the latest."""
+    """Held by allocations that run now, each until its walltime's end at the latest."""
     planned: int
-    """By what is pending now and expected to have started, and not ended; at most what is left."""
+    """Held by allocations that are pending now and by then expected to run; at most the nodes left."""
     reserved: int
-    """Kept by reservations in advance; at most what is left."""
+    """In reservation windows; at most the nodes left."""
 
 
 class Timeline(Part, frozen=True):
-    """Node use to come, at equal steps."""
+    """The use of nodes to come, at equal steps."""
 
     nodes: int
-    """That can be used."""
+    """How many nodes can be used."""
     step_seconds: float
     points: list[Point]
 
 
 class Queues(Part, frozen=True):
-    """The answer to `queue`."""
+    """The document that answers `queue`."""
 
     schema: Literal["lattice.dev/queue/v1"]
     at: str
@@ -336,19 +339,19 @@ class Queues(Part, frozen=True):
 
 
 class Stretch(Part, frozen=True):
-    """Recorded cycles that follow each other, in one file."""
+    """Consecutive recorded cycles in one file of the cycle log."""
 
     file: str
     first: int
     last: int
-    """0: the file holds no whole cycle."""
+    """The number of the last cycle; 0: the file holds no whole cycle."""
     began: str = ""
     ended: str = ""
     bytes: int = 0
     torn: int = 0
-    """Bytes of a cycle at the end that was never finished; they are left out."""
+    """Bytes at the end of a cycle that was not written to its end; they are ignored."""
     damage: str = ""
-    """What is wrong with the file; nothing behind it is read."""
+    """What is wrong with the file; nothing behind the damage is read."""
 
 
 class Cycles(Part, frozen=True):
@@ -359,14 +362,14 @@ class Cycles(Part, frozen=True):
 
 
 class CycleLog(Part, frozen=True):
-    """The recorded log of one cycle, as a file would hold it: for `lattice replay --cycle`."""
+    """One recorded cycle as bytes in the format of a cycle log file; `lattice replay --cycle` reads it."""
 
     cycle: int
     log: bytes
 
 
 class Decided(Part, frozen=True):
-    """The decision of a recorded cycle on one allocation."""
+    """The outcome of one allocation in a recorded cycle."""
 
     namespace: str
     name: str
@@ -378,12 +381,12 @@ class Decided(Part, frozen=True):
     reason: str = ""
     message: str = ""
     latest: str | None = None
-    """When it starts at the latest, by its reservation."""
+    """The latest start that its reservation promises."""
     score: float | None = None
 
 
 class Differing(Part, frozen=True):
-    """One field that is decided otherwise now."""
+    """One field of an outcome that differs between the recorded cycle and its replay by the present program."""
 
     uid: str
     allocation: str
@@ -393,30 +396,30 @@ class Differing(Part, frozen=True):
 
 
 class DecidedCycle(Part, frozen=True):
-    """One vcluster's turn in a cycle, decided again."""
+    """The cycle of one vcluster in a recorded round: its outcomes, and whether a replay decides the same."""
 
     vcluster: str
     policy: str
     reproduced: bool
-    """Byte for byte."""
+    """The replay gives the same outcomes byte for byte."""
     decided: list[Decided]
     differences: list[Differing] = []
 
 
 class Cycle(Part, frozen=True):
-    """The answer to `replay --cycle`."""
+    """The document that answers `replay --cycle`."""
 
     schema: Literal["lattice.dev/cycle/v1"]
     cycle: int
     at: str
     program: str
-    """The version that recorded it."""
+    """The version of the program that recorded the cycle."""
     rules: int
-    """The rules that it was decided by."""
+    """The version of the decision rules when it was recorded."""
     rules_now: int
-    """Those by which it is decided again: where they are others, a difference is no defect."""
+    """The version of the decision rules that replayed it; where it is another, a difference is no defect."""
     reproduced: bool
-    """Byte for byte, in every vcluster shown."""
+    """The replay gives the same outcomes byte for byte, in every vcluster shown."""
     vclusters: list[DecidedCycle]
 
 

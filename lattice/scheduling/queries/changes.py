@@ -1,10 +1,11 @@
-"""Finds the smallest changes of a request that would start it now; the planner itself confirms each before it is named.
+"""Finds the smallest changes of a request with which it would start now; the planner itself confirms each before it is named.
 
-Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its outcome
-and undone: nothing remains in the cluster state between two questions. Fewer nodes and shorter walltimes, in whole minutes, are sought
-by bisection: a request that starts with some starts with less. (With topology Tight, less may have to stand in fewer groups: the search
-tries the sizes of so many groups first, then of fewer.) While seeking, only pending work with a reservation is planned beside it, for
-other waiting work did not fit; a change that is found is then planned among the whole queue. At most `MOST_QUESTIONS` are asked.
+Each question is one production cycle of the vcluster, with the changed candidate in the place of the old one, stopped at its
+outcome and undone: nothing remains in the cluster state between two questions. Fewer nodes and shorter walltimes, in whole minutes,
+are sought by bisection: a request that starts with some starts with less. (With topology Tight, less may have to stand in fewer
+groups: the search tries the sizes of so many groups first, then of fewer.) While seeking, only pending work with a reservation is
+planned beside it, for other waiting work did not fit; a change that is found is then planned among the whole queue. At most
+`MOST_QUESTIONS` are asked.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def changes(
     vclusters: Collection[str] = (),
     queues: Queues | None = None,
 ) -> tuple[Change, ...]:
-    """Returns all changes that `search` finds."""
+    """Returns the changes that `search` finds, without its pauses."""
     return tuple(change for change in search(state, candidate, now, gpu_types, vclusters, queues) if change is not None)
 
 
@@ -57,11 +58,11 @@ def search(
     vclusters: Collection[str] = (),
     queues: Queues | None = None,
 ) -> Iterator[Change | None]:
-    """Yields the changes, one kind after another, and None after each question that found none, so that the caller may do other work.
+    """Yields the changes of a candidate's request with which it would start now, and None after each question without result.
 
-    `gpu_types` and `vclusters` are those that could be asked for instead (the caller knows which ones its reader may use), `queues` the
-    pending work of each vcluster, among which it has to come forward. Nothing is found for work that starts as it is, or that waits for
-    something else than nodes and limits.
+    None lets the caller do other work in between. `gpu_types` and `vclusters`: those to try instead, which the caller knows the
+    reader may use. `queues`: the pending work of each vcluster that the candidate competes with. Nothing is found for work that
+    starts unchanged, or that waits for something else than nodes and limits.
     """
     if candidate.held or candidate.blocked is not None or max(candidate.not_before, candidate.back_off_until) > now:
         return
@@ -80,7 +81,7 @@ def search(
 
 
 class _Questions:
-    """Asks the planner whether a candidate would start now, and limits the number of questions."""
+    """Asks the planner whether a changed candidate would start now; answers False once `MOST_QUESTIONS` were asked."""
 
     def __init__(self, state: ClusterState, queues: Queues, now: float) -> None:
         self._state = state
@@ -89,11 +90,11 @@ class _Questions:
         self._left = MOST_QUESTIONS
 
     def surely(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed among the whole queue; False, too, once too many questions were asked."""
+        """Tells whether the candidate would be placed now among the whole queue."""
         return self.beside_promised(candidate) and self.among_all(candidate)
 
     def beside_promised(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed beside the work that holds reservations.
+        """Tells whether the candidate would be placed now beside only the work that holds reservations.
 
         This is quick, and True for every candidate that would be placed among the whole queue.
         """
@@ -103,7 +104,7 @@ class _Questions:
         return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
 
     def among_all(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed among the whole queue, without the quick question first."""
+        """Tells whether the candidate would be placed now among the whole queue, without the quick question before."""
         return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
 
     def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:
@@ -121,13 +122,16 @@ class _Questions:
         return False
 
     def _runs(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate was given nodes since the questions began."""
+        """Tells whether the candidate itself holds nodes by now, so that a question about it makes no sense."""
         holder = self._state.holders.get(candidate.uid)
         return holder is not None and not holder.releasing
 
 
 def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> Iterator[Change | None]:
-    """Yields the change to the most nodes, fewer than asked for, of the first of these ranges in which any number starts."""
+    """Yields None after each question, and the change to the most nodes below the candidate's minimum that would start now.
+
+    `ranges`: numbers of nodes to search, tried in this order until one of them has a solution.
+    """
     for counts in ranges:
         found = yield from _found(counts, lambda count: replace(candidate, minimum=count, maximum=count), ask)
         if found is not None:
@@ -137,7 +141,7 @@ def _nodes(candidate: Candidate, ask: _Questions, ranges: Sequence[range]) -> It
 
 
 def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
-    """Returns ranges of smaller numbers of nodes, the largest first; within a range, a smaller number starts wherever a larger one does."""
+    """Returns ranges of smaller numbers of nodes, the largest first; within a range, whatever number starts, every smaller one does."""
     if candidate.topology != TIGHT:
         return [range(1, candidate.minimum)]
     policy = state.policy(candidate.vcluster)
@@ -153,7 +157,7 @@ def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
 
 
 def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
-    """Yields the change to the longest walltime in whole minutes, shorter than its own."""
+    """Yields None after each question, and the change to the longest shorter walltime, in whole minutes, that would start now."""
     longest = _LONGEST + 1 if candidate.walltime is None else min(_LONGEST + 1, ceil(candidate.walltime))
     shorter = range(_MINUTE, longest, _MINUTE)
     found = yield from _found(shorter, lambda seconds: replace(candidate, walltime=float(seconds)), ask)
@@ -164,7 +168,10 @@ def _walltime(candidate: Candidate, ask: _Questions) -> Iterator[Change | None]:
 
 
 def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Questions) -> Generator[None, None, int | None]:
-    """Returns the largest of ascending values with which the changed candidate starts among the whole queue."""
+    """Returns the largest of ascending values with which the changed candidate would start among the whole queue; None: none.
+
+    Yields None after each question.
+    """
     most = yield from _most(values, lambda value: ask.beside_promised(changed(value)))
     if most is None:
         return None
@@ -175,7 +182,11 @@ def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Que
 
 
 def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None, None, int | None]:
-    """Returns the largest of ascending values for which `holds` is true, if it is true for all smaller ones; None without any."""
+    """Returns the largest of ascending values for which `holds` is True, given that it is then True for all smaller ones; None:
+    none.
+
+    Yields None before each question.
+    """
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2 if low else 0
@@ -188,7 +199,7 @@ def _most(values: Sequence[int], holds: Callable[[int], bool]) -> Generator[None
 
 
 def _others(gpu_types: Collection[str], own: str) -> list[str]:
-    """Returns the GPU types other than the candidate's own; case does not distinguish types."""
+    """Returns the GPU types other than `own`, sorted; case does not distinguish types."""
     return sorted(kind for kind in set(gpu_types) if kind.lower() != own.lower())
 
 

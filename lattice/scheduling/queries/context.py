@@ -1,4 +1,4 @@
-"""The context from which answers are computed: the loop's live state at one moment, and the parts that all answers share."""
+"""The context of which answers are computed: the loop's live state at one moment, and the parts that several answers share."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from lattice.units import format_time
 ABOUT_NODES: Final = frozenset(
     {"WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "InsufficientConformance", "WaitingForVictims"}
 )
-"""Reasons of work that would start if nodes were free."""
+"""Reasons of waiting work that would start if nodes were free."""
 IN_NOBODYS_WAY: Final = frozenset({"Held", "NotBefore", "RetryBackOff", "NeverFits", "VClusterClosed", "NotAdmitted", "RecoveryUncertain"})
-"""Reasons of work that could not start on any nodes now."""
+"""Reasons of waiting work that free nodes would not start now."""
 _TERMS: Final = ("priority", "waitTime", "fairShare", "topology", "dataReadiness", "backlog", "energy", "checkpoint", "conformance")
 _WHOSE: Final[dict[str, Whose]] = {YOU: "you", YOUR_TENANT: "your tenant", OTHER_TENANTS: "other tenants"}
 
 
 class Expected(Protocol):
-    """A forecast: seconds since the epoch, None without one, and the reason then."""
+    """A forecast of one start, as answers read it; times in seconds since the epoch, None where none is foreseen."""
 
     @property
     def p50(self) -> float | None:
-        """Returns the time that the start is as likely to precede as to follow."""
+        """Returns the time that the start precedes in five of ten cases; None: no start is foreseen."""
         ...
 
     @property
     def p90(self) -> float | None:
-        """Returns the time that the start precedes in nine of ten cases."""
+        """Returns the time that the start precedes in nine of ten cases; None: no start is foreseen."""
         ...
 
     @property
     def reason(self) -> str:
-        """Returns the reason why there is no forecast."""
+        """Returns the reason why no start is foreseen; empty where one is."""
         ...
 
 
 @dataclass(frozen=True)
 class QueryContext:
-    """The scheduler's state at one moment; answers only read it, and what-ifs undo themselves."""
+    """The scheduler's state at one moment, of which answers are computed; they only read it, and what-ifs undo what they did."""
 
     now: float
     state: ClusterState
     candidates: Mapping[str, Candidate]
     """Pending work by uid."""
     waiting: Mapping[str, Waiting]
-    """The last cycle's outcome for pending work, by uid."""
+    """The outcome of pending work in its last cycle, by uid; absent: no cycle has evaluated it."""
     holders: Mapping[str, NodeHolder]
     """Work on nodes, by uid."""
     expected: Mapping[str, Expected] = field(default_factory=dict)
-    """The last forecast."""
+    """The last forecast of pending work, by uid."""
     moves: Mapping[str, Move] = field(default_factory=dict)
-    """The last move of a pending allocation's reservation to a later time, by uid."""
+    """The last move of a pending allocation's backfill reservation to a later time, by uid."""
     number: Callable[[str], int | None] = lambda _uid: None
-    """Returns the number of an allocation."""
+    """Returns the number that people type for the allocation with this uid; None: it has none."""
 
     @property
     def nodes(self) -> Mapping[int, NodeFacts]:
@@ -71,14 +71,15 @@ class QueryContext:
         return self.state.node_cache.nodes
 
     def policy(self, vcluster: str) -> Policy:
-        """Returns the policy of a vcluster."""
+        """Returns the policy of a vcluster, the default one where none is configured."""
         return self.state.policy(vcluster)
 
 
 def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
-    """Returns the queue of a vcluster as a cycle orders it: holders of reservations first, then by score, submission, name.
+    """Returns the pending work of a vcluster in the order in which its cycle evaluates it.
 
-    Under a policy of first come, by submission. `more` are outcomes of work that is not in the queue yet, with their scores.
+    Holders of reservations first, then by score, submission, name; under a first-come policy by submission. `more`: outcomes of a
+    what-if, whose candidates are added with their scores.
     """
     scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
     asked = (outcome.candidate for outcome in more)
@@ -93,7 +94,7 @@ def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ())
 
 
 def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
-    """Returns a queue that is in order of score with the holders of reservations moved to its front."""
+    """Returns a queue, given in order of score, with the holders of reservations moved to their place before others."""
     given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.promises.get(vcluster, {}).items()}}
     if not given:
         return queue
@@ -103,10 +104,7 @@ def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[
 
 
 def unable(context: QueryContext, one: Candidate) -> str:
-    """Returns the reason why work could not start now on any nodes; empty for work that could.
-
-    Work that is held, too early or never fits stands in nobody's way.
-    """
+    """Returns the reason why free nodes would not start a pending allocation now (held, too early, never fits …); empty: they would."""
     if one.held:
         return "Held"
     if one.not_before > context.now:
@@ -116,28 +114,28 @@ def unable(context: QueryContext, one: Candidate) -> str:
 
 
 def startable(context: QueryContext, queue: Sequence[Candidate]) -> list[Candidate]:
-    """Returns the part of a queue that only nodes or quota keep waiting."""
+    """Returns the candidates of a queue that only nodes or quota keep waiting, in order."""
     return [one for one in queue if not unable(context, one)]
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
-    """Returns the candidate's position in a queue from `in_order`; None where the queue lacks it."""
+    """Returns the candidate's place in a queue from `in_order`, counted from 1; None: it is not in the queue."""
     place = next((at for at, one in enumerate(queue, 1) if one.uid == candidate.uid), None)
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
 def subject(context: QueryContext, candidate: Candidate | NodeHolder) -> Work:
-    """Returns the allocation that the question is about, which its reader may read."""
+    """Returns the name of the allocation that the question is about; the caller has checked that the reader may read it."""
     return _work(context, candidate)
 
 
 def named(context: QueryContext, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
-    """Returns the work by name; None where the reader may not know its name."""
+    """Returns the name of an allocation; None where the reader may not know it."""
     return _work(context, work) if reader.may_name(work.user, work.key) else None
 
 
 def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
-    """Returns the relation of the work's owner to the reader."""
+    """Returns whose an allocation is to the reader: "you", "your tenant" or "other tenants"."""
     return _WHOSE[reader.whose(work.user, work.key)]
 
 
@@ -147,7 +145,7 @@ def _work(context: QueryContext, work: Candidate | NodeHolder) -> Work:
 
 
 def ranking(context: QueryContext, score: Score | None, vcluster: str) -> Ranking | None:
-    """Returns the score with its terms and the weights in force; None where nothing was scored."""
+    """Returns a score with its terms and the vcluster's weights, as the document shows it; None: it was not scored."""
     if score is None:
         return None
     weights = context.policy(vcluster).weights.normalised()
@@ -164,7 +162,7 @@ def ranking(context: QueryContext, score: Score | None, vcluster: str) -> Rankin
 
 
 def expected_start(context: QueryContext, uid: str, latest: float | None = None) -> ExpectedStart | None:
-    """Returns the forecast of a start, else the latest start that its reservation promises."""
+    """Returns the forecast of an allocation's start, else `latest` of its reservation, in the document's form; None: neither is known."""
     found = context.expected.get(uid)
     if found is not None:
         return ExpectedStart(p50=time_text(found.p50), p90=time_text(found.p90), reason=found.reason)
@@ -174,7 +172,10 @@ def expected_start(context: QueryContext, uid: str, latest: float | None = None)
 
 
 def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
-    """Returns the reservation that a candidate holds, and its last move; None without both."""
+    """Returns the backfill reservation that a candidate holds and its last move to a later time.
+
+    None: it holds none, is to be given none anew, and no move is known.
+    """
     uid, state = candidate.uid, context.state
     promise, given = state.promises.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
     move = context.moves.get(uid)
@@ -192,7 +193,7 @@ def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
 
 
 def census(context: QueryContext, candidate: Candidate) -> Census:
-    """Returns the counts of nodes that fit a candidate: all, usable, free."""
+    """Returns the counts of nodes that fit a candidate, at home or of lenders: all, usable, free."""
     node_cache, wanted = context.state.node_cache, candidate.minimum
     if candidate.need.lists <= node_cache.masks:
         homes = _homes(context, candidate)
@@ -206,13 +207,13 @@ def census(context: QueryContext, candidate: Candidate) -> Census:
 
 
 def eligible_nodes(context: QueryContext, candidate: Candidate) -> frozenset[int]:
-    """Returns the nodes that fit a candidate, usable or not: at home in its vcluster, or lent to it."""
+    """Returns the indices of the nodes that fit a candidate, usable or not: at home in its vcluster, or in one that lends to it."""
     homes, nodes = _homes(context, candidate), context.nodes
     return frozenset(index for index in context.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
 
 
 def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:
-    """Returns the homes of the nodes that a candidate may use."""
+    """Returns the vclusters whose home nodes a candidate may use ("": nodes without a home)."""
     home = candidate.vcluster if context.policy(candidate.vcluster).home else ""
     if candidate.non_preemptible:
         return frozenset((home,))
@@ -220,5 +221,5 @@ def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:
 
 
 def time_text(moment: float | None) -> str | None:
-    """Returns the time as RFC 3339 text; None for None."""
+    """Returns a time (seconds since the epoch) as RFC 3339 text; None for None."""
     return format_time(moment) if moment is not None else None

@@ -36,13 +36,16 @@ from lattice.scheduling.queries.context import (
 from lattice.scheduling.queries.readers import Reader
 
 MOST_NAMED: Final = 12
-"""Most blockers of one kind that are named one by one; the rest is summed up."""
+"""Most obstacles of one kind that are listed one by one; the rest is summed up."""
 NOT_YET: Final = ("NotYetEvaluated", "no scheduling cycle has looked at it yet")
 QUOTA: Final = "WaitingForQuotaHeadroom"
 
 
 def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
-    """Returns the scheduler's part of the answer to `why`; raises NotFound where the allocation is not pending."""
+    """Returns the scheduler's part of the answer to `why`; raises NotFound where the allocation is not pending.
+
+    `changes`, `preemption`: what the planner found for it, to be included.
+    """
     candidate = context.candidates.get(uid)
     if candidate is None:
         raise not_pending()
@@ -68,12 +71,16 @@ def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Ch
 
 
 def not_pending() -> NotFound:
-    """Returns the error for an allocation that is not in any queue."""
+    """Returns the error for an allocation that is not in any queue of the scheduler."""
     return NotFound("the scheduler does not have it in a queue: it runs, has ended, or was submitted this moment", reason="NotPending")
 
 
 def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
-    """Returns the blockers of a candidate: earlier work, holders of nodes by their end, reservations, unusable nodes."""
+    """Returns the obstacles before a candidate that waits for `reason`, in the order in which they would have to go.
+
+    Earlier work of the queue, holders of nodes by their end, reservation windows, unusable nodes; empty where the reason is none of
+    these.
+    """
     if reason == QUOTA:
         counts = counted(context.state, candidate)
         return _holders(context, ((holder, len(holder.nodes)) for holder in context.holders.values() if counts(holder)), reader)
@@ -95,7 +102,10 @@ def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Se
 
 
 def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
-    """Yields the holders that use the share which the quota tree denies: of the group that blocks, or of all that divide with it."""
+    """Yields (holder, nodes) of the work that uses the quota share which the tree denies to a candidate.
+
+    That is work of the group that blocks, or of all groups that divide with it.
+    """
     quota_usage = context.state.quota_usage
     if quota_usage is None:
         return
@@ -116,7 +126,7 @@ def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[Node
 
 @dataclass
 class _Sum:
-    """The counts of several blockers of one kind and owner."""
+    """The counts of several obstacles of one kind and owner, which the reader may not see one by one."""
 
     kind: Literal["Holder", "Ahead"]
     whose: Whose
@@ -149,7 +159,7 @@ class _Sum:
 
 
 def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
-    """Returns blockers for holders of nodes, the earliest end first; holders that the reader may not name are summed up by owner."""
+    """Returns obstacles for (holder, nodes), the earliest end first; holders that the reader may not name are summed up by owner."""
     ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
     shown: list[Blocker] = []
     sums: dict[Whose, _Sum] = {}
@@ -165,7 +175,7 @@ def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], read
 
 
 def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
-    """Returns blockers for earlier work of the queue that waits for nodes as well; by name where they are few, else summed by owner."""
+    """Returns obstacles for the work before the candidate that waits for nodes too, one by one if few, else summed up by owner."""
     before: list[Candidate] = []
     for one in queue:
         if one.uid == candidate.uid:
@@ -190,7 +200,7 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
 
 
 def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
-    """Yields the windows on nodes that fit which begin before the candidate could end."""
+    """Yields the windows of other Reservations on nodes that fit, which begin before the candidate could end."""
     end = context.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
     for window in context.state.windows:
         if window.end <= context.now or window.start >= end or window.name == candidate.reservation:
@@ -203,7 +213,7 @@ def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[in
 
 
 def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader) -> Preemption:
-    """Returns the victims that would be preempted, as far as the reader may know them, or the reason why there are none."""
+    """Returns the result of a search for victims in the document's form, with names only where the reader may know them."""
     if isinstance(found, NoVictims):
         return Preemption(reason=found.reason, message=found.message)
     victims = [Victim(nodes=one.freed, whose=whose(one.holder, reader), work=named(context, one.holder, reader)) for one in found.victims]
@@ -211,14 +221,14 @@ def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader)
 
 
 def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | None = None) -> bool:
-    """Tells whether the reader may know a window's name: maintenance, a window open to all, or one that admits him or his work."""
+    """Tells whether the reader may know a window's name: it is a maintenance, is open to all, or admits him or the candidate."""
     if reader.everything or window.maintenance or not (window.users or window.tenants):
         return True
     return reader.user in window.users or (candidate is not None and window.admits(candidate))
 
 
 def _unavailable(context: QueryContext, fitting: frozenset[int]) -> list[Blocker]:
-    """Returns blockers for the nodes that fit and cannot be used, by state."""
+    """Returns obstacles for the nodes that fit and cannot be used, one for each state."""
     counts: dict[str, int] = {}
     for index in fitting:
         facts = context.nodes[index]

@@ -48,28 +48,34 @@ EARLIER_GATES: Final = frozenset(
         "NotAdmitted",
     }
 )
-"""Reasons of the gates before the search for nodes."""
+"""Reasons of the gates that come before the search for nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The allocation that the question is about, pending or on nodes; `asked`: the nodes that it still asks for."""
+    """The allocation that `quota explain` asks about, pending or holding nodes.
+
+    `asked`: the nodes that it still asks for, 0 where it holds nodes.
+    """
 
     work: Candidate | NodeHolder
     asked: int
     starts: int
-    """1 while it is pending, as one more allocation would run; else 0."""
+    """1 while it is pending, since it would be one more running allocation; else 0."""
     place: Place | None
     """Its place in the quota tree; None: no tree is declared."""
 
     @property
     def candidate(self) -> Candidate | None:
-        """Returns the candidate while the allocation is pending; None otherwise."""
+        """Returns the candidate while the allocation is pending; None where it holds nodes."""
         return self.work if isinstance(self.work, Candidate) else None
 
 
 def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExplanation:
-    """Returns every gate for an allocation that waits or holds nodes; raises NotFound for any other."""
+    """Returns the document of `quota explain`: every gate in order for an allocation that waits or holds nodes.
+
+    Raises NotFound for any other.
+    """
     found = _subject(context, uid)
     gates = [*_chain(context, found, reader), _nodes(context, found)]
     first = next((at for at, gate in enumerate(gates) if gate.verdict == BLOCKS), None)
@@ -114,27 +120,27 @@ def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
 
 
 def _chain(context: QueryContext, found: Subject, reader: Reader) -> Iterator[Gate]:
-    """Yields a row for each gate of the cycle's chain, in the chain's order; what holds nodes already is not checked again."""
+    """Yields a row for each gate of the cycle's chain, in order; gates are not checked for work that holds nodes."""
     for gate in GATES:
         checked = gate.check(context.state, found.candidate, context.now) if found.candidate is not None else None
         yield _ROWS[gate.name](context, found, reader, checked if isinstance(checked, Waiting) else None)
 
 
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
-    """Returns the row of a gate that one of the cycle's own functions has judged."""
+    """Returns the row of a gate: Blocks with the reason of `blocked`, else Passes, or Unlimited where it has neither limits nor words."""
     if blocked is not None:
         return Gate(gate=name, verdict=BLOCKS, reason=blocked.reason, message=blocked.message, limits=limits)
     return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
 
 
 def _itself(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of the allocation's own wishes (hold, not before, back-off) and of a closed vcluster."""
+    """Returns the row of the gate of own wishes: hold, not-before, back-off, a closed vcluster."""
     del context, found, reader
     return _gate("Itself", blocked, [], "" if blocked is not None else "not held, and its vcluster is open")
 
 
 def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of the hard limits of its tenant and of its user, as the ledger checks them at commit."""
+    """Returns the row of the hard limits of the allocation's tenant and user, as the ledger checks them at commit."""
     del reader
     state, work = context.state, found.work
     account = state.accounts.get(work.tenant)
@@ -153,7 +159,7 @@ def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: 
 
 
 def _budget(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of the budgets of its tenant, its project and its user that make work wait once they are used up."""
+    """Returns the row of the budgets of the allocation's tenant, project and user that make work wait."""
     del context, reader
     if found.candidate is None:
         return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
@@ -161,7 +167,7 @@ def _budget(context: QueryContext, found: Subject, reader: Reader, blocked: Wait
 
 
 def _quota_tree(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of the quota tree: every level from its group up to the first level."""
+    """Returns the row of the quota tree: every level from the allocation's leaf up."""
     del context, blocked  # `place` has the level that blocks
     place = found.place
     if place is None:
@@ -172,7 +178,7 @@ def _quota_tree(context: QueryContext, found: Subject, reader: Reader, blocked: 
 
 
 def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of its vcluster's limits, including how many nodes of other vclusters it may borrow."""
+    """Returns the row of the limits of the allocation's vcluster, and of how many nodes it may borrow."""
     del reader
     state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
@@ -201,7 +207,7 @@ def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Wa
 
 
 def _reservation(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the gate of the reservation that it names."""
+    """Returns the row of the Reservation that the allocation names."""
     del context, reader
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
@@ -210,7 +216,7 @@ def _reservation(context: QueryContext, found: Subject, reader: Reader, blocked:
 
 
 def _nodes(context: QueryContext, found: Subject) -> Gate:
-    """Returns the gate of nodes: the last cycle's outcome where the search for nodes was reached."""
+    """Returns the row of the search for nodes; NotAsked where an earlier gate keeps the allocation from it."""
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Nodes", verdict=PASSES, message="it holds its nodes")
@@ -227,7 +233,7 @@ def _nodes(context: QueryContext, found: Subject) -> Gate:
 def _pair(
     found: Subject, of: str, nodes_field: str, running_field: str, use: Use, nodes: int | None, running: int | None
 ) -> Iterator[Limit]:
-    """Yields the limits on the nodes and on the running allocations of one owner, as far as they are set."""
+    """Yields the limits on nodes and on running allocations of one owner (`of`), as far as they are set."""
     if nodes is not None:
         yield Limit(of, nodes_field, NODES, use.nodes, found.asked, nodes, bool(found.starts) and use.nodes + found.asked > nodes)
     if running is not None:
@@ -243,4 +249,4 @@ _ROWS: Final[Mapping[str, Callable[[QueryContext, Subject, Reader, Waiting | Non
     "VCluster": _vcluster,
     "Reservation": _reservation,
 }
-"""How each gate of the chain is shown."""
+"""By name of a gate: the function that makes its row."""

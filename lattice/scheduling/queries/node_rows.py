@@ -1,4 +1,4 @@
-"""A LatticeNode as one row of `lattice nodes`: what the table shows of it, whoever holds the object. Pure."""
+"""A LatticeNode as one row of `lattice nodes`, made by the scheduler of its cache or by the command line of the object. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ NODES_SCHEMA: Final = "lattice.dev/node-rows/v1"
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row; times are seconds since the epoch, absent where there are none. Fields are added at the end alone."""
+    """One LatticeNode in the table of `lattice nodes`.
+
+    Times are seconds since the epoch, None where there are none. New fields are added at the end only.
+    """
 
     name: str
     state: str
@@ -38,22 +41,22 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeRows(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The answer to `nodes`: rows in no order, and by group the vclusters at home there."""
+    """The document that answers `nodes`: rows in no order; `homes`: by group, the vclusters at home there."""
 
     schema: str
     version: str
-    """The resourceVersion up to which every change of a node is in it."""
+    """The resourceVersion up to which every change of a LatticeNode is contained."""
     homes: dict[str, str]
     rows: list[NodeRow]
 
 
 def state_of(node: Node) -> str:
-    """Returns its state without marks such as `+drain`: the operator's word alone."""
+    """Returns the state that the operator gave a node, without marks such as `+drain`."""
     return node.status.state
 
 
 def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
-    """Returns the vclusters at home in each group."""
+    """Returns for each group the names of the vclusters at home in it, joined by commas."""
     found: dict[str, list[str]] = {}
     for one in vclusters:
         for group in one.spec.nodes.selector.group if one.spec.nodes.selector is not None else ():
@@ -62,7 +65,7 @@ def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
 
 
 def reason_of(node: Node) -> str:
-    """Says why it is not Ready: an operator's words before the machine's."""
+    """Returns why a node is not Ready: the words of whoever disabled or drained it, else the reason of its condition; empty if Ready."""
     ready = condition(node.status.conditions, READY)
     if node.spec.disable is not None:
         return _wish(node.spec.disable.reason, node.spec.disable.by)
@@ -74,12 +77,12 @@ def reason_of(node: Node) -> str:
 
 
 def short_fingerprint(fingerprint: str) -> str:
-    """Returns enough of it to tell the fingerprints of a site apart."""
+    """Returns the first 12 digits of a fingerprint, enough to tell those of a site apart."""
     return fingerprint.removeprefix("sha256:")[:12]
 
 
 def node_row(node: Node) -> NodeRow:
-    """Returns the row of a node."""
+    """Returns the row of a LatticeNode."""
     spec, status, had = node.spec, node.status, node.status.capabilities
     ready = condition(status.conditions, READY)
     return NodeRow(

@@ -26,31 +26,31 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import Move
 
 MOST_CHANGED: Final = 4
-"""Most allocations of one plan for which changes and victims are sought."""
+"""Most allocations of one `plan` for which changes of the request and victims are searched."""
 
 
 @dataclass(frozen=True)
 class QuerySnapshot:
-    """The scheduler's state at one moment with the facts that answers need beside it; nothing in it changes with the scheduler."""
+    """The scheduler's state at one moment with the facts that answers need beside it; later changes of the scheduler do not show in it."""
 
     moment: Snapshot
-    """Taken by `lattice.scheduling.recording.record.take_query_snapshot`."""
+    """The nodes, work and limits, taken by `lattice.scheduling.recording.record.take_query_snapshot`."""
     waiting: Mapping[str, Waiting]
-    """The last cycle's outcome for pending work, by uid."""
+    """The outcome of pending work in its last cycle, by uid."""
     expected: Mapping[str, Expected]
-    """The last forecast."""
+    """The last forecast of pending work, by uid."""
     open_to: Mapping[str, Collection[str]]
     """By tenant: the vclusters that start its work."""
     bursting: frozenset[str]
-    """Tenants that use more than their fair share."""
+    """The tenants that use more than their fair share."""
     limits: PreemptionLimits
     number: Callable[[str], int | None] = lambda _uid: None
-    """Returns the number of an allocation; may be called anywhere at any time."""
+    """Returns the number that people type for a uid, None without one; may be called from any thread."""
     moves: Mapping[str, Move] = field(default_factory=dict)
-    """The last move of a pending allocation's reservation to a later time, by uid."""
+    """The last move of a pending allocation's backfill reservation to a later time, by uid."""
 
     def context(self, state: ClusterState) -> QueryContext:
-        """Returns the context of answers, with a cluster state of this snapshot."""
+        """Returns the context of answers for a cluster state that was rebuilt from this snapshot."""
         moment = self.moment
         return QueryContext(
             now=moment.now,
@@ -65,7 +65,7 @@ class QuerySnapshot:
 
 
 def queues(snapshot: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
-    """Returns the queue of every vcluster, or of one; raises NotFound when there is no such vcluster."""
+    """Returns the document of `queue` for these vclusters, or for `only`; raises NotFound where `only` is none of them."""
     moment = snapshot.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
@@ -74,7 +74,7 @@ def queues(snapshot: QuerySnapshot, vclusters: Sequence[str], reader: Reader, li
 
 
 class PlannerQueries:
-    """Answers one reader's questions to the planner from one snapshot."""
+    """Answers `why` and `plan` for one reader from one snapshot, on a cluster state rebuilt from it."""
 
     def __init__(self, snapshot: QuerySnapshot, reader: Reader) -> None:
         self._snapshot = snapshot
@@ -82,7 +82,7 @@ class PlannerQueries:
         self.context = snapshot.context(rebuild(snapshot.moment))
 
     def why(self, uid: str) -> Why:
-        """Returns the answer to `why`; raises NotFound where the allocation is not pending."""
+        """Returns the document of `why` with changes and victims; raises NotFound where the allocation is not pending."""
         context = self.context
         candidate, waiting = context.candidates.get(uid), context.waiting.get(uid)
         if candidate is None or waiting is None:
@@ -91,11 +91,14 @@ class PlannerQueries:
         return explanation.why(context, uid, self._reader, changes=found, preemption=victims)
 
     def planned_outcomes(self, asked: Sequence[Candidate]) -> list[Outcome]:
-        """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now."""
+        """Returns all outcomes of the cycles of these candidates' vclusters as if they were submitted now, those of other work included."""
         return planned_outcomes(self.context, asked)
 
     def plans_for(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
-        """Returns one plan for each candidate, from the outcomes of `planned_outcomes` and the forecasts for those that wait."""
+        """Returns the answer of `plan` for each candidate.
+
+        `outcomes`: those of `planned_outcomes`. `supposed`: forecasts for those that wait, by uid.
+        """
         mine = {candidate.uid for candidate in asked}
         found = {one.candidate.uid: one for one in outcomes if one.candidate.uid in mine}
         waiting = [one for one in found.values() if isinstance(one, Waiting)]
@@ -107,7 +110,7 @@ class PlannerQueries:
         return plans_for(context, asked, found, self._reader, changes=sought, preemptions=chosen)
 
     def _changes(self, candidate: Candidate) -> Sequence[Change]:
-        """Returns the smallest changes of the request that would start it now."""
+        """Returns the smallest changes of a candidate's request with which it would start now; empty: none was found."""
         context = self.context
         types = {facts.gpu_type for facts in context.nodes.values() if facts.gpu_type}
         queues: dict[str, list[Candidate]] = {}
@@ -116,7 +119,10 @@ class PlannerQueries:
         return changes(context.state, candidate, context.now, types, self._snapshot.open_to.get(candidate.tenant, ()), queues)
 
     def _victims(self, waiting: Waiting) -> Preemption | None:
-        """Returns the preemption that would start it; None where it does not wait for nodes."""
+        """Returns the victims whose preemption would start a waiting candidate, or why there are none.
+
+        None: it waits for something other than nodes, so preemption is no answer.
+        """
         if waiting.reason not in ABOUT_NODES:
             return None
         candidate, context, snapshot = waiting.candidate, self.context, self._snapshot

@@ -1,4 +1,4 @@
-"""Shows the queues as a reader may see them: his own and his tenant's work by name, runs of other work in counts."""
+"""Shows the queues as a reader may see them: his own and his tenant's work by name, runs of other work as counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from lattice.units import format_duration, format_time
 
 
 def queues(context: QueryContext, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
-    """Returns the queue of every vcluster in `vclusters`, or of `only`; raises NotFound for an unknown vcluster."""
+    """Returns the document of `queue` for all `vclusters`, or for `only`; raises NotFound where `only` is none of them.
+
+    `limit`: most entries shown of each queue.
+    """
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")
     found = [_queue(context, name, in_order(context, name), reader, limit) for name in ([only] if only else sorted(vclusters))]
@@ -75,7 +78,7 @@ def _entry(context: QueryContext, position: int, candidate: Candidate, reader: R
 
 
 def _windows(context: QueryContext, reader: Reader) -> list[Window]:
-    """Returns the windows that are not over, without their name where the reader may not know it."""
+    """Returns the reservation windows that are not over, without a name where the reader may not know it."""
     return [
         Window(
             name=window.name if is_known(window, reader) else "",

@@ -28,15 +28,15 @@ GateName = Literal["Itself", "HardQuota", "Budget", "QuotaTree", "VCluster", "Re
 
 
 class Share(Part, frozen=True):
-    """One resource of one group, or summed up over several."""
+    """One resource of one group of the quota tree, or of several groups in sums."""
 
     resource: str
     used: int
     """Held by the work of the group and of all below it."""
     request: int
-    """Asked for by pending and running work; each group below is cut at its max."""
+    """Asked for by pending and running work of the group; of each group below at most its max."""
     min: int
-    """What is guaranteed."""
+    """The guarantee that is declared."""
     effective_min: int
     """The part of the guarantee that is in effect now: less than `min` where the mins of siblings are more than there is."""
     runtime: int | None = None
@@ -48,25 +48,25 @@ class Share(Part, frozen=True):
 
 
 class Startable(Part, frozen=True):
-    """The amount that could start at once at a leaf by the quota tree alone, apart from hard quota, limits and free nodes."""
+    """The amount of one resource that could start at once at a leaf by the quota tree alone, whatever hard limits and free nodes allow."""
 
     resource: str
     amount: int
-    """By work that may be preempted."""
+    """For preemptible work."""
     within_min: int
-    """By work that may not be preempted: the guarantee of the leaf bounds it."""
+    """For work that is not preemptible, which the guarantee of the leaf bounds."""
     level: str
-    """The group that leaves no more: the leaf or one above it."""
+    """The group whose limit is reached first: the leaf or one above it."""
 
 
 class QuotaGroup(Part, frozen=True):
-    """A group that the reader may name, or several others in sums."""
+    """One group of the quota tree that the reader may name, or several others in sums."""
 
     whose: Belonging
     depth: int
-    """Groups above it; 0 on the first level."""
+    """How many groups stand above it; 0 on the first level."""
     name: str = ""
-    """Empty: others, in sums."""
+    """Empty: several groups in sums."""
     parent: str = ""
     """Empty on the first level."""
     count: int = 1
@@ -76,28 +76,28 @@ class QuotaGroup(Part, frozen=True):
     lends: bool = True
     """Others may use the idle part of its guarantee."""
     over_since: str | None = None
-    """Since when it uses more than its runtime."""
+    """Since when it uses more than its runtime (what it may use now)."""
     reason: str = ""
-    """What is wrong with the group, in a word; empty: nothing."""
+    """The word for what is wrong with its declaration; empty: nothing."""
     message: str = ""
-    """The same as a sentence, for those who may know every group."""
+    """The sentence for the same, only for readers who may know every group."""
     shares: list[Share] = field(default_factory=list)
     startable: list[Startable] = field(default_factory=list)
-    """Of the reader's own leaves."""
+    """What could start at once, for the reader's own leaves only."""
 
 
 class Total(Part, frozen=True):
-    """One resource of the whole tree."""
+    """The capacity and the use of one resource in a whole tree."""
 
     resource: str
     divisible: int
-    """What its nodes have for the groups: without what work outside of every group holds."""
+    """The capacity that the groups divide: without the nodes held by work that is bound to no group."""
     used: int
     request: int
 
 
 class QuotaTreeShown(Part, frozen=True):
-    """One tree, its groups depth first, parents before children."""
+    """One quota tree as the reader may see it: its groups depth first, parents before children."""
 
     name: str
     """Empty: the default tree."""
@@ -108,7 +108,7 @@ class QuotaTreeShown(Part, frozen=True):
 
 
 class LeftOut(Part, frozen=True):
-    """An object that declares a group and takes no part."""
+    """An object that declares a group of a quota tree but does not take part, and why."""
 
     object: str
     """Kind, name and API group."""
@@ -117,7 +117,7 @@ class LeftOut(Part, frozen=True):
 
 
 class Quotas(Part, frozen=True):
-    """The answer to `quota tree`."""
+    """The document that answers `quota tree`."""
 
     schema: Literal["lattice.dev/quota/v1"]
     at: str
@@ -125,14 +125,14 @@ class Quotas(Part, frozen=True):
     message: str = ""
     """Why no tree is shown."""
     left_out: list[LeftOut] = field(default_factory=list)
-    """For those who may know every group."""
+    """Only for readers who may know every group."""
 
 
 class Limit(Part, frozen=True):
-    """One limit that a gate compares with."""
+    """One limit with which a gate compares what is used and requested."""
 
     of: str
-    """Whose limit: a tenant, a user, a vcluster, a group of the tree."""
+    """The owner of the limit: a tenant, a user, a vcluster, a group of the tree."""
     name: str
     """The field that sets it, or `runtime`, which the tree computes."""
     resource: str
@@ -141,15 +141,15 @@ class Limit(Part, frozen=True):
     limit: int
     blocks: bool = False
     depth: int | None = None
-    """Of a group: how many stand above it."""
+    """For a group: how many stand above it."""
     request: int | None = None
-    """Of a group: all that its work asks for, pending work included."""
+    """For a group: all that its work asks for, pending work included."""
     min: int | None = None
     max: int | None = None
 
 
 class Borrower(Part, frozen=True):
-    """A group that uses more than its guarantee where this one may not."""
+    """A group that uses more than its guarantee while the allocation's own group may not."""
 
     borrowed: int
     resource: str
@@ -159,13 +159,13 @@ class Borrower(Part, frozen=True):
 
 
 class Gate(Part, frozen=True):
-    """One gate on the way to nodes."""
+    """One gate between an allocation and its nodes: whether it passes, and the limits that it compares."""
 
     gate: GateName
     verdict: GateVerdict
-    """Unlimited: nothing is limited here. NotAsked: it is asked only once the gates before are open."""
+    """Unlimited: no limit is set. NotAsked: it is checked only once the gates before it pass."""
     first: bool = False
-    """It is the first that blocks: its reason is the allocation's."""
+    """It is the first that blocks; its reason is the allocation's."""
     reason: str = ""
     message: str = ""
     limits: list[Limit] = field(default_factory=list)
@@ -173,7 +173,7 @@ class Gate(Part, frozen=True):
 
 
 class QuotaExplanation(Part, frozen=True):
-    """The answer to `quota explain`: every gate in its order, for work that waits, or that holds nodes."""
+    """The document that answers `quota explain`: every gate in order for one allocation that waits or holds nodes."""
 
     schema: Literal["lattice.dev/quota-explanation/v1"]
     at: str
@@ -181,9 +181,9 @@ class QuotaExplanation(Part, frozen=True):
     tenant: str
     vcluster: str
     nodes: int
-    """The least that it asks for; of work that holds nodes, what it holds."""
+    """The least number of nodes that it asks for; where it holds nodes, how many."""
     holds: bool
-    """It holds nodes: every gate is behind it, the figures include it."""
+    """It holds nodes: it has passed every gate, and the figures include it."""
     preemptible: bool
     leaf: str = ""
     """Its group of the quota tree; empty: there is no tree, or no group of it is bound to such work."""

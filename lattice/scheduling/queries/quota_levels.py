@@ -1,4 +1,4 @@
-"""Shows the gate of the quota tree for `quota explain`: every level and resource in the order in which they are compared."""
+"""The gate of the quota tree for `quota explain`: every level and resource in the order in which they are compared."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lattice.scheduling.queries.quota_view import sees_all
 from lattice.scheduling.queries.readers import Reader
 
 WAITS: Final = "waiting for quota share: "
-"""The beginning of the sentence, in the condition of the allocation too."""
+"""The beginning of the sentence, the same as in the condition of the allocation."""
 MOST_BORROWERS: Final = 12
 """Most borrowers that are named one by one; the rest is summed up."""
 
 
 class Place(NamedTuple):
-    """The place of an allocation in the quota tree."""
+    """The place of one allocation in the quota trees."""
 
     forest: Forest
     leaf: str
-    """The group that its work is charged to."""
+    """The group that the allocation is charged to."""
     amounts: Mapping[str, int]
-    """The amounts of its nodes, or while it is pending those of the plainest nodes that fit."""
+    """The resources of its nodes; while it is pending, those of the plainest nodes that fit."""
     blocked: Blocked | None = None
-    """The block of the tree while it is pending; None: admitted."""
+    """The first level that blocks it; None: the tree admits it, or it holds nodes."""
 
 
 def waiting_at(place: Place, reader: Reader, *, non_preemptible: bool) -> Gate:
-    """Returns the gate of the tree for waiting work, level by level."""
+    """Returns the row of the quota tree for waiting work: every comparison of its request with a level."""
     compared = place.forest.gates(place.leaf, place.amounts, non_preemptible=non_preemptible)
     limits, blocked = [_compared(place.forest, one) for one in compared], place.blocked
     if blocked is not None:
@@ -50,7 +50,7 @@ def waiting_at(place: Place, reader: Reader, *, non_preemptible: bool) -> Gate:
 
 
 def holding_at(place: Place) -> Gate:
-    """Returns the gate of the tree for work that holds nodes: the use of its groups beside their limits."""
+    """Returns the row of the quota tree for work that holds nodes: the use of each level beside its limit."""
     leaf = place.leaf
     limits = list(_levels(place.forest, leaf, place.amounts))
     over = next((one for one in limits if one.used > one.limit), None)
@@ -61,7 +61,7 @@ def holding_at(place: Place) -> Gate:
 
 
 def unbound(leaf: str) -> str:
-    """Returns the sentence for a leaf that no level of the tree bounds."""
+    """Returns the sentence for work of a leaf that no level of the tree bounds."""
     return "no group of a quota tree is bound to it" if leaf == DEFAULT else f'group "{leaf}" bounds nothing that it asks for'
 
 
@@ -101,7 +101,7 @@ def _levels(forest: Forest, leaf: str, amounts: Mapping[str, int]) -> Iterator[L
 
 
 def _borrowers(blocked: Blocked, reader: Reader) -> list[Borrower]:
-    """Returns the groups above their guarantee where this one is blocked: by name for readers who may know, else in one sum."""
+    """Returns the groups above their guarantee that keep the blocked group waiting: by name if the reader may know, else in one sum."""
     those, resource = blocked.borrowers, blocked.gate.resource
     named = those[:MOST_BORROWERS] if sees_all(reader) else ()
     rest = those[len(named) :]

@@ -28,17 +28,17 @@ from lattice.scheduling.queries.quota_answers import (
 from lattice.scheduling.queries.readers import Reader
 
 A_SLICE: Final = 100
-"""Groups that one slice computes: about 3 ms."""
+"""Groups that are computed between two pauses: about 3 ms."""
 NO_TREE: Final = "no quota tree divides this cluster: no ElasticQuota is declared"
 NONE_IN_FORCE: Final = "no quota tree divides this cluster: every object that declares a group is left out"
 
 
 @dataclass(frozen=True)
 class Remarks:
-    """The errors in the objects that declare groups."""
+    """The errors in the objects that declare groups, for display beside the tree."""
 
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By name of a group that takes part: a reason and a sentence."""
+    """By name of a group that takes part in spite of an error: the reason and the sentence."""
     left_out: Sequence[LeftOut] = ()
 
 
@@ -49,7 +49,7 @@ def quotas(
     forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
     remarks: Remarks = NO_REMARKS,
 ) -> Quotas:  # fmt: skip
-    """Returns the answer of `slices` without pauses."""
+    """Returns the document of `quota tree`, computed without pauses; see `slices` for the parameters."""
     *_, answer = slices(forest, mine, reader, at, over_since, remarks)
     assert answer is not None, "the last slice is the answer"  # noqa: S101 - for the type checker
     return answer
@@ -59,11 +59,11 @@ def slices(
     forest: Forest, mine: Collection[str], reader: Reader, at: str, over_since: Mapping[str, str] | None = None,
     remarks: Remarks = NO_REMARKS,
 ) -> Iterator[Quotas | None]:  # fmt: skip
-    """Yields None at the end of each slice of work, and the answer with every tree that concerns the reader last.
+    """Computes the document of `quota tree` in slices: yields None after each, and the document last.
 
-    `mine` are the reader's leaves; `over_since` says since when a group uses too much, `remarks` the errors of objects. Between two
-    slices the forest may change: each group is as it stood in its slice. To compute what could start, the demand of the reader's leaves
-    is raised and restored within a slice.
+    `mine`: the reader's leaves. `over_since`: since when a group uses more than it may. `remarks`: errors of declaring objects.
+    Between two slices the forest may change; each group is shown as of its slice. To compute what could start, the demand of the
+    reader's leaves is raised and restored within a slice.
     """
     trees = []
     for tree in forest.trees():
@@ -85,18 +85,18 @@ def slices(
 
 
 def own_leaves(context: QueryContext, reader: Reader) -> frozenset[str]:
-    """Returns the groups of the reader's own work that waits or holds nodes."""
+    """Returns the groups to which the reader's own pending and running work is charged."""
     work: list[Candidate | NodeHolder] = [*context.candidates.values(), *context.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
 
 def sees_all(reader: Reader) -> bool:
-    """Tells whether the reader may know every group by name."""
+    """Tells whether the reader may know every group of the quota tree by name."""
     return reader.groups or reader.everything
 
 
 def startable(forest: Forest, leaf: str) -> list[Startable]:
-    """Returns how much more could start at a leaf now, for each resource alone: the least over the leaf and all groups above it."""
+    """Returns for each resource how much more could start at a leaf now: the least that the leaf and all groups above it leave."""
     standing = forest.standing(leaf)
     wish = {key: max(most, 1) for key, most in standing.max.items()}
     forest.demand(leaf, wish)
@@ -120,7 +120,7 @@ def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable
 
 
 class _View:
-    """Computes one tree for one reader, group by group."""
+    """One quota tree shown to one reader, computed group by group."""
 
     def __init__(
         self, forest: Forest, tree: str, mine: frozenset[str], reader: Reader, over_since: Mapping[str, str],
@@ -134,13 +134,13 @@ class _View:
         self._seen = 0
 
     def concerns(self) -> bool:
-        """Tells whether the tree is shown: it has groups, and is the default tree or has a group that the reader may name."""
+        """Tells whether the tree is shown to the reader: it has groups, and is the default tree or has a group that he may name."""
         if not self._forest.children("", self._tree):
             return False
         return self._everything or self._tree == DEFAULT_TREE or any(self._forest.tree_of(leaf) == self._tree for leaf in self._mine)
 
     def groups(self, parent: str, depth: int) -> Iterator[QuotaGroup | None]:
-        """Yields the groups depth first: named ones, and below each parent the sum of the others; None ends a slice."""
+        """Yields the groups below `parent` depth first, named ones singly and the others of each parent in one sum; None ends a slice."""
         hidden = _Sum(parent, depth)
         for name in self._forest.children(parent, self._tree) if self._is_there(parent) else ():
             if not self._is_there(name):
@@ -160,7 +160,7 @@ class _View:
             yield hidden.group()
 
     def totals(self) -> list[Total]:
-        """Returns the totals of each resource of the tree; call it after `groups`."""
+        """Returns the sums of each resource of the tree over the groups that `groups` has yielded; call it afterwards."""
         managed = dict.fromkeys(key for one in self._first for key in one.max)
         used, request = (
             {key: sum(amounts.get(key, 0) for amounts in each) for key in managed}
@@ -190,7 +190,7 @@ class _View:
 
 
 class _Sum:
-    """The sums of several groups below one parent."""
+    """The sums of those groups below one parent that the reader may not name."""
 
     def __init__(self, parent: str, depth: int) -> None:
         self._parent, self._depth = parent, depth
@@ -198,7 +198,7 @@ class _Sum:
         self._sums: dict[str, list[int]] = {}
 
     def add(self, one: GroupState) -> None:
-        """Adds one group to the sums."""
+        """Adds the amounts of one group."""
         self.count += 1
         for key in one.max:
             sums = self._sums.setdefault(key, [0] * 6)
@@ -206,7 +206,7 @@ class _Sum:
             self._sums[key] = [total + part.get(key, 0) for total, part in zip(sums, parts, strict=True)]
 
     def group(self) -> QuotaGroup:
-        """Returns the sums as one group without a name."""
+        """Returns the sums as a group without a name."""
         shares = [
             Share(key, used, request, least, effective, runtime, None, borrowed)
             for key, (used, request, least, effective, runtime, borrowed) in self._sums.items()
@@ -228,7 +228,7 @@ def _share(one: GroupState, key: str) -> Share:
 
 
 def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
-    """Returns the group of work without a group, where such work exists or is the reader's."""
+    """Returns the group of work that is bound to no group; empty where there is no such work and the reader has none."""
     one = forest.standing(DEFAULT)
     keys = dict.fromkeys([*one.max, *one.request])
     if not keys and not yours:

@@ -1,7 +1,7 @@
 """The reader of an answer, and the rule whose work he may see by name (decision "whose work").
 
-An ordinary reader is told of "you", "your tenant" and "other tenants" with counts; names of others stand only in answers to readers who
-may list every tenant's allocations. Every answer is built through a `Reader`, so that hidden names are never put into it.
+An ordinary reader is told of "you", "your tenant" and "other tenants" with counts; names of others stand only in answers to readers
+who may list every tenant's allocations. Every answer is built through a `Reader`, so that hidden names are never put into it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OTHER_TENANTS: Final = "other tenants"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A person who asks; `namespaces`: those whose allocations he may list, `everything`: he may list all.
+    """The person who asks, with his rights: `namespaces` whose allocations he may list, or `everything`.
 
     `groups`: he may list the groups of the quota tree.
     """
@@ -27,11 +27,11 @@ class Reader:
     groups: bool = False
 
     def whose(self, user: str, key: str) -> str:
-        """Returns the relation of the work's owner to the reader; `key` is `namespace/name`."""
+        """Returns whose the work of `user` in `key` (NAMESPACE/NAME) is to the reader: "you", "your tenant" or "other tenants"."""
         if user and user == self.user:
             return YOU
         return YOUR_TENANT if key.partition("/")[0] in self.namespaces else OTHER_TENANTS
 
     def may_name(self, user: str, key: str) -> bool:
-        """Tells whether the reader may see the name of this work and its owner."""
+        """Tells whether the reader may see the name and the owner of the work of `user` in `key` (NAMESPACE/NAME)."""
         return self.everything or self.whose(user, key) != OTHER_TENANTS

@@ -1,7 +1,7 @@
-"""An Allocation as one row of `lattice status`: what the table shows of it, whoever holds the object. Pure.
+"""An Allocation as one row of `lattice status`, made by the scheduler of its cache or by the command line of the object. Pure.
 
-A row says nothing that depends on the time of asking: ages, the time left until KILL and expected starts are told from its times
-by whoever shows it. The scheduler makes rows of its cache, the command line of what the API server lists: by this one function.
+A row says nothing that depends on the time of asking: ages, the time left until KILL and expected starts follow from its times when
+it is printed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from lattice.views.allocation import Allocation, Condition, ExpectedStart
 
 STATUS_SCHEMA: Final = "lattice.dev/status-rows/v1"
 NO_START: Final = frozenset({"VClusterClosed", "Held", "NeverFits"})
-"""Reasons beside which an expected start of the moment before would be wrong."""
+"""Reasons with which an expected start forecast before would be wrong."""
 
 
 class StatusRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row; times are seconds since the epoch, absent where there are none. Fields are added at the end alone."""
+    """One Allocation in the table of `lattice status`.
+
+    Times are seconds since the epoch, None where there are none. New fields are added at the end only.
+    """
 
     namespace: str
     name: str
     number: int
-    """0 while it has none."""
+    """The number that people type; 0: it has none yet."""
     user: str
     phase: str
     nodes: str
@@ -37,22 +40,22 @@ class StatusRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: float | None
     end: float | None
     kill: float | None
-    """When KILL follows, as the status says it; for work that has started and not ended."""
+    """When KILL follows, by the status, while the work runs."""
     over: float | None
-    """When the walltime of such work is over."""
+    """When the walltime of running work is over."""
     grace_seconds: float
     leaving: str
-    """Why it ends, or shall end; empty for work that goes on or has ended."""
+    """Why it is ending, or is to end; empty for work that goes on or has ended."""
     place: str
     """Its nodes, or the reason in brackets."""
     expected_p50: str | None = None
     expected_p90: str | None = None
     expected_reason: str | None = None
-    """Absent where no expected start is shown."""
+    """Why no start is foreseen; None where no expected start is shown."""
 
 
 class StatusDetail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The details that only the wide table shows."""
+    """The fields of an Allocation that only the wide table shows."""
 
     job: str
     tenant: str
@@ -64,29 +67,29 @@ class StatusDetail(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StatusRows(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The answer to `status`: rows in no order, and for the wide table as many details beside them."""
+    """The document that answers `status`: rows in no order, and for the wide table as many `details` in the same order."""
 
     schema: str
     user: str
-    """Who asks, as the cluster names him."""
+    """The name of the reader, as the API server knows him."""
     version: str
-    """The resourceVersion up to which every change of an Allocation is in it."""
+    """The resourceVersion up to which every change of an Allocation is contained."""
     rows: msgspec.Raw
     details: msgspec.Raw
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The filter of a list of allocations; an empty field excludes none."""
+    """The filter of a list of allocations; an empty field excludes nothing."""
 
     namespace: str = ""
     user: str = ""
     states: frozenset[str] = frozenset()
     vcluster: str = ""
     after: float | None = None
-    """What ended before is left out."""
+    """Excludes allocations that ended before, seconds since the epoch."""
 
     def keeps(self, allocation: Allocation) -> bool:
-        """Tells whether the list shows an allocation of its namespace."""
+        """Tells whether an allocation passes every filter but the namespace."""
         spec = allocation.spec
         if self.user and spec.user != self.user:
             return False
@@ -101,17 +104,17 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_of(allocation: Allocation) -> str:
-    """Returns its phase; Pending before the scheduler has seen it."""
+    """Returns an allocation's phase; Pending where its status has none yet."""
     return allocation.status.phase or PENDING
 
 
 def is_final(allocation: Allocation) -> bool:
-    """Tells whether it has ended for good."""
+    """Tells whether an allocation has ended for good."""
     return phase_of(allocation) in FINAL_PHASES
 
 
 def since(allocation: Allocation) -> str | None:
-    """Returns since when it is in the state that it shows."""
+    """Returns since when an allocation is in the state that the table shows (RFC 3339); None: an end without a known time."""
     status = allocation.status
     if is_final(allocation):
         finished = condition(status.conditions, FINISHED)
@@ -124,12 +127,12 @@ def since(allocation: Allocation) -> str | None:
 
 
 def submitted(allocation: Allocation) -> str:
-    """Returns when it was submitted."""
+    """Returns when an allocation was submitted (RFC 3339)."""
     return allocation.status.submit_time or allocation.metadata.creation_timestamp
 
 
 def blocker(allocation: Allocation) -> Condition | None:
-    """Returns the condition that says why it is not running, or how it ended."""
+    """Returns the condition that says why an allocation does not run, or how it ended; None: there is no such condition."""
     conditions = allocation.status.conditions
     if is_final(allocation):
         return condition(conditions, FINISHED) or condition(conditions, READY)
@@ -140,7 +143,7 @@ def blocker(allocation: Allocation) -> Condition | None:
 
 
 def leaving(allocation: Allocation) -> str:
-    """Returns `Ending`, or the wish that it end which no status shows yet; empty for work that goes on or has ended."""
+    """Returns why an allocation is ending, or the unfulfilled wish that it end; empty for work that goes on or has ended."""
     if is_final(allocation):
         return ""
     why = condition(allocation.status.conditions, READY)
@@ -152,7 +155,7 @@ def leaving(allocation: Allocation) -> str:
 
 
 def place_or_reason(allocation: Allocation) -> str:
-    """Returns the nodes of work that runs or has completed, else the reason in brackets."""
+    """Returns the nodes of running or completed work, else the reason in brackets."""
     phase, status = phase_of(allocation), allocation.status
     if phase in (RUNNING, COMPLETED) and status.nodes:
         return status.nodes
@@ -164,7 +167,7 @@ def place_or_reason(allocation: Allocation) -> str:
 
 
 def expected_of(allocation: Allocation) -> ExpectedStart | None:
-    """Returns the expected start of one that waits, where its reason does not contradict it."""
+    """Returns the expected start of a pending allocation; None: there is none, or its reason contradicts one."""
     found, why = allocation.status.expected_start, blocker(allocation)
     if found is None or phase_of(allocation) != PENDING or (why is not None and why.reason in NO_START):
         return None
@@ -172,7 +175,7 @@ def expected_of(allocation: Allocation) -> ExpectedStart | None:
 
 
 def status_row(one: Allocation) -> StatusRow:
-    """Returns the row of an allocation."""
+    """Returns the row of an Allocation."""
     spec, status, lifecycle = one.spec, one.status, one.spec.lifecycle
     start = _time(status.start_time)
     runs = not is_final(one) and start is not None and not status.end_time
@@ -202,7 +205,7 @@ def status_row(one: Allocation) -> StatusRow:
 
 
 def status_detail(one: Allocation) -> StatusDetail:
-    """Returns what the wide table shows of an allocation beside its row."""
+    """Returns the fields of an Allocation that only the wide table shows."""
     why = blocker(one)
     return StatusDetail(
         job=one.spec.tags.get("name", ""),

@@ -14,17 +14,17 @@ from lattice.units import format_time
 STEPS: Final = 96
 SHORTEST: Final = 600.0
 LONGEST: Final = 7 * 86400.0
-"""Bounds of the time that is shown, in seconds."""
+"""The least and the most time that a timeline covers, seconds."""
 SOON: Final = 86400.0
-"""Windows that begin later than this, and after all work is over, do not lengthen the timeline."""
+"""Windows that begin later than this, and after the end of all work, do not lengthen the timeline. Seconds."""
 _NICE: Final = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0)
 
 Span = tuple[float, float, int]
-"""From, until (seconds since the epoch), nodes."""
+"""The use of nodes from one time until another (seconds since the epoch): how many."""
 
 
 def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
-    """Returns the use of all nodes, or of those at home in a vcluster that has home nodes."""
+    """Returns the use of nodes to come; of the home nodes of `vcluster`, if it has any, else of all nodes."""
     home = vcluster if any(facts.home == vcluster for facts in context.nodes.values()) else ""
     shown = [facts for facts in context.nodes.values() if not home or facts.home == home]
     nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)
@@ -44,16 +44,18 @@ def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
 
 
 def _point(moment: float, usable: int, running: int, planned: int, reserved: int) -> Point:
-    """Returns a point whose counts together never exceed the nodes.
+    """Returns the use at one moment such that the counts together never exceed the usable nodes.
 
-    Work ends before its walltime as a rule, so planned work may overlap running work.
+    Running work mostly ends before its walltime, so planned work may overlap it: planned and reserved nodes are cut to those left.
     """
     planned = min(planned, max(0, usable - running))
     return Point(at=format_time(moment), running=running, planned=planned, reserved=min(reserved, max(0, usable - running - planned)))
 
 
 def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Span]]:
-    """Returns the expected runs of pending work: those that may start now, and those too early (`notBefore`, back-off)."""
+    """Returns the expected runs of pending work as two lists: work that may start now, and work that is too early (not-before,
+    back-off).
+    """
     planned, too_early = list[Span](), list[Span]()
     for uid, candidate in context.candidates.items():
         expected = context.expected.get(uid)
@@ -67,7 +69,7 @@ def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Spa
 
 
 def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
-    """Returns a round step with which the timeline covers all work, and windows that begin before its end or within a day."""
+    """Returns the length of a step in seconds, a round number with which the timeline covers all work and windows within a day."""
     last = _last(now, work)
     windows = [window for window in kept if window[0] <= max(last, now + SOON)]
     wanted = min(LONGEST, max(SHORTEST, max(last, _last(now, windows)) - now)) / STEPS
@@ -75,12 +77,12 @@ def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
 
 
 def _last(now: float, spans: Iterable[Span]) -> float:
-    """Returns the last known start or end in these spans."""
+    """Returns the last begin or end in these spans that is known and after `now`; `now` without any."""
     return max((moment for begin, end, _ in spans for moment in (begin, end) if now < moment < float("inf")), default=now)
 
 
 def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:
-    """Returns the nodes in use at each time: a prefix sum over the steps in which a span begins or ends."""
+    """Returns the nodes in use at each of the times `at`."""
     changes = [0] * (len(at) + 1)
     for begin, end, count in spans:
         first = max(0, ceil((begin - at[0]) / step))

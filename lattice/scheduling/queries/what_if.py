@@ -1,4 +1,4 @@
-"""Plans allocations that are not submitted: the production planner's outcome, and the answer that follows from it."""
+"""Plans allocations that are not submitted: runs production cycles with them, undoes these, and makes the answers of `plan`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.units import fold_nodes
 
 MOST_INFLUENTIAL: Final = 1000
-"""Most pending work, the first in order, that a what-if considers."""
+"""Most pending allocations, the first in order, that a what-if considers beside the new ones."""
 
 
 def plans_for(
@@ -57,9 +57,9 @@ def plans_for(
     changes: Mapping[str, Sequence[Change]] | None = None,
     preemptions: Mapping[str, Preemption] | None = None,
 ) -> list[Planned]:
-    """Returns one plan for each candidate, in this order: each is planned as if those before it were submitted too.
+    """Returns the answer of `plan` for each candidate in this order, each as if those before it were submitted too.
 
-    `outcomes` are those of `planned_outcomes`, by uid; `changes` and `preemptions` the results for those that wait, by uid.
+    `outcomes`: those of `planned_outcomes` by uid. `changes` and `preemptions`: found for those that wait, by uid.
     """
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
@@ -86,9 +86,9 @@ def plans_for(
 
 
 def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
-    """Returns every outcome of the cycles of these candidates' vclusters, as if they were submitted now, and undoes the cycles.
+    """Returns all outcomes of the cycles of these candidates' vclusters as if they were submitted now; the cycles are undone.
 
-    Ranges have the nodes that they would get, as after the turns of a cycle.
+    Candidates that asked for a range have the nodes that they would get beyond their least number.
     """
     mine = {candidate.uid for candidate in asked}
     found: list[Outcome] = []
@@ -102,7 +102,7 @@ def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[
 
 
 def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
-    """Gives placed ranges the nodes that they get beyond their least number."""
+    """Gives placed candidates that asked for a range the nodes that they would get beyond their least number."""
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:
         return
@@ -116,10 +116,11 @@ def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outco
 
 
 def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
-    """Returns the pending work of a vcluster that can change a cycle's outcome for other work at this moment.
+    """Returns the pending work of a vcluster that can change what a cycle decides about other work now.
 
-    That is work that holds a reservation or that no cycle has evaluated yet, and of each need the first that waits for nodes. The last
-    cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little however long the queue is.
+    That is work that holds a reservation or that no cycle has evaluated yet, and of each need the first that waits for nodes. The
+    last cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little however long the
+    queue is.
     """
     promised, first = context.state.promises.get(vcluster, {}), set[Need]()
     kept = []
@@ -134,7 +135,7 @@ def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
 
 @contextmanager
 def undone(state: ClusterState) -> Iterator[ClusterState]:
-    """Yields the cluster state for a what-if, and undoes at the end everything that cycles did to it."""
+    """Yields the cluster state for cycles of a what-if, and at the end of the block undoes everything that they did to it."""
     holders, promises, lists = dict(state.holders), dict(state.promises), dict(state.lists)
     heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
     waiting = state.waiting
@@ -154,7 +155,7 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
 
 
 def may_ever(outcome: Outcome) -> bool:
-    """Tells whether the work is placed or may start later; False where waiting does not help."""
+    """Tells whether an outcome leaves hope: placed, or waiting with a chance to start; False where waiting does not help."""
     return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
 
 
@@ -195,13 +196,15 @@ def _waits(
 
 
 def planned_work(context: QueryContext, candidate: Candidate) -> Work:
-    """Returns the allocation of a plan, which has neither number nor uid yet."""
+    """Returns the name of an allocation that is planned; it has neither number nor uid yet."""
     work = subject(context, candidate)
     return Work(namespace=work.namespace, name=work.name, user=work.user, job=work.job)
 
 
 def placement(context: QueryContext, outcome: Placed) -> Placement:
-    """Returns the nodes with their groups, largest share first, and the counts of fingerprints and of borrowed nodes."""
+    """Returns the nodes of a placed candidate for the document: by group, the largest share first, with fingerprints and borrowed
+    nodes counted.
+    """
     facts = [context.nodes[index] for index in outcome.nodes]
     groups: dict[str, int] = {}
     for node in facts:
@@ -220,7 +223,10 @@ def placement(context: QueryContext, outcome: Placed) -> Placement:
 
 
 def _quota(context: QueryContext, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
-    """Returns the hard quota of the tenant before and after the candidate holds its nodes."""
+    """Returns the use of the tenant's hard limits before and after the candidate starts; None: the tenant has no account.
+
+    `before`: nodes and allocations of earlier candidates of the same plan. `taken`: the candidate's nodes.
+    """
     account = context.state.accounts.get(tenant)
     if account is None:
         return None

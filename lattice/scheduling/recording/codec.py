@@ -55,7 +55,10 @@ _OF_TREES: Final = ("trees", "capacity", "before")
 
 @dataclass
 class _Baseline:
-    """The state after the last payload; by index, uid, tenant or vcluster. Holders stand in the order in which they were put."""
+    """The state after the last payload, from which the next payload's changes count; by index, uid, tenant or vcluster.
+
+    Holders stand in the order in which they were put.
+    """
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
     holders: dict[str, NodeHolder] = field(default_factory=dict)
@@ -72,26 +75,29 @@ class _Baseline:
     multipliers: dict[tuple[str, str, str], float] = field(default_factory=dict)
     exhausted: dict[Scope, Exhausted] = field(default_factory=dict)
     odd: dict[int, float] = field(default_factory=dict)
-    """Nodes whose end differs from that of their holder."""
+    """By index of a node whose recorded end differs from that of its holder: the recorded end, seconds since the epoch."""
     spared: frozenset[int] = frozenset()
-    """Nodes that a holder names and that are free all the same."""
+    """Nodes that belong to a holder but were recorded as free."""
     queues: dict[str, dict[str, Candidate]] = field(default_factory=dict)
     outcomes: dict[str, dict[str, Row]] = field(default_factory=dict)
     orders: dict[str, list[int]] = field(default_factory=dict)
-    """By vcluster: the places of the candidates in the order in which they were decided."""
+    """By vcluster: the places of the candidates in the order in which its last cycle decided them."""
     trees: dict[str, Any] | None = None
     """The quota trees and their capacity; None without a tree."""
     demand: dict[str, list[dict[str, int]]] = field(default_factory=dict)
-    """By group of the trees: request, used, and used by non-preemptible work."""
+    """By group of the trees: the amounts requested, used, and used by non-preemptible work."""
 
     def held(self) -> dict[int, float]:
-        """Returns when each held node comes free by its holder; of several holders the later one counts."""
+        """Returns when each held node comes free according to its holders; of several holders of a node, the last put counts."""
         return {node: NEVER if one.end is None else one.end for one in self.holders.values() for node in one.nodes}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One vcluster's part of a recorded cycle; `program`: the version that wrote it, `rules`: the version of the rules that decided it."""
+    """The recorded cycle of one vcluster: its input (`moment`) and its outcomes.
+
+    `program`: the version that wrote it. `rules`: the version of the rules by which it was decided.
+    """
 
     moment: Snapshot
     outcomes: tuple[Outcome, ...]
@@ -100,13 +106,13 @@ class Turn:
 
 
 def encoded(outcomes: Sequence[Outcome]) -> bytes:
-    """Returns a decision as bytes: equal decisions have equal bytes, to the last digit of every score."""
+    """Returns outcomes as bytes: equal outcomes give equal bytes, to the last digit of every score."""
     rows = [(one.candidate.uid, *outcome_row(one)) for one in outcomes]
     return _ENCODE([rows, _scores([one.score for one in outcomes])])
 
 
 class CycleEncoder:
-    """Encodes turns one after the other."""
+    """Encodes the cycles of a log as payloads, one after the other; the recorder of a leading scheduler keeps one."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -114,7 +120,7 @@ class CycleEncoder:
         self._held: dict[int, float] = {}
 
     def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
-        """Returns a turn as a payload: in full, or as changes since the last one."""
+        """Returns one vcluster's cycle as a payload: in full (`whole`), or as the changes since the last payload."""
         if whole:
             self._baseline, self._held = _Baseline(), {}
         said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
@@ -160,7 +166,7 @@ class CycleEncoder:
         _table(said, "demand", baseline.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
     def _taken(self, said: dict[str, Any], moment: Snapshot) -> None:
-        """Writes the nodes whose end differs from that of their holder."""
+        """Writes the nodes whose end differs from that of their holder, if these have changed since the last payload."""
         baseline = self._baseline
         if "holders" in said:
             self._held = baseline.held()
@@ -194,14 +200,14 @@ class CycleEncoder:
 
 
 class CycleDecoder:
-    """Decodes payloads in the order in which they were written, from a whole one on."""
+    """Decodes the payloads of a cycle log in the order in which they were written; the first must be a whole one."""
 
     def __init__(self) -> None:
         self._baseline: _Baseline | None = None
         self._program, self._rules = "", RULES
 
     def turn(self, payload: bytes, *, whole: bool) -> Turn:
-        """Returns the turn of a payload; raises Corrupt where its digest does not match."""
+        """Returns the recorded cycle of one payload; raises Corrupt where it cannot be read or its digest does not match."""
         try:
             said = msgspec.msgpack.decode(payload)
             if whole:
@@ -269,7 +275,10 @@ class CycleDecoder:
 
 
 def _table(said: dict[str, Any], name: str, before: dict[Any, Any], after: Mapping[Any, Any], row: Callable[[Any], Any]) -> None:
-    """Writes the removed and the changed entries of a table, in this order, and brings `before` up to date."""
+    """Writes a table's removed and changed entries, in this order, into the payload `said`, and brings `before` up to date.
+
+    Writes nothing where the table is unchanged. `row` encodes one value.
+    """
     if before == after:
         return
     gone = [key for key in before if key not in after]
@@ -285,7 +294,7 @@ def _apply(said: Mapping[str, Any], name: str, table: dict[Any, Any], value: Cal
 
 
 def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any, Any]]) -> None:
-    """Removes `gone` and appends `put`, so that changed entries come last, as they do where nodes are taken."""
+    """Removes the keys `gone` from a table and appends the entries `put`, so that changed entries come last, as in the live table."""
     for key in gone:
         del table[key]
     for key, value in put:
@@ -294,7 +303,7 @@ def _change(table: dict[Any, Any], gone: Iterable[Any], put: Iterable[tuple[Any,
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
-    """Returns the backlog of a row; logs of earlier releases have no users in it."""
+    """Returns the backlog of a row; rows of earlier releases name no users."""
     waiting = frozenset((tenant, user) for tenant, user in (row[3] if len(row) > 3 else ()))
     return Backlog(row[0], row[1], row[2], waiting)
 
@@ -308,9 +317,9 @@ def _digest(text: bytes) -> bytes:
 
 
 def _scores(scores: Sequence[Score | None]) -> list[Any]:
-    """Returns [number of terms, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles.
+    """Encodes scores as [number of terms, bytes]: all totals, all multipliers, all first terms …, as little-endian doubles.
 
-    A list of scores stands instead of the bytes where they differ in the number of terms.
+    Where scores differ in their number of terms, the number is −1 and a list of scores stands in place of the bytes.
     """
     if not scores:
         return [0, b""]

@@ -18,11 +18,12 @@ from lattice.errors import Corrupt, NotFound, Rejected
 FORMAT: Final = 1
 OPENING: Final = b"%d lattice cycle log\n" % FORMAT
 LATEST: Final = 0
-"""The number that stands for the last recorded cycle in a request."""
+"""Stands for the last recorded cycle in a request."""
 WHOLE, CHANGES = b"W", b"C"
 _HEAD: Final = struct.Struct("<IIcHQd")
-"""Length of the payload; CRC-32 of what follows in the head and of the payload; kind; frames of this cycle that follow; cycle; time in
-seconds since the epoch."""
+"""Length of the payload; CRC-32 of the rest of the head and of the payload; kind; how many frames of the same cycle follow; cycle;
+time in seconds since the epoch.
+"""
 _CHECKED: Final = 8
 """The offset in the head at which the checksum begins."""
 _LEVEL: Final = 1
@@ -33,7 +34,10 @@ LARGEST: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The place of a frame: [start, end) in bytes; `at` in seconds since the epoch; `more`: frames of its cycle that follow."""
+    """The place of one frame in a log file: bytes [start, end). One frame holds the cycle of one vcluster.
+
+    `at`: the time of the cycle, seconds since the epoch. `more`: how many frames of the same cycle number follow.
+    """
 
     kind: bytes
     more: int
@@ -45,7 +49,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The frames of a file; `torn`: bytes of an unfinished last cycle; `damage`: a sentence, empty where there is none."""
+    """The sound frames of a log file.
+
+    `torn`: bytes at the end that belong to a cycle not written to its end. `damage`: a sentence on the first damage; empty: none.
+    """
 
     frames: tuple[Frame, ...]
     torn: int = 0
@@ -53,7 +60,7 @@ class Scan:
 
 
 def cycle_of(text: str) -> int:
-    """Returns the number of a cycle that a person named: a whole number from 1 on, or `last`; raises Rejected otherwise."""
+    """Returns the cycle number that a person typed: a whole number from 1 on, or `last` (LATEST); raises Rejected for anything else."""
     if text == "last":
         return LATEST
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= 1):
@@ -62,7 +69,7 @@ def cycle_of(text: str) -> int:
 
 
 def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> bytes:
-    """Returns the bytes of one frame: head with checksum, and packed payload."""
+    """Returns the bytes of one frame: head with checksum, and compressed payload."""
     packed = zlib.compress(payload, _LEVEL)
     head = _HEAD.pack(len(packed), 0, kind, more, cycle, at)
     checksum = zlib.crc32(packed, zlib.crc32(head[_CHECKED:]))
@@ -70,7 +77,7 @@ def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> 
 
 
 def payload(data: bytes, one: Frame) -> bytes:
-    """Returns the unpacked payload of a frame; raises Corrupt where it cannot be unpacked."""
+    """Returns the decompressed payload of a frame of `data`; raises Corrupt where it cannot be decompressed."""
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(data[one.start + _HEAD.size : one.end], LARGEST)
@@ -82,7 +89,7 @@ def payload(data: bytes, one: Frame) -> bytes:
 
 
 def check_format(data: bytes) -> int:
-    """Returns the offset of the first frame; raises Rejected with both numbers where the format is another."""
+    """Returns the offset of the first frame; raises Rejected, with both format numbers, where the file has another format."""
     line, newline, _ = bytes(data[:64]).partition(b"\n")
     number, _, what = line.partition(b" ")
     if not newline or what != OPENING[:-1].partition(b" ")[2] or not number.isdigit():
@@ -94,7 +101,7 @@ def check_format(data: bytes) -> int:
 
 
 def scan(data: bytes, *, check: bool = True) -> Scan:
-    """Returns the frames of a file; without `check` their contents are not read, and only lengths show damage."""
+    """Returns the frames of a log file; without `check` checksums are not compared, so that only wrong lengths show damage."""
     if len(data) < len(OPENING) and OPENING.startswith(bytes(data[:])):
         return Scan((), torn=len(data))  # whoever made the file was killed before it was begun
     at = check_format(data)
@@ -119,7 +126,7 @@ def scan(data: bytes, *, check: bool = True) -> Scan:
 
 
 def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
-    """Returns a log with the frames that reading one cycle needs; `LATEST` is the last whole cycle.
+    """Returns a log with only the frames that are needed to read one cycle; `LATEST`: the last whole one.
 
     They run from the whole snapshot before the cycle to its last frame. Raises NotFound where the cycle is not in this file, naming
     those that are; Corrupt where damage stands before it.
@@ -138,7 +145,7 @@ def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
 
 
 def gaps(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
-    """Yields the gaps between recorded cycles as (first, last) missing number."""
+    """Yields (first, last) number of each run of missing cycles between frames."""
     for before, after in pairwise(frames):
         if after.cycle > before.cycle + 1:
             yield before.cycle + 1, after.cycle - 1

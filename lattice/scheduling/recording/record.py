@@ -2,7 +2,8 @@
 
 `take_snapshot` copies what changes from cycle to cycle and shares what does not, so that it costs little and stays as it was;
 `completed` adds the shares that the cost function has read meanwhile. `reproduce` makes a cluster state of a snapshot and calls
-`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `take_query_snapshot` takes the input of all vclusters, for questions.
+`lattice.scheduling.cycle.cycle.decide`, as the scheduler does. `take_query_snapshot` takes the input of all vclusters, for
+questions.
 """
 
 from __future__ import annotations
@@ -31,33 +32,36 @@ from lattice.views.ledger import TenantAccount
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The input of the cost function beside the candidates; hours in GPU-hours, waits in seconds."""
+    """The input of the cost function except the candidates, as recorded: GPU-hours, shares of usage, multipliers; waits in seconds."""
 
     vclusters: tuple[str, ...] = ()
-    """The vclusters with a cost function; the others order by class, then by waiting."""
+    """The vclusters with the cost function; all others order by class, then by waiting."""
     reference_wait: float = 3600.0
     energy_price: float | None = None
     running: float = 0.0
     backlog: tuple[Backlog, ...] = ()
     standings: Mapping[str, Standing] = field(default_factory=dict)
-    """By tenant."""
+    """The usage beside the target, by tenant."""
     shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """By tenant and user: the user's share of all usage."""
+    """By (tenant, user): his share of all decayed node-hours."""
     with_work: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """By tenant: its users that hold nodes, or used some lately."""
+    """By tenant: the users who hold nodes, or held some in the last seven days."""
     multipliers: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
-    """By tenant, user and project: the budget multiplier of the score, where it differs from the tenant's."""
+    """By (tenant, user, project): the budget multiplier, where it differs from the tenant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that `decide` reads in one vcluster's turn of a cycle; `ClusterState` describes each field."""
+    """The whole input of one vcluster's cycle, copied before it decides; the fields have the meanings of those of `ClusterState`.
+
+    `cycle`: its number. `now`: seconds since the epoch.
+    """
 
     cycle: int
     vcluster: str
     now: float
     candidates: tuple[Candidate, ...]
-    """In the order in which they were given."""
+    """In the order in which the cycle was given them."""
     nodes: Mapping[int, NodeFacts]
     taken: Mapping[int, float]
     holders: Mapping[str, NodeHolder]
@@ -79,7 +83,7 @@ class Snapshot:
 
 
 class SnapshotTaker:
-    """Takes snapshots of one cluster state, and copies the nodes only where they have changed."""
+    """Takes snapshots of one cluster state, and copies its nodes again only after they have changed."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -87,7 +91,7 @@ class SnapshotTaker:
         self._news = -1
 
     def take_snapshot(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Snapshot:
-        """Returns the input of a cycle that begins now."""
+        """Returns the input of the cycle number `cycle` of a vcluster that begins at `now`."""
         node_cache = self._state.node_cache
         if node_cache.news != self._news:
             self._nodes, self._news = dict(node_cache.nodes), node_cache.news
@@ -102,7 +106,7 @@ def take_snapshot(
     cycle: int,
     nodes: Mapping[int, NodeFacts] | None = None,
 ) -> Snapshot:
-    """Returns the input of a cycle that begins now; `nodes`: a copy of the node cache's nodes, where the caller has one."""
+    """Returns the input of a cycle that begins at `now`; `nodes`: a copy of the node cache's nodes; None: one is made."""
     state.profile(now)  # promises are of buckets as they are now
     return Snapshot(
         cycle=cycle,
@@ -130,10 +134,10 @@ def take_snapshot(
 
 
 def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Snapshot:
-    """Returns the input of cycles of all vclusters now, from which `rebuild` makes a cluster state for questions.
+    """Returns the input of cycles of all vclusters at `now`, from which `rebuild` makes a cluster state for answers and what-ifs.
 
-    `pending` is all waiting work, `more` further work that may be asked about. The quota tree is charged with the waiting work, as at
-    the beginning of a cycle.
+    `pending` is all waiting work, `more` further work that may be asked about, for its shares. The quota tree is charged with the
+    waiting work, as at the beginning of a cycle.
     """
     if state.quota_usage is not None:
         state.quota_usage.ask(pending, now)
@@ -154,7 +158,7 @@ def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: 
 
 
 def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
-    """Returns the snapshot with the shares that the cost function has read in the cycle, which is over; nothing else happened since."""
+    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read."""
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -165,14 +169,14 @@ def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
 
 
 def reproduce(moment: Snapshot) -> list[Outcome]:
-    """Returns the decision of this program on a snapshot: a cycle of a vcluster, or which ranges get more nodes."""
+    """Decides a snapshot again with this program: the cycle of a vcluster, or, for the name `RANGES`, which ranges get more nodes."""
     if moment.vcluster == RANGES:
         return list(extended(rebuild(moment), moment.candidates, moment.now))
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
 def rebuild(moment: Snapshot) -> ClusterState:
-    """Returns a cluster state that equals the one of the snapshot."""
+    """Returns a new cluster state with the content of a snapshot."""
     scored = moment.scored
     node_cache = NodeCache()
     for facts in moment.nodes.values():
@@ -208,7 +212,9 @@ def rebuild(moment: Snapshot) -> ClusterState:
 
 
 class RememberedShares(Shares):
-    """Shares as they stood at the time of a snapshot, whatever time the caller names."""
+    """The shares of a snapshot: gives the recorded answers whatever time is asked about, so that a replay scores as the recorded
+    cycle did.
+    """
 
     def __init__(
         self, standings: Mapping[str, Standing], shares: Mapping[tuple[str, str], float],
@@ -221,24 +227,24 @@ class RememberedShares(Shares):
         self._multipliers = multipliers
 
     def standing(self, tenant: str, now: float) -> Standing:
-        """Returns the recorded standing of a tenant."""
+        """Returns the recorded usage and target of a tenant."""
         return self._standings[tenant]
 
     def usage_of_user(self, tenant: str, user: str, now: float) -> float:
-        """Returns the recorded share of a user in all usage."""
+        """Returns the recorded share of a user in all decayed node-hours."""
         return self._of_users[tenant, user]
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
-        """Returns the recorded users of a tenant who held nodes, or had used some lately."""
+        """Returns the recorded users of a tenant with work; empty for a tenant that was not recorded."""
         return self._remembered.get(tenant, ())
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns the recorded budget multiplier for work of this user and project."""
+        """Returns the recorded budget multiplier for work of this user and project; the tenant's where none of its own was recorded."""
         return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
 
 
 def _scored(state: ClusterState) -> Scored:
-    """Returns the input of the cost function, which all vclusters with a cost function share."""
+    """Returns the settings and the backlog of the cost function that vclusters share; shares are added later by `completed`."""
     scoring = next(iter(state.scorings.values()), None)
     if not isinstance(scoring, Scoring):
         return Scored()

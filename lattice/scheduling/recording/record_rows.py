@@ -26,7 +26,11 @@ Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 class Columns(Generic[T]):
-    """Converts values of one class to rows and back; `later` columns were added to the format: they are left out at the end where None."""
+    """Converts values of one class to rows of a cycle log and back; `names` are the fields in the order of the columns.
+
+    `later`: fields added to the format since; at the end of a row they are left out where None. `ways`: converters of fields that
+    are not plain.
+    """
 
     def __init__(self, kind: Callable[..., T], names: str, later: str = "", **ways: Way) -> None:
         self.kind = kind
@@ -37,7 +41,7 @@ class Columns(Generic[T]):
         self._unpack = [(name, way[1]) for name, way in ways.items()]
 
     def row(self, value: T) -> Row:
-        """Returns the value as a row."""
+        """Returns the row of a value."""
         row = list(self._get(value))
         for at, pack in self._pack:
             row[at] = pack(row[at])
@@ -46,7 +50,7 @@ class Columns(Generic[T]):
         return row
 
     def value(self, row: Sequence[Any]) -> T:
-        """Returns the value that a row stands for."""
+        """Rebuilds the value from its row; columns that the row lacks take the default of the class."""
         given: dict[str, Any] = dict(zip(self.names, row, strict=False))
         for name, unpack in self._unpack:
             if name in given:
@@ -55,17 +59,17 @@ class Columns(Generic[T]):
 
     @property
     def way(self) -> Way:
-        """Returns the writer and reader for such values as a column of another row."""
+        """Returns the converters with which such a value is a column of another row."""
         return self.row, self.value
 
 
 def bits(mask: int | None) -> bytes | None:
-    """Returns a set of node indices as bytes, the lowest first: bit i of byte j is node 8·j + i."""
+    """Returns a bit set of node indices as bytes, the lowest first: bit i of byte j is node 8·j + i; None for None."""
     return None if mask is None else mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
 def mask(text: bytes | None) -> int | None:
-    """Returns the set of node indices that `bits` wrote."""
+    """Returns the bit set of node indices of such bytes; None for None."""
     return None if text is None else int.from_bytes(text, "little")
 
 
@@ -172,7 +176,7 @@ def outcome_row(outcome: Outcome) -> Row:
 
 
 def outcome_of(row: Sequence[Any], candidate: Candidate, score: Score | None) -> Outcome:
-    """Returns the outcome of a row."""
+    """Rebuilds the outcome of a candidate from its row and its score."""
     if row[0] == PLACED:
         return Placed(candidate, tuple(row[1]), score, row[2])
     reclaims = tuple(RECLAIM.value(one) for one in row[5])
@@ -180,7 +184,7 @@ def outcome_of(row: Sequence[Any], candidate: Candidate, score: Score | None) ->
 
 
 def fields_of(outcome: Outcome) -> Mapping[str, object]:
-    """Returns an outcome by field, with the names that `Difference` uses."""
+    """Returns an outcome as values by field name, for comparison; the names are those that `Difference` shows."""
     score = outcome.score
     terms = {} if score is None else {f"score.f{number}": value for number, value in enumerate(score.terms, 1)}
     scored = {} if score is None else {"score.total": score.total, "score.multiplier": score.multiplier, **terms}

@@ -1,4 +1,4 @@
-"""Decides recorded cycles again and compares them byte by byte; differences are listed by allocation and field."""
+"""Decides recorded cycles again and compares the outcomes byte by byte; differences are listed by allocation and field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lattice.scheduling.recording.record_rows import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field of one allocation's outcome: its recorded value, and its value when decided now."""
+    """One field of an outcome that differs: its value in the record, and its value as this program decides."""
 
     uid: str
     key: str
@@ -26,7 +26,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """One turn after it was decided again; `same`: byte for byte."""
+    """A recorded cycle of one vcluster after it was decided again; `same`: the outcomes are equal byte for byte."""
 
     turn: Turn
     same: bool
@@ -34,7 +34,10 @@ class Reproduced:
 
 
 def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
-    """Returns the turns of one cycle, one for each vcluster in the order in which they were decided."""
+    """Returns the recorded cycles of all vclusters under one cycle number, in the order in which they were decided.
+
+    Raises NotFound where the log lacks the number, Corrupt where it is damaged.
+    """
     part = excerpt(log, cycle)
     frames = scan(part).frames
     reader, wanted = CycleDecoder(), frames[-1].cycle
@@ -49,7 +52,7 @@ def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
 
 
 def again(turn: Turn) -> Reproduced:
-    """Decides a recorded turn again and compares the outcomes."""
+    """Decides a recorded cycle again with this program and compares the outcomes."""
     outcomes = reproduce(turn.moment)
     if encoded(outcomes) == encoded(turn.outcomes):
         return Reproduced(turn, same=True)
@@ -57,7 +60,7 @@ def again(turn: Turn) -> Reproduced:
 
 
 def differences(recorded: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Difference]:
-    """Yields the differences between two decisions on the same candidates, in the recorded order."""
+    """Yields the differences between two lists of outcomes of the same candidates, in the order of `recorded`."""
     others = {outcome.candidate.uid: (place, outcome) for place, outcome in enumerate(now, start=1)}
     for place, outcome in enumerate(recorded, start=1):
         candidate = outcome.candidate
