@@ -1,6 +1,6 @@
-"""A trace of the live system: Allocations, nodes, tenants and vclusters as the API shows them in; a log out.
+"""Captures a trace of the live system: reads Allocations, nodes, tenants and vclusters of the API, and makes a log for a replay.
 
-Captured is what was submitted since a moment. What retention has removed by then is not there to be captured; the log says so.
+The log has the work submitted since a moment. Objects that retention has removed by then cannot be captured; the log says so.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lattice.views.allocation import Allocation
 from lattice.views.cluster import Node, Tenant, VCluster
 
 SHORTEST_SECONDS: Final = 1.0
-"""The run of work that began and ended in the same second: the API has whole ones."""
+"""The run time given to work that began and ended in the same second, since the API knows whole seconds only."""
 _DIGITS: Final = 16
-"""Of a fingerprint."""
+"""Digits of a fingerprint that an inventory shows."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The objects that the API showed."""
+    """The objects that the API showed, as the input of a capture."""
 
     allocations: Iterable[Allocation]
     nodes: Collection[Node]
@@ -38,13 +38,13 @@ class Seen:
     vclusters: Collection[VCluster]
     policies: Mapping[str, Policy]
     shares: Mapping[str, float]
-    """The target share of each tenant that has one."""
+    """The target share of each tenant that has one, between 0 and 1."""
     unplayed: Mapping[str, int]
-    """How many objects there are of each kind that the scheduler heeds and a trace has no line for; keys are their plural names."""
+    """By plural name of a kind that affects scheduling but has no place in a trace: how many objects of it there are."""
 
 
 def capture(seen: Seen, since: float, now: float) -> Log:
-    """The log of what was submitted in [since, now); times in seconds since the epoch."""
+    """Returns the log of the work submitted in [since, now); times in seconds since the epoch."""
     log = Log("captured")
     vclusters = {one.metadata.name: one for one in seen.vclusters}
     earlier = 0
@@ -69,7 +69,7 @@ def capture(seen: Seen, since: float, now: float) -> Log:
 
 
 def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> TraceJob | None:
-    """The job of an Allocation; None, counted, for one that cannot be read."""
+    """Returns the job of an Allocation; None for one that cannot be read, which is counted in the log."""
     candidate = candidate_of(allocation, vcluster, {})
     status, spec = allocation.status, allocation.spec
     if candidate.blocked is not None:
@@ -96,7 +96,7 @@ def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> TraceJo
 
 
 def _inventory(seen: Seen) -> dict[str, Any] | None:
-    """The document of the machine: classes of equal hardware, nodes folded into sets."""
+    """Returns the inventory document of the machine: classes of equal hardware, nodes folded into sets; None without a known node."""
     homes = home_groups(seen.vclusters)
     classes: dict[str, dict[str, Any]] = {}
     names: dict[tuple[str, ...], list[str]] = {}
@@ -119,7 +119,7 @@ def _inventory(seen: Seen) -> dict[str, Any] | None:
 
 
 def _short(fingerprint: str) -> str:
-    """The first digits of a hash, as `lattice nodes` shows them: an inventory's words are short."""
+    """Returns the first 16 digits of a fingerprint's hash."""
     return fingerprint.removeprefix("sha256:")[:_DIGITS]
 
 
@@ -139,7 +139,7 @@ def _hardware(facts: NodeFacts) -> dict[str, Any]:
 
 
 def _missing(seen: Seen, since: float, now: float, earlier: int) -> list[str]:
-    """Returns the gaps of the log, as sentences."""
+    """Returns the gaps of the log as sentences; empty where it has none."""
     sentences = []
     if earlier:
         sentences.append(f"{earlier} allocations that were submitted before {format_time(since)} are left out")

@@ -1,4 +1,4 @@
-"""The summary that people read: one replay, or several against the first, with arrows (book, "Step 4: Evaluate")."""
+"""Writes the summary of a replay for people, alone or beside that of a first one, with arrows (book, "Step 4: Evaluate")."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOT_EXECUTED: Final = "not executed yet: the replay starts and ends work, it pre
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a report: where it stands in `report.json`, how it is written, and how its change is."""
+    """One number of a report: its label, its path in `report.json`, and how it is written."""
 
     name: str
     path: tuple[str, ...]
     shown: Callable[[float], str]
     points: bool = False
-    """Whether its change is a difference of percentages, not a ratio."""
+    """Its change is shown as a difference of percentages, not as a ratio."""
 
 
 def _percent(value: float) -> str:
@@ -77,7 +77,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Figure, ...]], ...]] = (
 
 
 def summary(found: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> list[str]:
-    """The lines of one report (`Measures.document()`), with the changes against another."""
+    """Returns the lines of one report (`Measures.document()`), with the changes against `base`, another report, if it is given."""
     jobs = found["jobs"]
     lines = [f"=== RM-Replay Results: {found['name']} ==="]
     counts = f"{jobs['replayed']:,} jobs over {format_duration(found['makespanSeconds'])}"
@@ -116,7 +116,7 @@ def _hours(share: Mapping[str, float]) -> list[str]:
 
 
 def _classes(waits: Mapping[str, Any]) -> list[str]:
-    """One line a class, where there is more than one."""
+    """Returns a line for each preemption class; empty where there is only one."""
     by_class = waits["byClass"]
     if len(by_class) < 2:
         return []
@@ -136,7 +136,10 @@ def _line(figure: Figure, found: Mapping[str, Any], base: Mapping[str, Any] | No
 
 
 def change(before: float, after: float, *, points: bool = False) -> str:
-    """`↑ 20%`: relative, or in points of per cent; empty where nothing changed that shows, `new` from nothing."""
+    """Returns the change from one value to another, such as `↑ 20%`; "=" where none shows.
+
+    `points`: in percentage points; else relative. "↑ from 0" where the first is 0.
+    """
     if points:
         delta = (after - before) * 100
         return f"{'↑' if delta > 0 else '↓'} {abs(delta):.1f}%" if abs(delta) >= 0.05 else "="
@@ -156,7 +159,7 @@ def _at(found: Mapping[str, Any], path: Sequence[str]) -> float:
 
 
 def check_report(found: Any, name: str) -> Mapping[str, Any]:
-    """A report that was read from a file; Rejected (`BadReport`) where it is none of this format."""
+    """Returns a report that was read from a file; raises Rejected (`BadReport`) where it is none of this format."""
     if not isinstance(found, dict) or found.get("kind") != "ReplayReport":
         raise Rejected(f"{name} is no report of a replay", reason="BadReport")
     if found.get("format") != 1:

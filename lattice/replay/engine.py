@@ -1,16 +1,16 @@
 """The counts-only engine for plain logs: which job starts when, under FCFS, EASY and EASY with the shortest first.
 
-A node is a node: only counts matter. At each second with an event all ends come first, then all submissions, then one
-pass of the scheduler. FCFS starts jobs in order of submission until one does not fit. EASY does the same; the first
-that does not fit is the head, and gets a reservation: its *shadow* is the first second at which enough nodes are free
-if every running job ran to its estimate, the *extra* nodes are those then left over. A later job may start at once
-if it fits and either ends, by its estimate, by the shadow or takes extra nodes only. EASY asks the later jobs in
-order of submission, EASY-SJBF those with the shortest estimate first, equal ones in order of submission.
+A node is a node: only counts matter. At each second with an event all ends come first, then all submissions, then one pass of the
+scheduler. FCFS starts jobs in order of submission until one does not fit. EASY does the same; the first that does not fit is the
+head, and gets a reservation: its *shadow* is the first second at which enough nodes are free if every running job ran to its
+estimate, the *extra* nodes are those then left over. A later job may start at once if it fits and either ends, by its estimate, by
+the shadow or takes extra nodes only. EASY asks the later jobs in order of submission, EASY-SJBF those with the shortest estimate
+first, equal ones in order of submission.
 
-What makes it quick: between two starts of heads the reservation is kept, not sought again. An end by the estimate
-changes nothing of it; an early end adds nodes, and moves it nearer only when the head fits into what is free before it; a job
-that was submitted is asked against it alone, for whoever waits already did not fit and time makes that no better; only an
-end makes those who wait be asked again. Seconds stay numbers of their own: those below 2^30 are compared and added fastest.
+Between two starts of heads the reservation is kept, not searched again, which makes it quick. An end by the estimate changes
+nothing of it; an early end adds nodes, and moves it nearer only when the head fits into what is free before it; a job that was
+submitted is compared with it alone, since all waiting jobs did not fit before and time makes that no better; only an end makes the
+waiting jobs be asked again. Seconds stay numbers of their own: those below 2^30 are compared and added fastest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lattice.replay.waiting import WaitingJobs
 from lattice.replay.workload import Workload
 
 STEP = 8192
-"""Submissions between two reports of progress."""
+"""How many submissions lie between two reports of progress."""
 NONE: Final = -1
 NEVER: Final = 1 << 62
 """A second after every other."""
 
 
 class Policy(StrEnum):
-    """The order in which waiting jobs start."""
+    """The rule by which waiting jobs start: in order of submission (FCFS), or with backfill behind a blocked one (EASY, EASY-SJBF)."""
 
     FCFS = "fcfs"
     EASY = "easy"
@@ -42,7 +42,7 @@ class Policy(StrEnum):
 
 
 class Estimates(StrEnum):
-    """The run times that the scheduler believes: the requested ones, or the real ones."""
+    """The run times that backfill believes: the requested ones (USER) or the real ones (EXACT)."""
 
     USER = "user"
     EXACT = "exact"
@@ -51,7 +51,10 @@ class Estimates(StrEnum):
 def simulate(
     workload: Workload, nodes: int, policy: Policy, estimates: Estimates, progress: Callable[[int], None] = lambda _submitted: None
 ) -> list[int]:
-    """The second at which each job starts; `progress` is told now and then how many have been submitted."""
+    """Returns the second at which each job starts on `nodes` nodes.
+
+    `progress` is called now and then with the number of jobs submitted so far.
+    """
     if policy is Policy.FCFS:
         return first_come(workload, nodes, progress)
     backfill = Backfill(workload, nodes, policy, estimates)
@@ -64,7 +67,7 @@ def simulate(
 
 
 def first_come(workload: Workload, nodes: int, progress: Callable[[int], None]) -> list[int]:
-    """FCFS: a job starts when all before it have started and it fits."""
+    """Returns the starts under FCFS: a job starts when all jobs before it have started and it fits."""
     start: list[int] = []
     ends: list[tuple[int, int]] = []
     free, now = nodes, 0
@@ -83,7 +86,10 @@ def first_come(workload: Workload, nodes: int, progress: Callable[[int], None]) 
 
 
 class Backfill:
-    """A machine under EASY, from one second with an event to the next."""
+    """A machine and its queue under EASY or EASY-SJBF; `simulate` makes one and calls `advance` until nothing happens any more.
+
+    `start`: the second at which each job started (NONE: not yet). `submitted`: how many jobs have been submitted.
+    """
 
     __slots__ = (
         "_before", "_by_rank", "_ending", "_ends", "_estimate", "_extra", "_free", "_head", "_need", "_order", "_promised", "_rank",
@@ -107,26 +113,26 @@ class Backfill:
                 rank[job] = place
         self._waiting = WaitingJobs(*(list(map(column.__getitem__, by_rank)) for column in (self._need, self._estimate)))
         self._order: deque[int] = deque()
-        """Waiting jobs by submission; those that were backfilled are dropped when they come to its front."""
+        """Waiting jobs in order of submission; backfilled ones are dropped when they reach its front."""
         self._total = self._free = nodes
         self._ends: list[int] = [NEVER]
-        """The seconds at which running jobs end, ascending."""
+        """The seconds at which running jobs end, ascending, with NEVER at the end."""
         self._ending: dict[int, list[int]] = {}
-        """The jobs that end in each of these seconds."""
+        """By second: the jobs that end in it."""
         self._times: list[int] = self._ends if estimates is Estimates.EXACT else [NEVER]
-        """The seconds at which they end by their estimates, ascending; one list with `_ends` where these are exact."""
+        """The seconds at which running jobs end by their estimates, ascending; the same list as `_ends` where estimates are exact."""
         self._promised: dict[int, int] = {}
-        """The nodes that each of these seconds gives back."""
+        """By second of `_times`: the nodes that come free in it by the estimates."""
         self._head = NONE
         self._shadow = NEVER
-        """Without a head: after everything."""
+        """The second at which the head's reservation begins; NEVER without a head."""
         self._extra = self._before = 0
-        """`_before`: how many nodes are free just before the shadow, fewer than the head needs."""
+        """`_extra`: nodes left over at the shadow. `_before`: nodes free just before the shadow, fewer than the head needs."""
         self.start: list[int] = [NONE] * jobs
         self.submitted = 0
 
     def advance(self, events: int = 1) -> bool:
-        """Goes through so many seconds with an event, one pass of the scheduler in each; False when nothing will happen any more."""
+        """Simulates the next `events` seconds that have an event, with one scheduling pass in each; returns False when none is left."""
         submit, estimate, need, ends = self._submit, self._estimate, self._need, self._ends
         waiting, rank, order = self._waiting, self._rank, self._order
         for _ in range(events):
@@ -160,7 +166,7 @@ class Backfill:
     # Events
 
     def _release(self) -> int:
-        """End the jobs that end in the next second in which any does; that second."""
+        """Ends the jobs that end in the next second in which any does; returns that second."""
         ends, times, promised, need = self._ends, self._times, self._promised, self._need
         now = ends[0]
         del ends[0]
@@ -185,7 +191,7 @@ class Backfill:
         return now
 
     def _arrive_together(self, now: int) -> None:
-        """Several jobs are submitted and none ends: the first in order of submission, then those behind a head in theirs."""
+        """Submits several jobs of one second in which none ends: starts them in order of submission, behind a head in order of rank."""
         first = at = self.submitted
         submit, need, order = self._submit, self._need, self._order
         while submit[at] == now:
@@ -210,7 +216,7 @@ class Backfill:
     # One pass
 
     def _rescan(self, now: int) -> None:
-        """Nodes have come free: start heads as long as they fit, then ask everybody behind the first that does not."""
+        """Starts heads as long as they fit, then backfills behind the first that does not; called when nodes have come free."""
         order, start, need = self._order, self.start, self._need
         while order:
             job = order[0]
@@ -233,7 +239,7 @@ class Backfill:
                 self._begin(job, now, need[job], now + self._estimate[job])
 
     def _reserve(self, job: int) -> None:
-        """The job is the head: the first second at which it fits if all run to their estimates, and what is left then."""
+        """Makes a job the head: its reservation begins at the first second at which it fits if all jobs run to their estimates."""
         need, free, promised = self._need[job], self._free, self._promised
         for time in self._times:
             if time == NEVER:
@@ -246,7 +252,7 @@ class Backfill:
         raise Corrupt(f"job {job} needs {need} nodes of a machine that has {self._total}")
 
     def _reserve_nearer(self) -> None:
-        """Jobs ended early: the same reservation, sought backwards from where it was."""
+        """Moves the head's reservation nearer after jobs have ended early: searches backwards from its shadow."""
         need, times, promised, free = self._need[self._head], self._times, self._promised, self._before
         at = bisect_left(times, self._shadow)
         while free >= need:
@@ -256,7 +262,7 @@ class Backfill:
         self._before = free
 
     def _begin(self, job: int, now: int, nodes: int, believed: int) -> None:
-        """Start a job: the head, or one that does not delay it; `believed`: when it ends by its estimate."""
+        """Starts a job, the head or one that does not delay it; `believed`: the second at which it ends by its estimate."""
         ends, ending, promised, end = self._ends, self._ending, self._promised, now + self._run[job]
         self.start[job] = now
         self._free -= nodes
@@ -277,7 +283,7 @@ class Backfill:
                 self._extra -= nodes
 
     def validate(self) -> None:
-        """Rebuilds everything from the starts alone and compares; Corrupt when something differs."""
+        """Rebuilds all kept values from the starts alone and compares; raises Corrupt on a difference."""
         running = [job for jobs in self._ending.values() for job in jobs]
         ends = sorted({self.start[job] + self._run[job] for job in running})
         promised: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Traces as JSON lines, the event log of the book ("Using RM-Replay"): lines in, jobs out, and back.
+"""Traces as JSON lines, the event log of the book ("Using RM-Replay"): reads lines into jobs, and writes jobs as lines.
 
-One object a line, with a `type`: `submit`, `start`, `complete` and `cancel` are of one allocation, named by
-`alloc_id`; `nodes`, `tenant` and `vcluster` say the machine and its rules; `trace` opens a captured file. What is
-not of this list, a field that is not known and an end without a start are errors with the line.
+One object a line, with a `type`: `submit`, `start`, `complete` and `cancel` are of one allocation, named by `alloc_id`; `nodes`,
+`tenant` and `vcluster` say the machine and its rules; `trace` opens a captured file. A type that is not of this list, a field that
+is not known and an end without a start are errors with the line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lattice.units import (
 )
 
 FORMAT: Final = 1
-"""The number of this format, which a captured trace begins with."""
+"""The number of this format, with which a captured trace begins."""
 _TOPOLOGIES: Final = {word.lower(): word for word in (ANY, TIGHT, SPREAD)}
 _CONFORMANCES: Final = {word.lower(): word for word in (PREFERRED, REQUIRED, IGNORED)}
 _EARLIEST: Final = 0.0
 _NAMELESS: Final = "line-"
-"""The id of a submission that has none begins so; its line follows."""
+"""The id of a submission without one begins with this; the number of its line follows."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", kw_only=True):
@@ -122,14 +122,14 @@ _DECODER: Final[msgspec.json.Decoder[_Event]] = msgspec.json.Decoder(_Event)
 
 @dataclass(slots=True)
 class _Life:
-    """The events of one allocation in the trace."""
+    """The events of one allocation in the trace, each with its line; matched to its submission when all lines are read."""
 
     line: int
     at: float
     alloc: _Alloc
     start: tuple[int, float] | None = None
     end: tuple[int, float, float | None] | None = None
-    """Line, time, duration."""
+    """(line, time, duration in seconds or None) of its `complete`."""
     exit: int | None = None
     cancel: tuple[int, float] | None = None
 
@@ -139,7 +139,7 @@ class _EventsReader:
     log: Log = field(default_factory=lambda: Log("jsonl"))
     lives: dict[str, _Life] = field(default_factory=dict)
     later: list[tuple[int, _Start | _Complete | _Cancel]] = field(default_factory=list)
-    """Matched when all is read: lines need not be in order."""
+    """Starts, ends and cancellations with their lines, matched when all is read, since lines need not be in order."""
 
     def read_line(self, at: int, text: bytes) -> None:
         event = _decode(at, text)
@@ -182,7 +182,7 @@ class _EventsReader:
         self.log.tenants[event.name] = TenantTerms(event.share, event.max_nodes, event.max_allocations)
 
     def _nameless(self) -> str:
-        """A hint where a submission has no id, as in the book's example: then no other line can be of it."""
+        """Returns a hint for an error where a submission has no id, so that no other line can belong to it; else empty."""
         nameless = next((name for name in self.lives if name.startswith(_NAMELESS)), None)
         return "" if nameless is None else f' (line {self.lives[nameless].line} submits without an "alloc_id")'
 
@@ -217,7 +217,7 @@ class _EventsReader:
 
 
 def read(lines: Iterable[bytes]) -> Log:
-    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid."""
     reader = _EventsReader()
     for at, text in enumerate(lines, start=1):
         if text.strip():
@@ -244,7 +244,7 @@ def _decode(at: int, text: bytes) -> _Event:
 
 
 def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
-    """The job, or None where it cannot be replayed, which is counted; what it says is checked in any case."""
+    """Returns the job of an allocation; None where it cannot be replayed, which is counted. Raises Rejected where a field is not valid."""
     alloc, at = life.alloc, life.line
     low, high = _nodes(at, alloc.nodes)
     walltime = None if alloc.walltime is None else _seconds(at, "alloc.walltime", alloc.walltime)
@@ -273,7 +273,10 @@ def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
 
 
 def _run_of(name: str, life: _Life) -> float | None:
-    """Returns how long it ran: what its end says, else from its start to its end or cancel; None without one."""
+    """Returns how long an allocation ran, in seconds: the duration of its `complete`, else from its start to its end or cancel.
+
+    None: it has neither an end, nor both a start and a cancel.
+    """
     if life.end is None:
         return life.cancel[1] - life.start[1] if life.cancel is not None and life.start is not None else None
     at, time, duration = life.end
@@ -376,7 +379,7 @@ def _bad(at: int, name: str, what: str) -> Rejected:
 
 
 def lines_of(log: Log) -> Iterator[str]:
-    """The same as JSON lines: what `read` gives the same jobs of; the machine and its rules first, then events by time."""
+    """Yields a log as JSON lines, of which `read` makes the same jobs: first the machine and its rules, then each job's events."""
     yield _text({"type": "trace", "format": FORMAT, **({"missing": log.missing} if log.missing else {})})
     if log.inventory is not None:
         yield _text({"type": "nodes", **log.inventory})
@@ -391,7 +394,7 @@ def lines_of(log: Log) -> Iterator[str]:
 
 
 def _life_of(job: TraceJob, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yields the events of a job: type, time and further fields of each line."""
+    """Yields (type, time, further fields) of the events of a job after its submission."""
     if job.started is not None:
         yield "start", job.started, {}
     if job.withdrawn is not None:
@@ -402,7 +405,7 @@ def _life_of(job: TraceJob, log: Log) -> Iterator[tuple[str, float, dict[str, An
 
 
 def _asked(job: TraceJob) -> dict[str, Any]:
-    """The `alloc` of a submission; what is left at its default is left out."""
+    """Returns the `alloc` object of a job's submission, without fields that have their default."""
     need = job.need
     every: dict[str, tuple[Any, Any]] = {
         "walltime": (None if job.walltime is None else _duration(job.walltime), None),

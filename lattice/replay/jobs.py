@@ -1,4 +1,4 @@
-"""The jobs of a replay through the production cycle, whatever format they came in, and what of a trace was left out."""
+"""The jobs of a replay through the production cycle, whatever format they came in, and the count of those left out."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, PREFERRED
 
 ANYTHING: Final = Need()
-"""Any node will do."""
+"""The need that any node satisfies."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One job of a trace; times in seconds (of the epoch, or of the log where it has no other), durations in seconds."""
+    """One job of a trace in any format; times in seconds since the epoch (or since the log's own beginning), durations in seconds."""
 
     id: str
     submit: float
     nodes: int
-    """The fewest nodes it takes."""
+    """The least number of nodes that it takes."""
     run: float
-    """How long it ran; a replay ends it after that, or at its walltime."""
+    """How long it ran where it was recorded; a replay ends it after that, or at its walltime if that is shorter."""
     walltime: float | None
-    """What was requested; None: unbounded."""
+    """The requested walltime; None: unbounded."""
     most: int = 0
-    """The most nodes it takes; 0: as many as `nodes`."""
+    """The most nodes that it takes; 0: as many as `nodes`."""
     tenant: str = "default"
     user: str = ""
     vcluster: str = "default"
@@ -36,9 +36,9 @@ class TraceJob:
     preemption_class: int = 5
     need: Need = ANYTHING
     only: str = ""
-    """A node set that it must stay in; empty: any node."""
+    """The node set (text) that it must run in; empty: any node."""
     without: str = ""
-    """A node set that it must not touch."""
+    """The node set (text) whose nodes it must not take."""
     grace: float = 30.0
     topology: str = ANY
     conformance: str = PREFERRED
@@ -46,21 +46,21 @@ class TraceJob:
     preemptible: bool = True
     sensitive: bool = False
     withdrawn: float | None = None
-    """When its user cancelled it, if it still waits then."""
+    """When its user cancelled it; a replay removes it then if it still waits. None: never."""
     started: float | None = None
-    """When it started where the trace was recorded; a replay does not look at it."""
+    """When it started where it was recorded; a replay ignores it."""
     exit: int | None = None
-    """What it ended with where the trace was recorded; a replay does not look at it."""
+    """Its exit code where it was recorded; a replay ignores it."""
     line: int = 0
-    """Where it stands in the trace, from 1; 0: nowhere."""
+    """Its line in the trace, counted from 1; 0: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantTerms:
-    """The agreement with a tenant; None: none."""
+    """The share and the limits of a tenant in a trace; None: not set."""
 
     share: float | None = None
-    """Its target share of what is used, between 0 and 1."""
+    """Its target share of all usage, between 0 and 1."""
     max_nodes: int | None = None
     max_allocations: int | None = None
 
@@ -72,23 +72,23 @@ class Log:
     format: str
     jobs: list[TraceJob] = field(default_factory=list)
     total: int = 0
-    """Jobs that the trace speaks of, also those left out."""
+    """How many jobs the trace has, those left out included."""
     left: Tally = field(default_factory=Tally)
-    """What was left out."""
+    """How many jobs were left out, by rule."""
     changed: Tally = field(default_factory=Tally)
-    """What is replayed otherwise than it was recorded."""
+    """How many jobs are replayed otherwise than they were recorded, by rule."""
     inventory: Mapping[str, Any] | None = None
-    """The machine, where the trace says it: the document that `lattice.inventory` reads."""
+    """The machine as the document that `lattice.inventory` reads; None: the trace does not say it."""
     tenants: dict[str, TenantTerms] = field(default_factory=dict)
     vclusters: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The settings of each vcluster, as a file of weights has them."""
+    """The settings of each vcluster, with the names that a file of weights uses."""
     open: set[str] = field(default_factory=set)
-    """Jobs that had not ended when the trace was captured: written, never replayed."""
+    """Ids of jobs that had not ended when the trace was captured: written to a file, never replayed."""
     missing: str = ""
-    """What the trace itself says that it lacks."""
+    """The gaps that the trace itself names."""
 
     def settle(self) -> Log:
-        """Sorts by submission and counts what was out of order; Rejected (`BadTrace`) when no job is left."""
+        """Sorts the jobs by submission, counts those out of order, and returns the log; raises Rejected (`BadTrace`) without any job."""
         if not self.jobs:
             why = ": " + ", ".join(self.left.phrases()) if self.left.counts else ""
             left = f"0 of {self.total} jobs are left" if self.total else "the trace has none"

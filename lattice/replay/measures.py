@@ -2,10 +2,10 @@
 
 Formulas (book, "Using RM-Replay", "Simulation"; docs/howto/replay.md says them for readers):
 - utilisation: node-hours held ÷ (nodes × time), from the first submission to the last end, and until the last submission;
-- fairness is asked only while somebody waits. At each of 2,000 equally spaced instants the nodes in use are divided among the
+- fairness counts only times at which work waits. At each of 2,000 equally spaced instants the nodes in use are divided among the
   tenants by their target shares, nobody getting more than it runs and waits for (water level): that is what each was *entitled*
   to. Jain's index is of used ÷ entitled; a tenant's deviation is |used − entitled| ÷ all that was used;
-- idle nodes filled: of the nodes that were free or held by backfilled work while somebody waited, the part held by backfilled work.
+- idle nodes filled: of the nodes that were free or held by backfilled work while work waited, the part held by backfilled work.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ class Ran:
     nodes: tuple[int, ...]
     backfilled: bool = False
     killed: bool = False
-    """Whether it ended at its walltime, not by itself."""
+    """It ended at its walltime, not by itself."""
 
     @property
     def wait(self) -> float:
-        """Seconds from submission to start."""
+        """Returns the seconds from submission to start."""
         return self.start - self.job.submit
 
 
 @dataclass(slots=True)
 class Reservations:
-    """The outcome of the reservations of a replay."""
+    """Counts of the backfill reservations of a replay: how many were given, lost and moved."""
 
     given: int = 0
     lost: int = 0
-    """Taken back without another one."""
+    """Withdrawn without a new one."""
     moved: dict[str, int] = field(default_factory=dict)
-    """How often one was moved later or lost, by cause."""
+    """By cause: how often one was moved to a later start or lost."""
     late: int = 0
-    """Work that started after the start that its reservation said last."""
+    """Jobs that started later than their reservation last promised."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the counts as they stand in the JSON report."""
         return {"given": self.given, "lost": self.lost, "movedLater": dict(sorted(self.moved.items())), "startedLate": self.late}
 
 
 @dataclass
 class Replayed:
-    """All that a replay did, in order of starts."""
+    """The result of a replay before it is measured: every job that ran, in order of starts, and those that did not."""
 
     nodes: Sequence[NodeFacts]
     ran: list[Ran] = field(default_factory=list)
     withdrawn: list[TraceJob] = field(default_factory=list)
-    """Cancelled by their users while they waited."""
+    """Jobs that their users cancelled while they waited."""
     stuck: list[tuple[TraceJob, str, str]] = field(default_factory=list)
-    """Never started: with the reason and the sentence of the last cycle."""
+    """Jobs that never started, with the reason and the sentence of the last cycle."""
     cycles: int = 0
     decided: int = 0
-    """Outcomes over all cycles."""
+    """How many outcomes all cycles had together."""
     reservations: Reservations = field(default_factory=lambda: Reservations())
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits of some jobs, seconds; percentiles are the nearest rank."""
+    """Statistics of the waits of some jobs, in seconds; percentiles are the nearest rank."""
 
     jobs: int
     mean: float
@@ -86,13 +86,16 @@ class Waits:
     most: float
 
     def document(self) -> dict[str, float]:
-        """For JSON."""
+        """Returns the statistics as they stand in the JSON report."""
         return {"jobs": self.jobs, "mean": self.mean, "p50": self.p50, "p95": self.p95, "p99": self.p99, "max": self.most}
 
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """One tenant: shares of what all used while somebody waited; `target` is what was promised or an equal part of the rest."""
+    """The use of one tenant while work waited, as shares of the use of all.
+
+    `target`: its agreed share, or an equal part of the rest. `entitled`: its part by the target shares, no more than it asked for.
+    """
 
     target: float
     used: float
@@ -102,13 +105,13 @@ class TenantUse:
 
     @property
     def deviation(self) -> float:
-        """Returns how far what it used is from what it was entitled to."""
+        """Returns the distance of the used from the entitled share."""
         return abs(self.used - self.entitled)
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The numbers of one replay; hours are node- or GPU-hours, waits seconds, shares between 0 and 1."""
+    """The numbers of one replay; hours are node- or GPU-hours, waits and makespan seconds, shares between 0 and 1."""
 
     name: str
     jobs: int
@@ -130,14 +133,14 @@ class Measures:
     jain: float
     tenants: Mapping[str, TenantUse]
     contended: float
-    """The part of the time in which somebody waited."""
+    """The part of the time in which work waited."""
     backfilled: int
     idle_filled: float
     preemptions: int
-    """0 until preemption is executed."""
+    """0: replays execute no preemption."""
     target_wait: float | None
     target_met: float | None
-    """The part of the jobs that waited no longer than `target_wait`."""
+    """The part of the jobs that waited no longer than `target_wait`; None: no target was given."""
     reservations: Reservations
     ramp_up: float | None
     """Seconds from the first submission until 95 % of the nodes were held at once; None: never."""
@@ -145,11 +148,11 @@ class Measures:
 
     @property
     def deviation(self) -> float:
-        """The greatest of the tenants' deviations."""
+        """Returns the greatest deviation of a tenant."""
         return max((use.deviation for use in self.tenants.values()), default=0.0)
 
     def document(self) -> dict[str, Any]:
-        """`report.json`, and what `-o json` prints: part of the interface."""
+        """Returns the content of `report.json` and of `-o json`; it is part of the interface."""
         return {
             "format": 1,
             "kind": "ReplayReport",
@@ -193,7 +196,7 @@ class Measures:
 
 
 def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_wait: float | None = None) -> Measures:
-    """The numbers of a replay of at least one job that ran."""
+    """Returns the numbers of a replay in which at least one job ran; `target_wait` in seconds."""
     ran = done.ran
     first = min(each.job.submit for each in ran)
     last = max(each.end for each in ran)
@@ -238,7 +241,7 @@ def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_
 
 
 def waits_of(values: Iterable[float]) -> Waits:
-    """Mean and percentiles of at least one wait."""
+    """Returns mean and percentiles of at least one wait."""
     ascending = sorted(values)
     count = len(ascending)
 
@@ -256,7 +259,7 @@ def _grouped(pairs: Iterable[tuple[Any, float]]) -> dict[Any, Waits]:
 
 
 def held_share(ran: Sequence[Ran], begin: float, end: float, nodes: int) -> float:
-    """The part of the nodes held between two moments; of an instant: 0."""
+    """Returns the part of the nodes that was held between two moments; 0 where these are equal."""
     if end <= begin:
         return 0.0
     held = fsum(len(each.nodes) * max(0.0, min(each.end, end) - max(each.start, begin)) for each in ran)
@@ -264,7 +267,7 @@ def held_share(ran: Sequence[Ran], begin: float, end: float, nodes: int) -> floa
 
 
 def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None:
-    """Seconds from the first submission until so great a part of the nodes was held at once."""
+    """Returns the seconds from the first submission until `share` of the nodes was held at once; None: it never was."""
     changes = sorted([(each.start, 1, len(each.nodes)) for each in ran] + [(each.end, 0, -len(each.nodes)) for each in ran])
     held = 0
     first = min(each.job.submit for each in ran)
@@ -276,7 +279,7 @@ def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None
 
 
 class _Samples:
-    """Running and waiting work at each instant, by tenant, in nodes; and the nodes of backfilled work."""
+    """The nodes of running and of waiting work by tenant, and those of backfilled work, at each of 2,000 instants."""
 
     def __init__(self, ran: Sequence[Ran], first: float, last: float, names: Sequence[str]) -> None:
         self._first = first
@@ -297,14 +300,14 @@ class _Samples:
         row[_slot(end, self._first, self._step)] -= count
 
     def __iter__(self) -> Iterator[tuple[list[int], list[int], int]]:
-        """Running and waiting by tenant, and backfilled, at each instant."""
+        """Yields for each instant: running nodes by tenant, nodes asked for by waiting work by tenant, nodes of backfilled work."""
         running, waiting = (zip(*(accumulate(row) for row in rows), strict=True) for rows in (self._running, self._waiting))
         for now_running, now_waiting, jumped in islice(zip(running, waiting, accumulate(self._jumped), strict=True), INSTANTS):
             yield list(now_running), list(now_waiting), jumped
 
 
 class _Fairness:
-    """Used and entitled, from samples of who runs and who waits; see the module's docstring."""
+    """The used and the entitled share of each tenant, and what follows from them; see the formulas of the module."""
 
     def __init__(self, ran: Sequence[Ran], first: float, last: float, nodes: int, terms: Mapping[str, TenantTerms]) -> None:
         names = sorted({each.job.tenant for each in ran})
@@ -337,7 +340,7 @@ class _Fairness:
 
 
 def _slot(moment: float, first: float, step: float) -> int:
-    """The first sample at or after a moment; samples stand in the middle of their slots."""
+    """Returns the number of the first instant at or after a moment; instants stand in the middle of their slots."""
     return min(INSTANTS, max(0, ceil((moment - first) / step - 0.5)))
 
 
@@ -350,7 +353,7 @@ def target_shares(names: Sequence[str], terms: Mapping[str, TenantTerms]) -> dic
 
 
 def water_fill(total: float, asked: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """`total` in parts proportional to the weights, none above what was asked; what some do not want goes to the others."""
+    """Divides `total` in proportion to the weights, no part above what was asked; the rest of those goes to the others."""
     parts = [0.0] * len(asked)
     thirsty = sorted((index for index in range(len(asked)) if asked[index] > 0), key=lambda at: (asked[at] / max(weights[at], 1e-12), at))
     weight = fsum(max(weights[index], 1e-12) for index in thirsty)
@@ -363,6 +366,6 @@ def water_fill(total: float, asked: Sequence[float], weights: Sequence[float]) -
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's fairness index, (Σx)² ÷ (n · Σx²): 1 when all are equal, 1/n when one has everything."""
+    """Returns Jain's fairness index, (Σx)² ÷ (n · Σx²): 1 when all are equal, 1/n when one has everything."""
     squares = fsum(value * value for value in values)
     return fsum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Plain logs for the production cycle: a trace in SWF as jobs on nodes that are all alike, and the nodes of a mere number."""
+"""Plain logs for the production cycle: makes jobs of an SWF trace, and equal nodes of a mere number."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from lattice.replay.workload import Left, Machine, select
 from lattice.scheduling.model.hardware import NodeFacts
 
 GROUP: Final = 64
-"""Nodes of a topology group, where a machine is given as a number."""
+"""Nodes in one topology group, where a machine is given as a number."""
 
 
 def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: bool = False) -> tuple[Log, Left]:
-    """The jobs that the filter of the published studies keeps, and what it left out: a log's group is the tenant, user the user.
+    """Returns the jobs that the filter of the published studies keeps, and counts of those left out.
 
-    Runs are not cut here: the production cycle ends a job at its walltime, which is its requested time. There is no grace.
+    A log's group becomes the tenant, its user the user. Runs are not cut here: the production cycle ends a job at its walltime, the
+    requested time. There is no grace.
     """
     workload, left = select(trace, machine, run_stands_in=run_stands_in)
     place = {number: at for at, number in enumerate(trace.job)}
@@ -35,7 +36,7 @@ def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: boo
 
 
 def alike(count: int) -> list[NodeFacts]:
-    """Returns so many equal nodes, `n1`, `n2`, … in groups of 64."""
+    """Returns `count` equal nodes named `n1`, `n2`, … in groups of 64."""
     width = len(str(count))
     return [
         NodeFacts(

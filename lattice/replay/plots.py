@@ -1,4 +1,4 @@
-"""Pictures of a replay as bytes of PNG or SVG: utilisation over time, waiting by size, who ran where (needs matplotlib).
+"""Draws pictures of a replay as PNG or SVG: utilisation over time, waiting by size, who ran where (needs matplotlib).
 
 Equal replays give equal bytes: no date, no version and no random identifier is written.
 """
@@ -43,7 +43,7 @@ _MARKS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948
 
 
 def pictures(done: Replayed, suffix: str) -> dict[str, bytes]:
-    """File names and contents; Rejected (`NotInstalled`) without matplotlib."""
+    """Returns the pictures by file name; raises Rejected (`NotInstalled`) without matplotlib. `suffix`: png or svg."""
     draws: dict[str, Callable[[Figure, Replayed], None]] = {
         "utilisation": _utilisation,
         "waiting-by-size": _waiting,
@@ -69,24 +69,24 @@ def _bytes(draw: Callable[[Figure, Replayed], None], done: Replayed, suffix: str
 
 @dataclass(frozen=True)
 class _Time:
-    """The axis of time: from the first submission to the last end, in hours or days."""
+    """The time axis of a picture: from the first submission to the last end, in hours or days, divided into 400 slots."""
 
     first: float
     last: float
 
     @classmethod
     def spanning(cls, ran: Sequence[Ran]) -> _Time:
-        """The axis of these jobs."""
+        """Returns the axis that spans these jobs."""
         return cls(min(each.job.submit for each in ran), max(each.end for each in ran))
 
     @property
     def step(self) -> float:
-        """Seconds of a slot."""
+        """Returns the seconds of one slot."""
         return max(self.last - self.first, 1.0) / _SLOTS
 
     @property
     def unit(self) -> tuple[float, str]:
-        """Seconds of the unit, and its name."""
+        """Returns the seconds of the axis's unit, and its name."""
         return (_HOUR, "hours") if self.last - self.first <= _LONG_HOURS * _HOUR else (24 * _HOUR, "days")
 
     @property
@@ -96,20 +96,20 @@ class _Time:
 
     @property
     def end(self) -> float:
-        """The last end."""
+        """Returns the position of the last end on the axis."""
         return self.at(max(self.last, self.first + 1))
 
     def at(self, moment: float) -> float:
-        """Returns the position of a moment."""
+        """Returns the position of a moment on the axis."""
         return (moment - self.first) / self.unit[0]
 
     def slots(self) -> list[float]:
-        """The middle of each slot."""
+        """Returns the position of the middle of each slot."""
         return [self.at(self.first + (slot + 0.5) * self.step) for slot in range(_SLOTS)]
 
 
 def _spread(rows: Iterable[tuple[float, float, float]], time: _Time) -> list[float]:
-    """The mean level of each slot, of rows (begin, end, height)."""
+    """Returns the mean level in each slot of rows (begin, end, height)."""
     levels = [0.0] * _SLOTS
     for begin, end, height in rows:
         low, high = (begin - time.first) / time.step, (end - time.first) / time.step
@@ -125,7 +125,7 @@ def _spread(rows: Iterable[tuple[float, float, float]], time: _Time) -> list[flo
 
 
 def _utilisation(figure: Figure, done: Replayed) -> None:
-    """The part of the nodes that is held, and below it the nodes asked for by what waits."""
+    """Draws the share of nodes held over time, and below it the nodes that waiting jobs ask for."""
     time, nodes = _Time.spanning(done.ran), len(done.nodes)
     held = _spread(((each.start, each.end, len(each.nodes)) for each in done.ran), time)
     waiting = _spread(((each.job.submit, each.start, each.job.nodes) for each in done.ran), time)
@@ -139,7 +139,10 @@ def _utilisation(figure: Figure, done: Replayed) -> None:
 
 
 def _waiting(figure: Figure, done: Replayed) -> None:
-    """One point a job: nodes against wait, coloured by preemption class; waits below a second stand at one; the median by size."""
+    """Draws a point for each job, nodes against wait, coloured by preemption class, and the median by size.
+
+    Waits below a second are drawn at one second.
+    """
     axes = figure.subplots()
     classes = sorted({each.job.preemption_class for each in done.ran})
     for place, number in enumerate(classes):
@@ -169,7 +172,7 @@ def _waiting(figure: Figure, done: Replayed) -> None:
 
 
 def _medians(ran: Sequence[Ran]) -> tuple[list[float], list[float]]:
-    """The median wait of the jobs of 1, 2-3, 4-7, … nodes, at the mean of their sizes on the axis."""
+    """Returns sizes and median waits of the jobs of 1, 2–3, 4–7, … nodes; each size is the mean on the axis."""
     waits: dict[int, list[Ran]] = {}
     for each in ran:
         waits.setdefault(len(each.nodes).bit_length(), []).append(each)
@@ -179,7 +182,7 @@ def _medians(ran: Sequence[Ran]) -> tuple[list[float], list[float]]:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Beside the picture, where it hides nothing."""
+    """Draws the legend beside the picture, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", markerscale=2)
 
@@ -206,7 +209,7 @@ def _groups(figure: Figure, done: Replayed) -> None:
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """First row and length of each run of neighbours, of ascending rows."""
+    """Returns (first row, length) of each run of consecutive rows."""
     found: list[tuple[int, int]] = []
     for place in rows:
         if found and sum(found[-1]) == place:
@@ -217,7 +220,7 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _coloured(ran: Sequence[Ran]) -> dict[str, str]:
-    """The colour of each tenant that has one of its own: those that used the most, as many as there are colours."""
+    """Returns the colours of the tenants that used the most nodes, as many as there are colours; others have none of their own."""
     used: dict[str, float] = {}
     for each in ran:
         used[each.job.tenant] = used.get(each.job.tenant, 0.0) + len(each.nodes) * (each.end - each.start)

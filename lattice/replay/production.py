@@ -1,11 +1,11 @@
-"""The production cycle over a virtual clock: what Lattice itself would have done with a trace.
+"""Replays a trace through the production cycle over a virtual clock: what Lattice itself would have done with it.
 
-Every decision is `lattice.scheduling.cycle.cycle.decide` on a `ClusterState`, as in the scheduler; only the world is played: jobs are
-submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime, and
-what a user cancelled leaves the queue. At each instant all ends come first, then cancellations, then submissions, then a cycle
-of each vcluster that has pending work, in order of their names, and where there are several a second one of each, which sees what
-the others left. No cycle is left out, also where nothing is free: reservations live from cycle to cycle, and the start of one is an
-instant of its own. Nothing takes time to start or to end here, so the cycle plans with none for it.
+Every decision is `lattice.scheduling.cycle.cycle.decide` on a `ClusterState`, as in the scheduler; only the world is played: jobs
+are submitted when the trace says so, start at the instant of their placement, end after their recorded run or at their walltime,
+and jobs that their user cancelled leave the queue. At each instant all ends come first, then cancellations, then submissions, then
+a cycle of each vcluster that has pending work, in order of their names, and where there are several a second one of each, which
+sees what the others left. No cycle is left out, also where nothing is free: reservations live from cycle to cycle, and the start of
+one is an instant of its own. Nothing takes time to start or to end here, so the cycle plans with none for it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from lattice.units import expand_nodes
 from lattice.views.ledger import TenantAccount
 
 STEP: Final = 256
-"""Submissions between two reports of progress."""
+"""How many submissions lie between two reports of progress."""
 _END, _CANCEL, _SUBMIT, _WAKE = range(4)
 _NO_TERMS: Final = Terms()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The input of a replay: the machine, and the policy of each vcluster."""
+    """The site of a replay: its nodes, and the policy of each vcluster."""
 
     nodes: Sequence[NodeFacts]
     policies: Mapping[str, Policy]
@@ -48,7 +48,7 @@ class Setting:
 
 @dataclass(slots=True)
 class _SubmittedJob:
-    """One job that was submitted; `nodes` is empty while it waits."""
+    """One job that was submitted; `nodes`: the indices that it holds or held, empty while it waits."""
 
     job: TraceJob
     candidate: Candidate
@@ -58,14 +58,17 @@ class _SubmittedJob:
 
 @dataclass
 class Timing:
-    """The durations of cycles, by a clock that the caller gives; not part of any report, which must be equal byte for byte."""
+    """The durations of the cycles of a replay in seconds, by the caller's clock; no part of a report, which must be equal byte for byte."""
 
     clock: Callable[[], float]
     seconds: list[float] = field(default_factory=list)
 
 
 def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
-    """The log less the jobs that the machine could never hold, which are counted; Rejected (`BadTrace`) when none is left."""
+    """Returns the log without the jobs that the machine could never hold, which are counted by rule.
+
+    Raises Rejected (`BadTrace`) when none is left.
+    """
     node_cache = machine_of(nodes)
     kept = Log(
         log.format, total=log.total, left=log.left.copy(), changed=log.changed.copy(), inventory=log.inventory, tenants=log.tenants,
@@ -90,7 +93,7 @@ def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
 
 
 def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
-    """A machine of free nodes."""
+    """Returns a node cache of these nodes, all free."""
     node_cache = NodeCache()
     for facts in nodes:
         node_cache.put(facts)
@@ -98,7 +101,7 @@ def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
 
 
 def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
-    """Returns the need of each node, with node lists as indices; None where it names an unknown node."""
+    """Returns what each node of a job must offer, with node lists as bit sets; None where `only` names an unknown node."""
     if not job.only and not job.without:
         return job.need
     masks: list[int] = []
@@ -114,7 +117,7 @@ def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
 
 
 def replay(log: Log, setting: Setting, progress: Callable[[int], None] = lambda _submitted: None, timing: Timing | None = None) -> Replayed:
-    """Plays the whole trace; `progress` is told now and then how many jobs have been submitted."""
+    """Replays the whole trace and returns what happened; `progress` is called now and then with the number of jobs submitted."""
     world = World(log, setting, timing)
     at = 0
     while world.advance():
@@ -125,7 +128,10 @@ def replay(log: Log, setting: Setting, progress: Callable[[int], None] = lambda 
 
 
 class World:
-    """The machine and its queue, from one instant with an event to the next."""
+    """The machine and its queues during a replay; `advance` plays one instant after the other.
+
+    `state`: the cluster state that cycles read. `done`: the result so far. `submitted`: how many jobs have been submitted.
+    """
 
     def __init__(self, log: Log, setting: Setting, timing: Timing | None = None) -> None:
         if not log.jobs:
@@ -136,16 +142,16 @@ class World:
         """A heap of (time, kind, number of the job)."""
         self._work: dict[str, _SubmittedJob] = {}
         self._pending: dict[str, dict[str, Candidate]] = {}
-        """By vcluster, in order of submission."""
+        """The waiting candidates by vcluster and id, in order of submission."""
         self._wakes: set[float] = set()
         self._placed: list[Placed] = []
-        """Placed at this instant, in order."""
+        """The placements of this instant, in order."""
         self._reserved: dict[str, float] = {}
-        """The start that each reservation says, by job."""
+        """By job: the latest start that its reservation promises."""
         self._starts: dict[str, float] = {}
         """By vcluster: the next start of a reservation."""
         self._place: dict[str, int] = {}
-        """Where each job that started stands in `done.ran`."""
+        """By job that started: its place in `done.ran`."""
         self._needs: dict[Need, Need] = {}
         self._gpus = {facts.index: facts.gpus for facts in setting.nodes}
         self._running_gpu_hours = 0.0
@@ -165,7 +171,7 @@ class World:
         )
 
     def advance(self) -> bool:
-        """Goes to the next instant with an event and runs a cycle of every vcluster that has pending work; False at the end."""
+        """Plays the next instant with an event: ends, cancellations, submissions, then cycles; returns False when no event is left."""
         now = min(self._instants(), default=None)
         if now is None:
             return False
@@ -191,7 +197,7 @@ class World:
         return True
 
     def _instants(self) -> Iterator[float]:
-        """The next of each kind of event."""
+        """Yields the time of the next event of each kind."""
         if self._events:
             yield self._events[0][0]
         if self.submitted < len(self._jobs):
@@ -199,7 +205,7 @@ class World:
         yield from self._starts.values()
 
     def finish(self) -> Replayed:
-        """Returns the result; jobs that still wait never start, and get the reason of a last cycle."""
+        """Returns the result; a job that still waits never starts, and gets the reason of a last cycle."""
         for vcluster in sorted(self._pending):
             now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
             for outcome in list(decide(self.state, vcluster, list(self._pending[vcluster].values()), now)):
@@ -225,7 +231,7 @@ class World:
             heappush(self._events, (max(now, job.withdrawn), _CANCEL, number))
 
     def _cancel(self, work: _SubmittedJob, now: float) -> None:
-        """Cancels a job for its user: in the queue, or where it runs already."""
+        """Cancels a job for its user, whether it waits or runs; nothing happens where it has ended."""
         if work.ended:
             return
         if work.nodes:
@@ -270,7 +276,7 @@ class World:
                 heappush(self._events, (outcome.wake, _WAKE, -1))
 
     def _follow(self, vcluster: str, now: float) -> None:
-        """Count what became of the reservations of a vcluster, and note when the next one starts."""
+        """Counts the given, moved and lost reservations of a vcluster's cycle, and notes when the next one starts."""
         tally, promises = self.done.reservations, self.state.promises.get(vcluster, {})
         for move in self.state.moves.get(vcluster, ()):
             tally.moved[move.cause] = tally.moved.get(move.cause, 0) + 1
@@ -285,7 +291,7 @@ class World:
             del self._starts[vcluster]
 
     def _launch(self, now: float) -> None:
-        """Gives more nodes to ranges from what nobody else could use, and starts what was placed."""
+        """Gives more nodes to placed ranges where no other work could use them, then starts the jobs placed at this instant."""
         ranges = [placed.candidate for placed in self._placed if asks_for_more(placed)]
         self.state.set_waiting(self._pending)
         more = {one.candidate.uid: one.nodes for one in extended(self.state, ranges, now)} if ranges else {}
@@ -295,7 +301,7 @@ class World:
         self._placed.clear()
 
     def _start(self, placed: Placed, now: float) -> None:
-        """Gives a placed job its nodes from now on, as the ledger would; only the trace knows its end."""
+        """Starts a placed job: confirms its claim in the cluster state, as the ledger would, and schedules its end from the trace."""
         candidate = placed.candidate
         work = self._work[candidate.uid]
         job = work.job
@@ -325,7 +331,7 @@ class World:
         return Run(work.job.id, work.job.tenant, work.job.user, len(work.nodes), gpus, start)
 
     def _count(self, work: _SubmittedJob, sign: int) -> None:
-        """Count what starts (+1) or ends (−1) in the tenant's account and in the GPU-hours that run."""
+        """Adds a job that starts (`sign` +1) to the account of its tenant and to the running GPU-hours, or subtracts one that ends (−1)."""
         job, count = work.job, len(work.nodes)
         account = self._accounts[job.tenant]
         self._accounts[job.tenant] = TenantAccount(
@@ -335,7 +341,7 @@ class World:
         self._running_gpu_hours = max(0.0, self._running_gpu_hours + sign * hours)
 
     def validate(self) -> None:
-        """Everything that is kept from event to event is what is found anew; raises Corrupt on a difference."""
+        """Checks that the cluster state and the shares equal what is computed from scratch; raises Corrupt on a difference."""
         self.state.validate()
         self._shares.validate()
 

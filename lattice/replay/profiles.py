@@ -1,13 +1,14 @@
-"""Weight profiles of a replay: the book's YAML of vcluster → weights, with how each vcluster schedules beside them.
+"""Weight profiles of a replay: reads the book's YAML of vcluster → weights, with the settings of each vcluster's policy beside
+them.
 
-hpc-batch:
-  priority: 0.15
-  wait_time: 0.20
-  fair_share: 0.35
-  depth: 20            # optional: policy, profile, depth, borrowing and limits, as `SETTINGS` names them
+    hpc-batch:
+      priority: 0.15
+      wait_time: 0.20
+      fair_share: 0.35
+      depth: 20   # optional: policy, profile, depth, borrowing and limits, as `SETTINGS` names them
 
-What is not known, negative or no number is refused with its line and field. Weights that do not sum to 1 are
-normalised, which is said.
+Unknown words, negative weights and values that are no numbers are refused with their line and field. Weights that do not sum to 1
+are normalised, and a note says so.
 """
 
 from __future__ import annotations
@@ -73,24 +74,24 @@ _BORROWING: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 }
 _LIMITS: Final = tuple(field.name for field in fields(Limits))
 SETTINGS: Final = ("policy", "profile", "depth", *_BORROWING, *_LIMITS)
-"""What may stand beside the weights."""
+"""The words that may stand beside the weights of a vcluster."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The policy of each vcluster in one replay; `notes` list what was normalised."""
+    """The settings of each vcluster in one replay, as one file of weights has them; `notes` name the weights that are normalised."""
 
     name: str
     vclusters: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
 
     def policy(self, vcluster: str, base: Policy) -> Policy:
-        """The vcluster's policy: `base`, changed by what the profile says of it."""
+        """Returns the policy of a vcluster: `base` with the settings of the profile."""
         return with_settings(base, self.vclusters.get(vcluster, {}))
 
 
 def read_profile(text: str, name: str) -> Profile:
-    """The profile of a YAML text; `name` is what refusals and reports call it."""
+    """Returns the profile of a YAML text; raises Rejected (`BadWeights`). `name`: what errors and reports call it."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -111,7 +112,7 @@ def read_profile(text: str, name: str) -> Profile:
 
 
 def _settings(name: str, vcluster: str, node: yaml.MappingNode) -> dict[str, Any]:
-    """The checked settings of one vcluster of a file."""
+    """Returns the checked settings of one vcluster of a file."""
     settings: dict[str, Any] = {}
     for key, value in node.value:
         word, line = str(key.value), key.start_mark.line + 1
@@ -127,7 +128,7 @@ def _settings(name: str, vcluster: str, node: yaml.MappingNode) -> dict[str, Any
 
 
 def read_settings(vcluster: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one vcluster in a line of a trace, checked."""
+    """Returns the checked settings of one vcluster in a trace; raises Rejected (`BadWeights`)."""
     settings: dict[str, Any] = {}
     for word, value in given.items():
         try:
@@ -138,7 +139,7 @@ def read_settings(vcluster: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
-    """`base` with these settings; weights that are not named are 0 as soon as one is, unless a profile gives them."""
+    """Returns `base` with these settings. As soon as one weight is given, the others are 0, or those of the given profile."""
     weights = PROFILES[settings["profile"]] if "profile" in settings else base.weights
     named = {word: settings[word] for word in WEIGHTS if word in settings}
     if named:
@@ -156,7 +157,7 @@ def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
-    """A policy as the settings that make it: what `with_settings` gives back."""
+    """Returns the settings of a policy, of which `with_settings` makes it again."""
     found: dict[str, Any] = {"policy": policy.kind, "depth": policy.depth}
     found |= {word: weight for word, weight in zip(WEIGHTS, astuple(policy.weights), strict=True) if weight}
     found |= {word: value for word, (field, _) in _BORROWING.items() if (value := getattr(policy.borrowing, field)) is not None}
@@ -164,7 +165,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 
 def _checked(word: str, value: Any) -> Any:
-    """The value of one setting; Rejected says what is wrong with it, not where."""
+    """Returns the checked value of one setting; the message of Rejected says what is wrong, without file and line."""
     if word in WEIGHTS:
         return _weight(value)
     if word in ("policy", "profile"):
@@ -187,7 +188,7 @@ def _weight(value: Any) -> float:
 
 
 def _sum(name: str, line: int, vcluster: str, settings: Mapping[str, Any]) -> list[str]:
-    """A note where the weights do not sum to 1; refused where all of them are 0."""
+    """Returns a note where the weights do not sum to 1, else nothing; raises Rejected where all of them are 0."""
     if not any(word in settings for word in WEIGHTS):
         return []
     base = PROFILES[settings["profile"]] if "profile" in settings else Weights(*(0.0 for _ in WEIGHTS))
@@ -208,11 +209,14 @@ BASES: Final = {
     "sensitive": Policy("sensitive", kind="SensitiveReservation", weights=PROFILES["Sensitive"]),
     "interactive": Policy("interactive", kind="InteractiveFifo", weights=PROFILES["Interactive"]),
 }
-"""What a vcluster of one of the book's names is, where neither the trace nor a profile says otherwise."""
+"""The policies of the book's vclusters, by name; used where neither the trace nor a profile says otherwise."""
 
 
 def base_policy(vcluster: str, *, depth: int | None = None, profile: str = "", borrowing: Borrowing | None = None) -> Policy:
-    """The policy of a vcluster that nobody describes: the book's by its name, else backfill with balanced weights."""
+    """Returns the policy of a vcluster before settings: the book's by its name, else backfill with balanced weights.
+
+    `depth`, `profile` (a name of `PROFILES`) and `borrowing` replace its own where given.
+    """
     base = BASES.get(vcluster, Policy(vcluster))
     if profile:
         base = replace(base, weights=PROFILES[profile])

@@ -1,4 +1,4 @@
-"""The numbers of a replay: waits, flow times, bounded slowdowns, utilisation; sums are exact, so order never shows."""
+"""The numbers of a replay of a plain log: waits, flow times, bounded slowdowns, utilisation; sums are exact in any order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from lattice.replay.workload import Workload
 
 SHORT_RUN_SECONDS: Final = 10
-"""A run shorter than this counts as one of this length in a bounded slowdown."""
+"""Shorter runs count as this long in a bounded slowdown."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Report:
 
 
 def report(workload: Workload, start: Sequence[int], nodes: int) -> Report:
-    """The numbers of at least one job on so many nodes."""
+    """Returns the numbers of at least one job on `nodes` nodes; `start`: the second at which each job started."""
     jobs, run = len(workload), workload.run
     waits = sorted(began - submitted for began, submitted in zip(start, workload.submit, strict=True))
     slowdowns = [
@@ -69,5 +69,5 @@ def report(workload: Workload, start: Sequence[int], nodes: int) -> Report:
 
 
 def percentile(ascending: Sequence[int], percent: int) -> int:
-    """The smallest value that at least so many percent do not exceed (nearest rank)."""
+    """Returns the smallest value that at least `percent` percent of the values do not exceed (nearest rank)."""
     return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]

@@ -1,9 +1,8 @@
-"""Traces as Slurm's accounting prints them: `sacct -P` with a header line, in any order of columns; lines in, jobs out.
+"""Traces as Slurm's accounting prints them: reads `sacct -P` with a header line, in any order of columns, into jobs.
 
-The header names the columns. Needed are JobID, Submit, a number of nodes (NNodes, AllocNodes or ReqNodes) and a
-length (Elapsed, ElapsedRaw, or Start with End); Timelimit is what was requested. Steps (`123.batch`, `123.0`) are
-parts of a job and are skipped. Account becomes the tenant, Partition the vcluster. Local times are read in the zone
-that is given.
+The header names the columns. Needed are JobID, Submit, a number of nodes (NNodes, AllocNodes or ReqNodes) and a length (Elapsed,
+ElapsedRaw, or Start with End); Timelimit is the requested walltime. Steps (`123.batch`, `123.0`) are parts of a job and are
+skipped. Account becomes the tenant, Partition the vcluster. Local times are read in the zone that is given.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ KNOWN: Final = (
     "JobID", "JobName", "User", "Account", "Partition", "QOS", "Submit", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit",
     "TimelimitRaw", "NNodes", "AllocNodes", "ReqNodes", "State", "ReqTRES", "AllocTRES", "ReqGRES", "AllocGRES",
 )  # fmt: skip
-"""The columns that are read, as sacct spells them; all others are passed over."""
+"""The columns that are read, in sacct's spelling; all others are ignored."""
 _ID: Final = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\])|\+\d+)?)(\.[A-Za-z0-9_+-]+)?", re.ASCII)
 _STATES: Final = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "CONFIGURING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
@@ -42,18 +41,18 @@ _NO_LIMIT: Final = frozenset({"UNLIMITED", "Partition_Limit"})
 _MOST_NODES: Final = 10**6
 _LAST_YEAR: Final = 2999
 _LONGEST_NUMBER: Final = 11
-"""Digits of a time in seconds."""
+"""Most digits of a time in seconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The words of a site, translated to those of Lattice."""
+    """The site's rules for reading its accounting: the time zone, and the preemption class of each QOS."""
 
     zone: tzinfo = UTC
-    """Of times without one."""
+    """The zone of times that name none."""
     classes: Mapping[str, int] | None = None
-    """The preemption class of each QOS; others get 5."""
+    """By QOS; others, and all where it is None, get class 5."""
 
 
 @dataclass
@@ -93,7 +92,7 @@ class _SacctReader:
             self.log.jobs.append(job)
 
     def _job(self, row: _Row, name: str) -> TraceJob | None:
-        """The job, or None where it cannot be replayed, which is counted."""
+        """Returns the job of a line; None where it cannot be replayed, which is counted."""
         state = row.get("State").partition(" ")[0].rstrip("+")
         if state and state not in _STATES:
             raise row.bad("State", "is no state of sacct")
@@ -131,7 +130,7 @@ class _SacctReader:
 
 
 class _Row:
-    """One line by the names of its columns."""
+    """The fields of one line by column name, with its line number for errors."""
 
     __slots__ = ("_values", "at")
 
@@ -140,16 +139,16 @@ class _Row:
         self._values = values
 
     def get(self, name: str) -> str:
-        """The text of a column, empty where it is not known."""
+        """Returns the text of a column; empty where it is absent or unknown."""
         value = self._values.get(name, "").strip()
         return "" if value in _UNKNOWN else value
 
     def bad(self, name: str, what: str) -> Rejected:
-        """The error of one column."""
+        """Returns the error for one column of the line."""
         return Rejected(f"line {self.at}: {name}: {self._values.get(name, '')[:60]!r} {what}", reason="BadTrace", fields=(name,))
 
     def number(self, *names: str) -> int:
-        """The first of these columns that has a number above 0, else 0."""
+        """Returns the number in the first of these columns that has one above 0; 0 where none has."""
         for name in names:
             text = self.get(name)
             if not text:
@@ -162,14 +161,14 @@ class _Row:
         return 0
 
     def digits(self, name: str, what: str) -> float:
-        """A number of seconds or minutes."""
+        """Returns the whole number in a column, such as of seconds or minutes (`what`, for the error)."""
         text = self.get(name)
         if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_NUMBER:
             raise self.bad(name, f"is no number of {what}")
         return float(text)
 
     def time(self, name: str, zone: tzinfo) -> float | None:
-        """Seconds since the epoch, or None where it is not known."""
+        """Returns the time in a column in seconds since the epoch; None where it is unknown. `zone`: of times that name none."""
         text = self.get(name)
         if not text:
             return None
@@ -184,7 +183,7 @@ class _Row:
         return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds())
 
     def length(self, name: str) -> float | None:
-        """Seconds of an elapsed time or limit; None where it is not known or unlimited."""
+        """Returns the length of time in a column in seconds; None where it is unknown or unlimited."""
         text = self.get(name)
         if not text or text in _NO_LIMIT:
             return None
@@ -195,7 +194,7 @@ class _Row:
 
 
 def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
-    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid."""
     reader: _SacctReader | None = None
     for at, text in enumerate(lines, start=1):
         words = _words(text)
@@ -211,13 +210,13 @@ def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
 
 
 def _words(text: bytes) -> list[str]:
-    """The fields of a line, none of a blank one; a byte that is no UTF-8, as in old names of jobs, is shown as `\\xe9`."""
+    """Returns the fields of a line, none of a blank one; a byte that is no UTF-8, as in old names of jobs, is shown as `\\xe9`."""
     line = text.decode(errors="backslashreplace").rstrip("\r\n")
     return line.split("|") if line.strip() else []
 
 
 def _count(text: str) -> int | None:
-    """A whole number as sacct writes it, `1K` is 1024; None for what is none."""
+    """Returns a whole number as sacct writes it (`1K` is 1024); None for a text that is no number."""
     found = _COUNT.fullmatch(text)
     if found is None:
         return None
@@ -227,7 +226,10 @@ def _count(text: str) -> int | None:
 
 
 def _header(at: int, words: Sequence[str]) -> list[str]:
-    """The columns in sacct's spelling; `-p` ends each line with a separator, which makes an empty last column."""
+    """Returns the column names in sacct's spelling; raises Rejected where a column is missing or twice there.
+
+    `sacct -p` ends each line with a separator, which makes an empty last column.
+    """
     spelling = {name.lower(): name for name in KNOWN}
     names = [spelling.get(word.strip().lower(), word.strip()) for word in words]
     double = {name for name in names if name in KNOWN and names.count(name) > 1}
@@ -247,7 +249,7 @@ def _header(at: int, words: Sequence[str]) -> list[str]:
 
 
 def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, float | None]:
-    """Returns how long it ran, and when it was cancelled if that was before it started."""
+    """Returns how long a job ran in seconds, and, if it was cancelled before it started, when; else None."""
     start, end = row.time("Start", zone), row.time("End", zone)
     elapsed = row.length("Elapsed")
     if elapsed is None and row.get("ElapsedRaw"):
@@ -262,7 +264,7 @@ def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, flo
 
 
 def _walltime(row: _Row) -> float | None:
-    """The requested time in seconds; None: unlimited or not known."""
+    """Returns the requested walltime in seconds; None: unlimited or unknown."""
     raw = row.get("TimelimitRaw")
     if raw and raw not in _NO_LIMIT and not row.get("Timelimit"):
         return row.digits("TimelimitRaw", "minutes") * 60 or None
@@ -270,7 +272,7 @@ def _walltime(row: _Row) -> float | None:
 
 
 def _need(row: _Row, nodes: int) -> Need:
-    """GPUs of each node and their type, from `gres/gpu:a100=8` in TRES or `gpu:a100:4` in GRES."""
+    """Returns what each node of a job must offer: GPUs and their type, of `gres/gpu:a100=8` in TRES or `gpu:a100:4` in GRES."""
     for name in ("AllocTRES", "ReqTRES"):
         total, kind = _gpus_of(row, name)
         if total:

@@ -30,7 +30,7 @@ from lattice.units import format_duration
 
 @dataclass(frozen=True, slots=True)
 class SuiteSize:
-    """Nodes and hours of each trace."""
+    """The size of each generated trace: nodes of the machine, hours of submissions."""
 
     nodes: int
     hours: float
@@ -43,7 +43,7 @@ _LONGEST_CYCLE: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SuiteVerdict:
-    """One judgement: what was asked, what was found, and whether it holds; None: it cannot be judged, `found` says why."""
+    """One judgement on a trace: the condition asked, the value found, and whether it holds; None: it could not be judged."""
 
     trace: str
     asked: str
@@ -53,7 +53,7 @@ class SuiteVerdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One trace of the suite, replayed and judged."""
+    """One trace of the suite after it was generated, replayed and judged."""
 
     trace: str
     jobs: int
@@ -65,7 +65,10 @@ class Outcome:
 def outcome(
     kind: str, seed: int, size: SuiteSize, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None
 ) -> Outcome:
-    """Generates, replays and judges one trace; `clock` gives seconds of CPU or wall time, `progress` is told shares of 1."""
+    """Generates, replays and judges one trace of this kind.
+
+    `clock` gives seconds of CPU or wall time; `progress` is called with the part done, from 0 to 1.
+    """
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)
     nodes, homes = facts_of_inventory(inventory), inventory.homes()

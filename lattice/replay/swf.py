@@ -1,7 +1,7 @@
-"""The Standard Workload Format: lines in, columns out; a line that is none is refused with its number and its field.
+"""The Standard Workload Format: reads lines into columns; a line that is not valid is refused with its number and its field.
 
-One job a line, 18 numbers, `-1` where a value is not known; lines that start with `;` are the header. The fields'
-meaning is that of the Parallel Workloads Archive (version 2.2). Jobs keep the order of their lines.
+One job a line, 18 numbers, `-1` where a value is not known; lines that start with `;` are the header. The fields' meaning is that
+of the Parallel Workloads Archive (version 2.2). Jobs keep the order of their lines.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ FIELDS: Final = (
     "think time",
 )
 LARGEST: Final = 10**12
-"""A greater number is none of a log: as seconds it is 31,000 years."""
+"""A greater number is taken for an error: as seconds it would be 31,000 years."""
 PARTIAL: Final = frozenset({2, 3, 4})
-"""The status of a line that is one part of a job which stands above it as a whole."""
+"""The statuses of a line that is one part of a job which stands above it as a whole."""
 _NUMBER: Final = re.compile(rb"-?\d+(?:\.\d*)?|-?\.\d+")
 _ROUNDED: Final = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
-"""As awk and spreadsheets write large numbers; digits are lost, so it is taken only where nobody reads them."""
+"""The form of large numbers that awk and spreadsheets write; it loses digits, so it is accepted only in fields that nobody reads."""
 _WHOLE: Final = frozenset({0, 4, 7, 10, 11, 12})
-"""Where a fraction is an error; of times it is cut off."""
+"""The fields in which a fraction is an error; in times it is cut off."""
 _UNREAD: Final = frozenset({2, 5, 6, 9, 13, 14, 15, 16, 17})
-"""The fields that a replay does not look at."""
+"""The fields that a replay ignores."""
 _HEADER: Final = re.compile(rb";\s*(MaxNodes|MaxProcs)\s*:\s*(\d{1,12})(?:[\s(,;].*)?$", re.IGNORECASE)
 
 
@@ -55,27 +55,27 @@ def _column() -> array[int]:
 
 @dataclass
 class Trace:
-    """The columns of a log that a replay needs, one entry a job in the order of the lines."""
+    """The columns of an SWF log that a replay needs, one entry for each job in the order of the lines."""
 
     job: array[int] = field(default_factory=_column)
     submit: array[int] = field(default_factory=_column)
     run: array[int] = field(default_factory=_column)
     allocated: array[int] = field(default_factory=_column)
     requested: array[int] = field(default_factory=_column)
-    """Processors."""
+    """Requested processors."""
     estimate: array[int] = field(default_factory=_column)
     """Requested time in seconds."""
     user: array[int] = field(default_factory=_column)
     group: array[int] = field(default_factory=_column)
     line: array[int] = field(default_factory=_column)
     header: dict[str, int] = field(default_factory=dict)
-    """`maxnodes` and `maxprocs`, where the header says them."""
+    """`maxnodes` and `maxprocs`, where the header has them."""
     changed: Tally = field(default_factory=Tally)
-    """Lines that were not taken as they stand."""
+    """How many lines were changed or skipped in reading, by rule."""
 
 
 def parse(lines: Iterable[bytes]) -> Trace:
-    """Reads every line; Rejected (`BadTrace`) at the first that cannot be meant."""
+    """Returns the columns of a log; raises Rejected (`BadTrace`) at the first line that is not valid."""
     trace = Trace()
     numbers = _JobNumbers(trace)
     job, submit, run, line = trace.job.append, trace.submit.append, trace.run.append, trace.line.append
@@ -105,7 +105,7 @@ def parse(lines: Iterable[bytes]) -> Trace:
 
 
 class _JobNumbers:
-    """Finds numbers that come twice; as long as they grow, which is the rule, it remembers only the last."""
+    """Finds job numbers that occur twice; while they grow, as they should, it remembers only the last."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -113,7 +113,7 @@ class _JobNumbers:
         self._seen: set[int] | None = None
 
     def is_part(self, number: int, status: int, at: int) -> bool:
-        """Tells whether the line is a part of a job that was read; Rejected when it is the same job again."""
+        """Tells whether a line is a part of a job that was read before; raises Rejected where it repeats a job."""
         if number > self._last and self._seen is None:
             self._last = number
             return False
@@ -135,7 +135,7 @@ def _read_header(trace: Trace, line: bytes) -> None:
 
 
 def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
-    """The 18 numbers of a line."""
+    """Returns the 18 numbers of a line."""
     if len(words) == len(FIELDS):
         try:
             values = list(map(int, words))
@@ -147,7 +147,7 @@ def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
 
 
 def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
-    """The numbers of a line that has fractions, or the sentence that says what is wrong with it."""
+    """Returns the 18 numbers of a line that has fractions; raises Rejected that names the first wrong field."""
     for place, word in enumerate(words[: len(FIELDS)]):
         if not (_ROUNDED if place in _UNREAD else _NUMBER).fullmatch(word):
             raise _wrong(at, place, word, "is no number")
@@ -165,12 +165,12 @@ def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
 
 
 def _whole(value: float) -> int:
-    """Without its fraction; something stays something: half a second is one."""
+    """Returns a value without its fraction; a value between 0 and 1 becomes 1."""
     return 1 if 0 < value < 1 else int(value)
 
 
 def _wrong_count(at: int, words: list[bytes]) -> Rejected:
-    """Too few fields, or too many: with the first that is missing or should not be there."""
+    """Returns the error for a line with too few or too many fields, naming the first that is missing or too much."""
     wanted, count = len(FIELDS), len(words)
     what = f"{FIELDS[count]} (field {count + 1}) is missing" if count < wanted else f"field {wanted + 1} is '{_shown(words[wanted])}'"
     return Rejected(f"line {at} has {count} fields, a line of SWF has {wanted}: {what}", reason="BadTrace")

@@ -1,7 +1,7 @@
-"""Six workloads made from a seed: the traces of the regression suite (book, "Regression Suite").
+"""Generates six workloads from a seed: the traces of the regression suite (book, "Regression Suite").
 
-The same kind, seed and size give the same trace everywhere: the numbers come from a generator of this module
-(SplitMix64), not from a library that may change. Widths, lengths and loads are in proportion to the machine.
+The same kind, seed and size give the same trace everywhere: the numbers come from a generator of this module (SplitMix64), not from
+a library that may change. Widths, lengths and loads are in proportion to the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NODES: Final = 256
 HOURS: Final = 96
 LEAST_NODES: Final = 32
 GROUP: Final = 16
-"""Nodes of a topology group."""
+"""Nodes in one topology group."""
 _HOUR: Final = 3600.0
 _MASK: Final = (1 << 64) - 1
 
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 class Dice:
-    """SplitMix64: 64 bits a step, the same on every machine and version."""
+    """A random number generator (SplitMix64) that gives the same numbers on every machine and in every version."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed & _MASK
 
     def bits(self) -> int:
-        """The next 64 bits."""
+        """Returns the next 64 random bits."""
         self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         value = self._state
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -43,44 +43,47 @@ class Dice:
         return value ^ (value >> 31)
 
     def share(self) -> float:
-        """Evenly between 0 (included) and 1 (not)."""
+        """Returns a random number, evenly distributed from 0 (included) to 1 (excluded)."""
         return (self.bits() >> 11) / (1 << 53)
 
     def between(self, low: float, high: float) -> float:
-        """Evenly between two numbers."""
+        """Returns a random number, evenly distributed between two bounds."""
         return low + (high - low) * self.share()
 
     def one(self, choices: Sequence[T]) -> T:
-        """One of these."""
+        """Returns a random one of the choices."""
         return choices[int(self.share() * len(choices))]
 
     def gap(self, mean: float) -> float:
-        """An exponential time with this mean."""
+        """Returns a random time, exponentially distributed with this mean."""
         return -mean * log(1.0 - self.share())
 
 
 @dataclass(frozen=True)
 class SyntheticSite:
-    """The machine of a trace: half of its groups with GPUs, and what is at home elsewhere."""
+    """The machine of a generated trace: half of its groups have GPUs, some may be at home in the vcluster `sensitive`.
+
+    `hours`: the time of submissions. `dice`: the random numbers of the trace.
+    """
 
     nodes: int
     hours: float
     dice: Dice
     reserved: int = 0
-    """Nodes, in whole groups at the end, at home in the vcluster `sensitive`."""
+    """How many nodes, in whole groups at the end, are at home in the vcluster `sensitive`."""
 
     @property
     def open_nodes(self) -> int:
-        """Nodes at home nowhere."""
+        """Returns how many nodes have no home."""
         return self.nodes - self.reserved
 
     @property
     def gpu_nodes(self) -> int:
-        """Opens nodes with GPUs."""
+        """Returns how many nodes have GPUs; all of them have no home."""
         return self.open_nodes // 2 // GROUP * GROUP
 
     def inventory(self) -> dict[str, object]:
-        """The document of this machine."""
+        """Returns the inventory document of the whole machine: its classes of hardware and its nodes."""
         entries: list[dict[str, str]] = []
         for begin in range(0, self.nodes, GROUP):
             last = min(begin + GROUP, self.nodes)
@@ -100,7 +103,7 @@ class SyntheticSite:
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the six: what it is, and the jobs it makes."""
+    """One of the six kinds of traces: its description, the function that makes its jobs, its tenants and vclusters."""
 
     what: str
     make: Callable[[SyntheticSite], list[TraceJob]]
@@ -110,7 +113,10 @@ class Kind:
 
 
 def generate(kind: str, seed: int, *, nodes: int = NODES, hours: float = HOURS) -> Log:
-    """The trace of a kind: jobs by submission, the machine, tenants and vclusters; Rejected (`BadInput`) for what is no kind."""
+    """Returns the generated trace of a kind: jobs by submission, the machine, tenants and vclusters.
+
+    Raises Rejected (`BadInput`) for an unknown kind or an impossible size.
+    """
     if kind not in KINDS:
         raise Rejected(f"no trace {kind!r} can be generated; kinds: {', '.join(KINDS)}", reason="BadInput")
     if nodes < LEAST_NODES or nodes % GROUP:
@@ -140,7 +146,7 @@ def _whole(seconds: float) -> float:
 
 
 def _walltime(site: SyntheticSite, run: float) -> float:
-    """Returns a requested walltime: more than the run takes, in quarters of an hour."""
+    """Returns a requested walltime for a run, both in seconds: 1.05 to 2.5 times as long, in quarters of an hour."""
     return ceil(run * site.dice.between(1.05, 2.5) / 900) * 900.0
 
 
@@ -153,7 +159,7 @@ def _job(site: SyntheticSite, submit: float, nodes: int, run: float, tenant: str
 
 
 def _stream(site: SyntheticSite, load: float, capacity: int, make: Callable[[float], TraceJob], begin: float, end: float) -> list[TraceJob]:
-    """Jobs at random moments whose node-hours come to this part of a capacity, spread over the time."""
+    """Returns jobs at random moments between `begin` and `end` whose node-hours are `load` times those of `capacity` nodes."""
     jobs: list[TraceJob] = []
     wanted = load * capacity * (end - begin)
     sample = [make(begin) for _ in range(64)]
@@ -170,7 +176,7 @@ def _stream(site: SyntheticSite, load: float, capacity: int, make: Callable[[flo
 
 
 def _full(capacity: int, make: Callable[[float], TraceJob]) -> list[TraceJob]:
-    """Yields as many jobs at once as fill so many nodes, the beginning of a steady state."""
+    """Returns jobs, all submitted at once, that fill `capacity` nodes: the beginning of a steady state."""
     jobs: list[TraceJob] = []
     while sum(job.nodes for job in jobs) < capacity:
         jobs.append(make(0.0))
@@ -178,13 +184,13 @@ def _full(capacity: int, make: Callable[[float], TraceJob]) -> list[TraceJob]:
 
 
 def _width(site: SyntheticSite, capacity: int) -> int:
-    """Mostly small, powers of two, at most an eighth of the capacity."""
+    """Returns a random number of nodes: mostly small, a power of two, at most an eighth of `capacity`."""
     most = max(1, capacity // 8)
     return min(most, 1 << int(site.dice.share() * site.dice.share() * (most.bit_length() + 1)))
 
 
 def _length(site: SyntheticSite) -> float:
-    """Minutes to some hours, skewed to the short."""
+    """Returns a random run time in seconds: from minutes to some hours, mostly short."""
     return _HOUR * 0.1 * exp(log(80.0) * site.dice.share())
 
 
@@ -197,7 +203,7 @@ _SENSITIVE: Final[dict[str, object]] = {"policy": "SensitiveReservation", "profi
 
 
 def _steady(site: SyntheticSite) -> list[TraceJob]:
-    """A full machine, and HPC, ML and services that together ask for somewhat more than it can do."""
+    """Makes a full machine, and HPC, ML and service jobs that together ask for somewhat more than it can do."""
     end, dice = site.hours * _HOUR, site.dice
     gpu, cpu = site.gpu_nodes, site.open_nodes - site.gpu_nodes
 
@@ -216,7 +222,7 @@ def _steady(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _burst(site: SyntheticSite) -> list[TraceJob]:
-    """Half a load, and at a third of the time as much at once as the whole machine does in an hour and a half."""
+    """Makes half a load, and at a third of the time as many jobs at once as the whole machine runs in an hour and a half."""
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:
@@ -230,7 +236,7 @@ def _burst(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _unfair(site: SyntheticSite) -> list[TraceJob]:
-    """Four tenants with equal shares; one asks for twice the machine, the others for a little more than theirs."""
+    """Makes jobs of four tenants with equal shares: one asks for twice the machine, the others for a little more than their share."""
     end, dice = site.hours * _HOUR, site.dice
     jobs: list[TraceJob] = []
     for tenant, load in zip(_TENANTS, (2.0, 0.3, 0.3, 0.3), strict=True):
@@ -243,7 +249,7 @@ def _unfair(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _claims(site: SyntheticSite) -> list[TraceJob]:
-    """A full open machine, and sensitive work that never asks for more than what is at home there is free for."""
+    """Makes a full machine, and sensitive jobs that never ask for more nodes than are free at their home."""
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:
@@ -265,7 +271,7 @@ def _claims(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _inversions(site: SyntheticSite) -> list[TraceJob]:
-    """Long work of low classes holds the machine when work of high classes comes, again and again."""
+    """Makes long jobs of low classes that hold the machine, and again and again jobs of high classes."""
     end, dice = site.hours * _HOUR, site.dice
 
     def low(at: float) -> TraceJob:
@@ -282,7 +288,7 @@ def _inversions(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _ramp(site: SyntheticSite) -> list[TraceJob]:
-    """Nothing, and then within ten minutes twice what the machine holds."""
+    """Makes jobs for twice the machine within ten minutes, after nothing."""
     dice, jobs, asked = site.dice, list[TraceJob](), 0
     while asked < 2 * site.nodes:
         at = 600.0 * min(1.0, asked / (2 * site.nodes))

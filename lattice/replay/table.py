@@ -1,4 +1,4 @@
-"""One line a job as CSV: when it was submitted, started and ended, and where it ran."""
+"""Writes one line for each job of a replay as CSV: when it was submitted, started and ended, and where it ran."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COLUMNS = ("job", "tenant", "user", "vcluster", "class", "submit", "start", "end
 
 
 def rows(done: Replayed) -> Iterator[str]:
-    """Lines with their ends, in order of starts, then those withdrawn and those that never started; times in seconds.
+    """Yields the CSV lines of a replay: jobs in order of starts, then those withdrawn, then those that never started.
 
-    `groups` counts the topology groups it was spread over, `where` is the set of its nodes by name.
+    Times in seconds. `groups` counts the topology groups of the job's nodes, `where` is the set of its nodes by name.
     """
     groups = {facts.index: facts.group for facts in done.nodes}
     names = {facts.index: facts.name for facts in done.nodes}
@@ -43,5 +43,5 @@ def rows(done: Replayed) -> Iterator[str]:
 
 
 def _number(value: float) -> int | float:
-    """Whole seconds without a fraction."""
+    """Returns whole seconds as int, others rounded to microseconds."""
     return int(value) if value == int(value) else round(value, 6)

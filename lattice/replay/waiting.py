@@ -1,9 +1,9 @@
-"""The jobs that wait, in the order in which a backfill pass asks them, in blocks that a pass can skip as a whole.
+"""The waiting jobs of the counts-only engine, in the order in which a backfill pass asks them, in blocks that a pass can skip.
 
-A job is known by its rank: its place in that order among all jobs of the workload. Each block knows the
-fewest nodes and the shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit;
-where there are many blocks, also the shortest estimate of the jobs of each size, in powers of two. When the job that had the
-least goes, that is not known any more, until a pass has read a long block for nothing.
+A job is known by its rank: its place in that order among all jobs of the workload. Each block knows the fewest nodes and the
+shortest estimate of its jobs, so a pass over a long queue reads only blocks in which a job may fit; where there are many blocks,
+also the shortest estimate of the jobs of each size, in powers of two. When the job that had the least goes, the least is unknown
+until a pass has read a long block for nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Final
 from lattice.errors import Corrupt
 
 BLOCK: Final = 128
-"""Jobs in a new block; at twice as many it is halved."""
+"""Jobs in a new block; a block of twice as many is halved."""
 _NEVER: Final = 1 << 62
 UNKNOWN: Final = 0
-"""Fewer nodes, and shorter, than any job's."""
+"""Stands for a least that is not known: fewer nodes, and shorter, than any job's."""
 LONG: Final = 32
-"""So many jobs are worth finding out their fewest nodes and shortest estimate again, when the job that had them is gone."""
+"""In a block of at least so many jobs an unknown least is computed again."""
 FEW: Final = 4
-"""Up to so many blocks, reading one is cheaper than looking at the sizes of its jobs first."""
+"""Up to so many blocks, reading a block is cheaper than looking at the sizes of its jobs first."""
 
 
 class WaitingJobs:
-    """Ranks in ascending order; `nodes` and `estimate` are columns by rank."""
+    """The ranks of the waiting jobs in ascending order; `nodes` and `estimate` (seconds) are given by rank."""
 
     __slots__ = ("_estimate", "_lasts", "_least", "_nodes", "_ranks", "_shortest", "_sizes", "_top")
 
@@ -39,11 +39,11 @@ class WaitingJobs:
         self._least: list[int] = []
         self._shortest: list[int] = []
         self._sizes: list[list[int] | None] = []
-        """By block: the shortest estimate of jobs of fewer than 2, 4, 8… nodes; made when asked for, forgotten at a change."""
+        """By block: the shortest estimate of jobs of fewer than 2, 4, 8… nodes; None: to be computed after a change."""
         self._top = max(nodes, default=0).bit_length()
 
     def push(self, rank: int) -> None:
-        """A job begins to wait."""
+        """Adds a job that begins to wait."""
         lasts, least, shortest = self._lasts, self._least, self._shortest
         if not lasts or (rank > lasts[-1] and len(self._ranks[-1]) >= BLOCK):
             self._insert(len(lasts), [rank])
@@ -68,7 +68,7 @@ class WaitingJobs:
             self._insert(at, ranks[:BLOCK])
 
     def remove(self, rank: int) -> None:
-        """A job waits no more."""
+        """Removes a job that waits no more."""
         self._remove(bisect_left(self._lasts, rank), rank)
 
     def _remove(self, at: int, rank: int) -> None:
@@ -86,8 +86,8 @@ class WaitingJobs:
     def pop_fitting(self, free: int, slack: int, extra: int) -> list[int]:
         """Removes and returns the jobs that start now, each asked once and in order.
 
-        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes no more than the
-        `extra` nodes, which it then uses up.
+        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes no more than
+        the `extra` nodes, which it then uses up.
         """
         taken: list[int] = []
         nodes, estimate, at = self._nodes, self._estimate, 0
@@ -122,7 +122,7 @@ class WaitingJobs:
         return taken
 
     def _shortest_below(self, at: int, bits: int) -> int:
-        """The shortest estimate among the jobs of the block that have fewer than 2^bits nodes."""
+        """Returns the shortest estimate among the jobs of a block that have fewer than 2^bits nodes."""
         row = self._sizes[at]
         if row is None:
             row = [_NEVER] * (self._top + 1)
@@ -133,7 +133,9 @@ class WaitingJobs:
         return row[min(bits, self._top)]
 
     def _without(self, at: int, found: list[int]) -> int:
-        """Takes these out of the block at `at`, and join it with the one before when both are small; the place to read next."""
+        """Removes jobs from a block, and joins it with the block before when both are small; returns the place of the next block to
+        read.
+        """
         blocks = len(self._ranks)
         if len(found) == 1:
             self._remove(at, found[0])
@@ -154,7 +156,7 @@ class WaitingJobs:
         return at + 1
 
     def _sum_up(self, at: int) -> None:
-        """Finds out what is not known of a block any more."""
+        """Computes the fewest nodes and the shortest estimate of a block where they are unknown."""
         if self._least[at] == UNKNOWN:
             self._least[at] = min(map(self._nodes.__getitem__, self._ranks[at]))
         if self._shortest[at] == UNKNOWN:
@@ -174,7 +176,7 @@ class WaitingJobs:
         return (rank for ranks in self._ranks for rank in ranks)
 
     def validate(self) -> None:
-        """Rebuilds what is kept beside the ranks and compares; Corrupt when it differs."""
+        """Rebuilds the summaries of all blocks and compares; raises Corrupt on a difference."""
         ranks = list(self)
         lasts = [block[-1] for block in self._ranks]
         least = [min(self._nodes[rank] for rank in block) for block in self._ranks]

@@ -1,8 +1,8 @@
-"""Selects the part of a trace that can be replayed on a machine, and counts the rest; the filter of the published studies.
+"""Selects the part of an SWF trace that can be replayed on a machine, and counts the rest; the filter of the published studies.
 
 A job is left out when its processors are unknown or exceed the machine, or its run time, requested time or submit time is unknown.
-Where one of requested and allocated processors is missing the other replaces it; requested ones are used where both stand. A run is cut
-at its requested time, as a batch system would.
+Where one of requested and allocated processors is missing the other replaces it; requested ones are used where both stand. A run is
+cut at its requested time, as a batch system would.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lattice.replay.tally import Tally
 
 @dataclass(frozen=True)
 class Machine:
-    """Interchangeable nodes; a job holds whole ones."""
+    """A machine of equal nodes for the counts-only engine; a job holds whole nodes."""
 
     nodes: int
     procs_per_node: int = 1
 
     @property
     def procs(self) -> int:
-        """Processors of all nodes."""
+        """Returns the number of processors of all nodes."""
         return self.nodes * self.procs_per_node
 
     def nodes_for(self, procs: int) -> int:
-        """Returns how many nodes that many processors take."""
+        """Returns how many nodes have `procs` processors together."""
         return -(-procs // self.procs_per_node)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs of a replay, in order of submission, equal times in order of the lines; times in seconds."""
+    """The jobs of a replay of a plain log in columns, in order of submission, equal times in order of the lines; times in seconds."""
 
     job: array[int]
     submit: array[int]
@@ -50,16 +50,16 @@ class Workload:
 
 @dataclass(frozen=True)
 class Left:
-    """The jobs that the filter left out, parts of jobs excepted, and the changes of the jobs that it kept."""
+    """Counts, by rule, of the jobs that the filter left out (without parts of jobs), and of the changes to those it kept."""
 
     out: Tally
     changed: Tally
 
 
 def select(trace: Trace, machine: Machine, *, run_stands_in: bool = False) -> tuple[Workload, Left]:
-    """The jobs that can be replayed, and the counts of the rest; Rejected (`BadTrace`) when none is left.
+    """Returns the jobs that can be replayed, and the counts of the others; raises Rejected (`BadTrace`) when none is left.
 
-    Where `run_stands_in`, a job without a requested time is kept, as one that had requested its run time.
+    `run_stands_in`: a job without a requested time is kept, with its run time in place of it.
     """
     left = Left(Tally(), trace.changed.copy())
     estimates = _with_runs(trace, left.changed) if run_stands_in else trace.estimate
@@ -94,7 +94,7 @@ def select(trace: Trace, machine: Machine, *, run_stands_in: bool = False) -> tu
 
 
 def _with_runs(trace: Trace, changed: Tally) -> array[int]:
-    """The requested times, with the run time where there is none."""
+    """Returns the requested times, with the run time where one is missing; counts these in `changed`."""
     estimates = array("q", trace.estimate)
     for at, estimate in enumerate(estimates):
         if estimate <= 0 < trace.run[at]:
@@ -104,7 +104,7 @@ def _with_runs(trace: Trace, changed: Tally) -> array[int]:
 
 
 def _rule_against(trace: Trace, at: int, estimate: int, most: int) -> tuple[str, str] | None:
-    """The first rule that leaves the job out, and the field that it reads; None where the job can be replayed."""
+    """Returns the first rule that leaves a job out and the field that it reads; None where the job can be replayed."""
     requested, allocated = trace.requested[at], trace.allocated[at]
     if requested > most or allocated > most:
         return f"of more than {most} processors", "field 8" if requested > most else "field 5"

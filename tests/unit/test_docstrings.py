@@ -32,7 +32,6 @@ UNVERBED_LEFT = {
     "lattice.daemon": 28,
     "lattice.inventory": 1,
     "lattice.kube": 62,
-    "lattice.replay": 105,
     "lattice.scripts": 29,
     "lattice.views": 4,
     "lattice_dev": 156,
