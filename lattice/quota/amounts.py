@@ -18,9 +18,9 @@ from lattice.units import format_bytes
 LARGEST: Final = 2**63 - 1
 """The largest amount, so that every program that reads one can hold it."""
 WIDEST: Final = LARGEST // 2000
-"""The max of a root that a profile makes, as Koordinator sets it."""
+"""The max of a root that a profile makes, the value that Koordinator sets."""
 _NO_BOUND: Final = LARGEST // 5
-"""The max of Koordinator's built-in groups; larger ones mean no bound, too."""
+"""The max of Koordinator's built-in groups; this and any larger amount mean that there is no bound."""
 NODES: Final = "nodes"
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -47,7 +47,7 @@ def resource_of(name: str) -> str:
 
 
 def gpu_of(model: str) -> str:
-    """Returns the name of the GPUs of one model, in upper case: `gpu/GH200`."""
+    """Returns the name of the resource that counts GPUs of one model, in upper case: `gpu/GH200`."""
     return f"gpu/{model.upper()}"
 
 
@@ -57,7 +57,7 @@ def is_whole(resource: str) -> bool:
 
 
 def is_boundless(amount: int) -> bool:
-    """Tells whether a max is one of Koordinator's ways of writing that there is no bound."""
+    """Tells whether a max means that there is no bound, in one of Koordinator's ways of writing it."""
     return amount == WIDEST or amount >= _NO_BOUND
 
 
@@ -80,7 +80,10 @@ def amount_of(resource: str, value: int | str, *, field: str) -> int:
 
 
 def amounts_of(given: Mapping[str, int | str], *, field: str) -> dict[str, int]:
-    """Returns amounts by resource; names that mean one resource are added up."""
+    """Returns amounts by resource in their units, of quantities by name; names that mean one resource are added up.
+
+    Raises Rejected naming the field where a quantity does not parse or a sum is too large.
+    """
     made: dict[str, int] = {}
     for name, value in given.items():
         resource = resource_of(name)
@@ -98,7 +101,7 @@ def quantity(resource: str, amount: int) -> str:
 
 
 def quantities(amounts: Mapping[str, int]) -> dict[str, int | str]:
-    """Returns amounts for a status, in the order of `_rank`."""
+    """Returns amounts as Kubernetes quantities for a status: nodes and GPUs first, then cpu, memory, and the rest by name."""
     return {resource: quantity(resource, amount) for resource, amount in sorted(amounts.items(), key=_rank)}
 
 

@@ -1,7 +1,7 @@
 """Finds declared groups that break a rule and are in force all the same: two writers raced, or the webhook was away.
 
-Admission judges one change by the groups around it; the builder of the trees judges all groups. A breach leaves no group out: each is
-divided as it was declared, and its status names the breach.
+Admission judges one change by the groups around it; the builder of the trees judges all groups. A breach leaves no group out: each
+is divided as it was declared, and its status names the breach.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from lattice.quota.amounts import quantity
 from lattice.quota.declared import Declared, precedence
 
 Breach = tuple[str, str]
-"""A reason and a sentence."""
+"""The reason and the sentence of a broken rule."""
 
 
 def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
-    """Returns the first breach of each group that has one; `groups` by name, parents before their children."""
+    """Returns the first breach of each group that breaks a rule, by name; `groups` by name, parents before their children."""
     children: dict[str, list[Declared]] = {}
     for group in groups.values():
         children.setdefault(group.parent, []).append(group)
@@ -31,7 +31,7 @@ def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
 
 
 def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
-    """Returns the groups whose max lacks a resource that one above them manages: their use of it counts above them."""
+    """Returns the groups whose max lacks a resource that a group above them manages; their use of it is counted above them."""
     above: dict[str, frozenset[str]] = {"": frozenset()}
     for name, group in groups.items():
         above[name] = above[group.parent] | group.max.keys()
@@ -39,7 +39,7 @@ def unmanaged_below(groups: Mapping[str, Declared]) -> frozenset[str]:
 
 
 def _limits(group: Declared) -> Iterator[Breach]:
-    """Yields breaches of R4: min is part of max and not above it."""
+    """Yields breaches of R4: every resource of min is in max, and min is not above it."""
     for key, amount in group.min.items():
         most = group.max.get(key)
         if most is not None and amount <= most:
@@ -82,7 +82,7 @@ def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
 
 
 def _claims(groups: Mapping[str, Declared]) -> Iterator[tuple[str, Breach]]:
-    """Yields breaches of R2: groups that claim a tenant, or a namespace, of a group made earlier."""
+    """Yields breaches of R2: the groups that claim a tenant, or a namespace, which belongs to a group made earlier."""
     owners: dict[str, Declared] = {}
     claiming = (group for group in groups.values() if (group.bindings or group.namespaces) and not group.is_parent)  # a parent has no work
     for group in sorted(claiming, key=precedence):

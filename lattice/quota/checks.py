@@ -1,7 +1,7 @@
-"""Checks the rules of a tree for one group that is made, changed or removed, given the groups around it.
+"""Checks the rules of a quota tree for one group that is made, changed or removed, given the groups around it.
 
-They are Koordinator's (R1 to R13 of its webhook) without its gaps: a cycle is found, no field is left out, and nothing is kept between
-two questions. A fault that stood before, and that the change does not make worse, does not refuse it.
+The rules are Koordinator's (R1 to R13 of its webhook) without its gaps: a cycle is found, no field is left out, and nothing is kept
+between two questions. A fault that existed before, and that the change does not make worse, does not refuse it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lattice.quota.groups import Resources
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A reason to refuse a group: a word, the sentence with the numbers, the field, and the next step."""
+    """A reason to refuse the change of a group: the word, the sentence with the numbers, the field, and the next step."""
 
     reason: str
     sentence: str
@@ -27,28 +27,28 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A warning: the group is allowed, although it is rarely meant so."""
+    """A warning for a change that is allowed although it is seldom intended."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The surroundings of a group, as the gatherer saw them; None: unknown, and then not judged."""
+    """The facts around the checked group, as the webhook or the command line gathered them; None: unknown, and the rule is not checked."""
 
     others: Mapping[str, Declared]
     """All other groups by name."""
     used: Resources | None = None
-    """The amounts that the work of the group holds."""
+    """The amounts that the work of the checked group holds."""
     work: int | None = None
-    """How many allocations of the group, or of one below it, have not ended."""
+    """How many allocations of the checked group, or of groups below it, have not ended."""
     capacity: Resources | None = None
     """The amounts that all nodes have together."""
     held: Mapping[str, Resources] | None = None
-    """The amounts that the work of every group holds, by name."""
+    """By name of a group: the amounts that its work holds."""
 
     def children(self, name: str) -> list[Declared]:
-        """Returns the groups directly below one."""
+        """Returns the groups directly below the named one."""
         return [other for other in self.others.values() if other.parent == name]
 
 
@@ -56,13 +56,13 @@ Check = Callable[[Declared, Declared | None, Around], Iterator[Wrong | Odd]]
 
 
 def check_group(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Yields every finding about a group that is made (`before` is None) or changed."""
+    """Yields every refusal and warning for a group that is made (`before` is None) or changed."""
     for check in _CHECKS:
         yield from check(group, before, around)
 
 
 def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
-    """Yields the reasons why a group cannot be removed: groups below it, or work that belongs to it (R13)."""
+    """Yields the reasons why a group cannot be removed: it is built in, has groups below it, or has work (R13)."""
     if group.name in KOORDINATOR_BUILT_IN or group.name in (DEFAULT, SYSTEM):
         yield Wrong("BuiltInGroup", f'quota "{group.name}" is built in and stays', "metadata.name", "set its max instead")
     children = around.children(group.name)
@@ -80,7 +80,7 @@ def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
 
 
 def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R1 and R6: one object for a name, none of ours for the built-in groups; root and system stay as they are."""
+    """Checks R1 and R6: a name is used once; Lattice's objects do not take built-in names; root and system are not changed."""
     ours = group.source.group != KOORDINATOR
     if group.name in (DEFAULT, SYSTEM) or (ours and group.name in KOORDINATOR_BUILT_IN):
         yield Wrong("BuiltInGroup", f'the quota "{group.name}" exists without an object', "metadata.name", "choose another name")
@@ -94,7 +94,7 @@ def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R4: min is part of max and not above it; weights and lending limits are of managed resources."""
+    """Checks R4: min is part of max and not above it; warns of lending limits and weights without effect."""
     del before, around
     if not group.max and group.source.group != KOORDINATOR:
         yield Wrong("MissingValue", "spec.max names no resource: the group would manage nothing", "spec.max", "write for example nodes: 16")
@@ -117,7 +117,7 @@ def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterat
 
 
 def _strict(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R5: max of a strict key is not below the use; of another key it may be, with a warning."""
+    """Checks R5: max of a strict resource is not below its use; for another resource this gives a warning."""
     for key, used in (around.used or {}).items():
         most = group.max.get(key)
         if not used or (most is not None and most >= used):
@@ -133,7 +133,7 @@ def _strict(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _claims(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R2: a namespace, a tenant, a tenant in a vcluster belongs to one group."""
+    """Checks R2: a namespace, a tenant, or a tenant in a vcluster is bound to one group only."""
     del before
     namespaces = {name: other for other in around.others.values() for name in other.namespaces}
     for name in group.namespaces:
@@ -151,7 +151,7 @@ def _claims(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _parent(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R9 and cycles: the parent exists, is a parent, and is not below the group."""
+    """Checks R9 and cycles: the parent exists, may have children, and is not below the group."""
     if not group.parent:
         return
     way = [group.name]
@@ -179,7 +179,7 @@ def _parent(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _role(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R7: a parent keeps its role while it has children, a leaf while it has work."""
+    """Checks R7: a group with children stays a parent, a group with work stays a leaf."""
     children = around.children(group.name)
     if children and not group.is_parent:
         names = ", ".join(sorted(child.name for child in children)[:5])
@@ -191,14 +191,14 @@ def _role(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _moved(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks that a group in use does not move to the first level."""
+    """Checks that a group whose work has not ended does not move to the first level."""
     if before is not None and before.parent and not group.parent and around.work:
         sentence = f'"{group.name}" cannot move from "{before.parent}" to the first level: {around.work} allocations have not ended'
         yield Wrong("InUse", sentence, _field(group, "parent"), "wait for them or cancel them; or make a new group there")
 
 
 def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R8: a tree is of the first level, selects nodes, and no group enters or leaves it with work."""
+    """Checks R8: the root of a tree is on the first level and selects nodes; no group with work enters or leaves a tree."""
     if group.tree is not None and group.parent:
         sentence = f'"{group.name}" is below "{group.parent}", and only a group of the first level is the root of a tree'
         yield Wrong("TreeInvalid", sentence, "spec.tree", "remove spec.tree or spec.parent")
@@ -234,7 +234,7 @@ def _resources(group: Declared, before: Declared | None, around: Around) -> Iter
 
 
 def _same_resources(group: Declared, around: Around) -> Iterator[Wrong]:
-    """Yields the differences in resources between a group that comes to a place and the groups above and below it."""
+    """Yields where the resources of a new or moved group differ from those of the groups directly above and below it."""
     parent = around.others.get(group.parent)
     for above, below in [*([] if parent is None else [(parent, group)]), *((group, child) for child in around.children(group.name))]:
         for key in sorted(above.max.keys() ^ below.max.keys()):
@@ -249,9 +249,9 @@ def _same_resources(group: Declared, around: Around) -> Iterator[Wrong]:
 
 
 def _changed_resources(group: Declared, before: Declared, around: Around) -> Iterator[Wrong | Odd]:
-    """Yields the reasons against a change of resources.
+    """Yields the reasons against a change of the resources that a group manages.
 
-    A resource comes to a tree from the top and leaves it from the bottom: no group has one that those above it lack.
+    A resource is added to a tree from the top and removed from the bottom, so no group manages one that a group above it lacks.
     """
     parent, children = around.others.get(group.parent), around.children(group.name)
     for key in sorted(group.max.keys() - before.max.keys()):
@@ -276,7 +276,7 @@ def _first(names: list[str]) -> str:
 
 
 def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R11: the mins of the children together are not above the parent's; the first level gets a warning against the nodes."""
+    """Checks R11: the mins of a parent's children are not more than its own; on the first level, warns where they exceed the nodes."""
     if group.forced:
         return
     parent = around.others.get(group.parent)
@@ -302,7 +302,7 @@ def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _guarantees(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R12: where a tree guarantees use, a min grows only as far as some group above has it guaranteed already."""
+    """Checks R12: where a tree guarantees use, a min grows only as far as the groups above have the amount guaranteed."""
     above = _above(group, around)
     if around.held is None or not above or above[-1].tree is None or not above[-1].tree.guarantee_used:
         return
@@ -332,7 +332,7 @@ def _below(around: Around) -> dict[str, list[Declared]]:
 
 
 def _above(group: Declared, around: Around) -> list[Declared]:
-    """Returns the groups above one, the nearest first; none where they do not lead to the first level."""
+    """Returns the groups above one, the nearest first; empty where they do not lead to the first level."""
     way: list[Declared] = []
     name = group.parent
     while name:
@@ -345,7 +345,7 @@ def _above(group: Declared, around: Around) -> list[Declared]:
 
 
 def _guaranteed(group: Declared, key: str, below: Mapping[str, list[Declared]], held: Mapping[str, Resources]) -> int:
-    """Returns the amount that is never taken back from a group: its min, or its use and the guarantees below it, where more."""
+    """Returns how much of a resource is never taken back from a group: its min, or its use and its children's guarantees if more."""
     children = below.get(group.name, ())
     used = held.get(group.name, {}).get(key, 0)
     allocated = sum(_guaranteed(child, key, below, held) for child in children) if children else used
@@ -365,7 +365,7 @@ _CHECKS: Final[tuple[Check, ...]] = (_name, _amounts, _strict, _claims, _parent,
 
 
 def _field(group: Declared, name: str) -> str:
-    """Returns the place of a property: in the spec of our kind, or in a label or an annotation of Koordinator's."""
+    """Returns the path of a property: in the spec of Lattice's kind, or in a label or annotation of Koordinator's."""
     if group.source.group != KOORDINATOR:
         return f"spec.{name}"
     if name == "namespaces":

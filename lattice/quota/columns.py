@@ -1,8 +1,8 @@
-"""The figures of a tree in columns: one number for each resource and group, the children of one parent side by side.
+"""The figures of a quota tree in columns: one number for each resource and group, the children of one parent side by side.
 
-The sums that rise are kept here: a change of demand adds its difference on the way to the root and stops where a ceiling hides it.
-Columns are 64-bit integers while every sum is sure to fit, so that many sets can be divided at once (`lattice.quota.sweep`); else they
-are integers of any size.
+The sums over the groups below are kept here: a change of demand adds its difference on the way to the root and stops where a max
+hides it. Columns are 64-bit integers while every sum is sure to fit, so that many sets can be divided at once
+(`lattice.quota.sweep`); else they are integers of any size.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from lattice.quota.groups import ROOT, Group, Options, Resources
 FITS: Final = 2**62
 """Below this every sum, and every difference of two sums, is a 64-bit integer."""
 LIGHT: Final = 2**53
-"""Weights of one set whose sum is below this convert to floating point without an error."""
+"""If the weights of one set sum to less, they convert to floating point exactly."""
 NO_CUT: Final = 2**63 - 1
 
 Column = MutableSequence[int]
 
 
 class TreeColumns:
-    """All figures of one tree; slot 0 is the root, the children of slot p are the slots `first[p]` to `last[p]`, by name.
+    """All figures of one quota tree; `QuotaTree` makes it of its groups, and `descent` divides in it.
 
-    A column holds the resource k of slot i at k × `width` + i.
+    Slot 0 is the root; the children of slot p are the slots `first[p]` to `last[p]`, by name. A column holds the resource k of slot
+    i at k × `width` + i.
     """
 
     def __init__(self, total: Resources, options: Options, groups: Mapping[str, Group], children: Mapping[str, Iterable[str]]) -> None:
@@ -48,17 +49,17 @@ class TreeColumns:
         self.keys = list(dict.fromkeys([*total, *(key for amounts in resources for key in amounts)]))
         self.index = {key: at for at, key in enumerate(self.keys)}
         self.width = len(self.names) + 1
-        """One slot more than there are groups: the last one is always empty."""
+        """One more than the number of slots; the extra slot is always empty."""
         self.lends = [group.lends for group in self.groups]
         self.scales = [options.scale_min if group.scales is None else group.scales for group in self.groups]
         self.guarantees = [options.guarantee_used if group.guarantees is None else group.guarantees for group in self.groups]
         self.counted = set(total)
-        """The resources of the total; mins of other resources do not shrink."""
+        """The resources of the tree's total; the mins of other resources do not shrink."""
         self.guaranteeing = any(self.guarantees[1:]) or any(group.floor for group in self.groups)
         self.literal = options.raw_weight
         parts = [[group.min, group.floor, *own] for group, own in zip(self.groups, booked, strict=True)]
         self.bound = [sum(amounts.get(key, 0) for each in parts for amounts in each) for key in self.keys]
-        """By resource: the most that all groups together can add to a sum."""
+        """By resource: the most that the demand of all groups together can add to a sum."""
         self.exact = any(bound >= FITS for bound in self.bound) or any(amount >= FITS for amount in total.values())
         self._fill(booked)
 
@@ -77,32 +78,32 @@ class TreeColumns:
         self.allocated = self._of(self.used)
         self.limit, self.secured, self.guaranteed, self.effective, self.runtime, self.given = (self._of([0] * size) for _ in range(6))
         self.level = array("d", [0.0]) * size
-        """The level at which the set below a slot was divided last, from which the next search starts."""
+        """By slot: the water level at which its children were divided last, from which the next search starts."""
         self.vectors: object = None
-        """The matrices that `lattice.quota.sweep` keeps beside the columns."""
+        """The columns as matrices, kept by `lattice.quota.sweep`; None: not made yet."""
         self.stale = bytearray(b"\1") * len(self.names)
-        """Whether the set below a slot must be divided again."""
+        """By slot: whether its children must be divided again."""
         self._weigh()
         for k in range(len(self.keys)):
             self._sum_up(k * self.width)
 
     def _column(self, rows: Sequence[Resources], *, absent: int = 0) -> Column:
-        """Returns one column with the amount of each resource of each slot; the last slot has nothing."""
+        """Returns a column of the amounts of each slot; `absent`: for resources that a slot lacks. The extra slot has nothing."""
         return self._of([amounts.get(key, absent) for key in self.keys for amounts in (*rows, {})])
 
     def _of(self, amounts: Sequence[int]) -> Column:
         return list(amounts) if self.exact else array("q", amounts)
 
     def store(self, column: Column, start: int, amounts: Sequence[int]) -> None:
-        """Writes amounts side by side into a column."""
+        """Writes amounts into consecutive places of a column."""
         column[start : start + len(amounts)] = amounts if self.exact else array("q", amounts)
 
     def _weigh(self) -> None:
-        """Divides the weights of each set by their common divisor, which changes no share."""
+        """Reduces the weights of each set of siblings by their common divisor, which changes no share."""
         weights = [group.weight(literal=self.literal) for group in self.groups]
         flat = [weight.get(key, 0) for key in self.keys for weight in (*weights, {})]
         self.heavy: set[tuple[int, int]] = set()
-        """Resource and parent of the sets whose weights are too large for floating-point numbers."""
+        """(resource, parent) of the sets whose weights are too large for floating-point numbers."""
         for p, (first, last) in enumerate(zip(self.first, self.last, strict=True)):
             for k in range(len(self.keys)) if last > first else ():
                 start, end = k * self.width + first, k * self.width + last
@@ -114,7 +115,7 @@ class TreeColumns:
         self.weight = self._of(flat)
 
     def _sum_up(self, base: int) -> None:
-        """Computes the sums of one resource from the groups' own demand, from below."""
+        """Computes the sums of one resource from the own demand of the groups, from the leaves up."""
         asked, limit, used, fixed = self.asked, self.limit, self.used, self.fixed
         for i in range(len(self.names) - 1, 0, -1):
             at, above = base + i, base + self.parent[i]
@@ -131,12 +132,15 @@ class TreeColumns:
     def _guaranteed(self, i: int, at: int) -> int:
         """Returns the amount that is never taken back from a slot.
 
-        Where the group guarantees its use: that (at least min); else the guarantees below it.
+        Where the group guarantees its use: the use below it, at least min; else the guarantees of its children.
         """
         return max(self.allocated[at], self.least[at]) if self.guarantees[i] else self.secured[at]
 
     def book(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
-        """Books more (or less: negative) of a resource at a slot; returns False when the sums may not fit any longer."""
+        """Adds (negative: subtracts) demand of a resource at a slot and in the sums above it.
+
+        Returns False, without a change, when the sums may no longer fit; the caller then makes new columns.
+        """
         k = self.index[key]
         base = k * self.width
         self.bound[k] += request + used + fixed
@@ -154,9 +158,9 @@ class TreeColumns:
         return True
 
     def _ask(self, base: int, i: int, more: int) -> None:
-        """Adds to the requests, up to the level at which a max hides the change.
+        """Adds to the requests of a slot and of those above it, up to the level at which a max hides the change.
 
-        A sibling that gets less than it asks for, before and after, changes no share: its set stays as it is.
+        Where a sibling gets less than it asks for, before and after, no share changes: its set stays as it is.
         """
         asked, limit, runtime = self.asked, self.limit, self.runtime
         while True:
@@ -181,7 +185,7 @@ class TreeColumns:
             column[base + i] += more
 
     def _allocate(self, base: int, i: int, more: int) -> None:
-        """Adds to the use, and to the guarantees that follow from it, up to the root."""
+        """Adds to the use of a slot and of those above it, and to the guarantees that follow from it."""
         booked, secured = more, 0
         while True:
             at = base + i
@@ -200,7 +204,7 @@ class TreeColumns:
                 self.stale[i] = 1
 
     def path(self, slot: int) -> list[int]:
-        """Returns the parents on the way to a slot, the root first, without the slot itself."""
+        """Returns the slots above a slot, the root first."""
         way = []
         while slot:
             slot = self.parent[slot]
@@ -209,7 +213,7 @@ class TreeColumns:
         return way
 
     def counts(self, k: int, p: int) -> bool:
-        """Tells whether a resource is counted at a parent, so that the mins below it shrink to the amount there is."""
+        """Tells whether a resource is counted at parent slot p, so that the mins below it shrink to the amount that it has."""
         if not p:
             return self.keys[k] in self.counted
         key, above = self.keys[k], self.parent[p]

@@ -1,4 +1,4 @@
-"""Groups as people declared them, in either kind: one pure object for each, and the work that belongs to each.
+"""The groups of the quota tree as objects declare them, in either kind, and which work belongs to which group.
 
 Lattice's own ElasticQuota says everything in its spec. Koordinator's says most of it in labels and annotations (prefix
 `quota.scheduling.koordinator.sh/`); the names and defaults below are its own.
@@ -28,9 +28,9 @@ DEFAULT: Final = "default"
 """The group of work that has no leaf of its own; it takes no part in the division."""
 SYSTEM: Final = "system"
 NAME_LABEL: Final = PREFIX + "name"
-"""On work: the leaf that it belongs to."""
+"""The label on work that names the leaf to which it belongs."""
 PREEMPTIBLE_LABEL: Final = PREFIX + "preemptible"
-"""On work: "false" means that it is never revoked nor preempted, and counts against min."""
+"""The label on work of which "false" means that it is never revoked nor preempted, and counts against min."""
 DEFAULT_OBJECT: Final = "koordinator-default-quota"
 """Koordinator's object for the group `default`."""
 KOORDINATOR_BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", DEFAULT_OBJECT})
@@ -38,16 +38,16 @@ KOORDINATOR_BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", DEFAU
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The object that declares a group."""
+    """The identity of the object that declares a group."""
 
     group: str
-    """API group: `lattice.dev` or `scheduling.sigs.k8s.io`; of a root that only a profile declares `quota.koordinator.sh`."""
+    """Its API group: `lattice.dev` or `scheduling.sigs.k8s.io`; `quota.koordinator.sh` for a root that only a profile declares."""
     name: str
     namespace: str = ""
     uid: str = ""
     generation: int = 0
     created: str = ""
-    """RFC 3339; of two objects with one name the earlier counts."""
+    """When it was made (RFC 3339); of two objects with one name the earlier counts."""
 
     @property
     def text(self) -> str:
@@ -58,7 +58,7 @@ class Source:
 
 
 class Binding(NamedTuple):
-    """The work of a tenant, in one vcluster or ("") in all."""
+    """A tenant whose work belongs to a group, in one vcluster or, where that is empty, in all."""
 
     tenant: str
     vcluster: str = ""
@@ -66,7 +66,10 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """The settings of a tree of its own: its nodes and its division; None means as the LatticeConfig says."""
+    """The settings of a tree that has nodes of its own, as its root declares them; None: as the LatticeConfig says.
+
+    `nodes`: the nodes that it divides. `ratio`: the part of their capacity.
+    """
 
     nodes: Selection
     ratio: Fraction = Fraction(1)
@@ -77,14 +80,14 @@ class TreeSettings:
     max_per_round: int | None = None
     on_shrink: bool | None = None
     resources: tuple[str, ...] | None = None
-    """The resources that are counted; None: all that the nodes have."""
+    """The resources that it divides; None: all that its nodes have."""
     profile: str = ""
-    """NAMESPACE/NAME of the ElasticQuotaProfile that the settings come from."""
+    """NAMESPACE/NAME of the ElasticQuotaProfile that gave the settings; empty: an ElasticQuota did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One group as it was declared; amounts in whole units (cpu in millicores, memory in bytes)."""
+    """One group as its object declares it; amounts in whole units (cpu in millicores, memory in bytes)."""
 
     name: str
     source: Source
@@ -94,25 +97,25 @@ class Declared:
     min: Resources = field(default_factory=dict)
     max: Resources = field(default_factory=dict)
     weight: Resources = field(default_factory=dict)
-    """The weight of every resource of `max`; zero is meant literally."""
+    """The weight of every resource of `max`; a zero is literal."""
     lends: bool = True
     lend_limit: Resources = field(default_factory=dict)
-    """The most of min that is lent; absent resources are lent in full."""
+    """The most of min that is lent, by resource; absent: all of it."""
     strict: frozenset[str] = frozenset()
-    """Resources of which max may not go below the use."""
+    """The resources of which max may not be set below the use."""
     admission: Resources | None = None
-    """Ceiling of submitted work, pending and running together; None, or an absent resource: none. 0 pauses."""
+    """The most that submitted work, pending and running together, may ask for; None or an absent resource: no limit. 0 pauses."""
     namespaces: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
     tree: TreeSettings | None = None
-    """The settings of a tree of its own, where the group is its root."""
+    """The settings of the tree of which the group is the root; None: it is no root of a tree of its own."""
     tree_id: str = ""
-    """Koordinator's label; empty: the default tree, or that of the parent."""
+    """Koordinator's label of the tree; empty: the default tree, or that of the parent."""
     forced: bool = False
     """Whether sums of min are not checked (Koordinator's allow-force-update)."""
 
     def group(self) -> Group:
-        """Returns the group for the division, without demand; weights are literal (`Options.raw_weight`)."""
+        """Returns the group as the division needs it, without demand; weights are literal (`Options.raw_weight`)."""
         return Group(
             self.name,
             parent=self.parent or ROOT,
@@ -150,7 +153,10 @@ def declared_of(view: ElasticQuota) -> Declared:
 
 
 def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[KoordinatorProfile] = ()) -> Declared:
-    """Returns the group of a Koordinator ElasticQuota; a profile that names it makes it the root of a tree."""
+    """Returns the group of a Koordinator ElasticQuota; a profile of `profiles` that names it makes it the root of a tree.
+
+    Raises Rejected naming the field that does not parse.
+    """
     labels, notes = view.metadata.labels, view.metadata.annotations
     most = amounts_of(view.spec.max, field="spec.max")
     parent = labels.get(PREFIX + "parent", "")
@@ -176,9 +182,9 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
 
 
 def declared_of_profile(profile: KoordinatorProfile) -> Declared:
-    """Returns the root that a profile declares, which has all that the nodes of its tree have.
+    """Returns the root group that a profile declares, with all that the nodes of its tree have.
 
-    An ElasticQuota object of the root itself, where there is one, comes first.
+    Used only where no ElasticQuota object declares that root.
     """
     tree = tree_of(profile)
     most = dict.fromkeys(tree.resources or (), WIDEST)
@@ -195,12 +201,12 @@ def declared_of_profile(profile: KoordinatorProfile) -> Declared:
 
 
 def published_of(view: KoordinatorQuota, key: str) -> Resources:
-    """Returns the amounts in an annotation such as `request` or `child-request` that a scheduler published; empty without it."""
+    """Returns the amounts that a scheduler published in an annotation such as `request` or `child-request`; empty without it."""
     return _resource_list(view.metadata.annotations, key) or {}
 
 
 def tree_of(profile: KoordinatorProfile) -> TreeSettings:
-    """Returns the tree of an ElasticQuotaProfile; raises Rejected where its ratio or its resource keys do not parse."""
+    """Returns the tree settings of an ElasticQuotaProfile; raises Rejected where its ratio or its resource keys do not parse."""
     ratio = _ratio(profile.spec.resource_ratio or "1", "spec.resourceRatio")
     keys = _names(profile.metadata.annotations, "resource-keys") or (CPU, MEMORY)
     selector = profile.spec.node_selector
@@ -215,7 +221,7 @@ def tree_of(profile: KoordinatorProfile) -> TreeSettings:
 
 
 def tree_id_of(profile: KoordinatorProfile) -> str:
-    """Returns the tree-id that Koordinator gives a profile: the one in its labels, else FNV-64a of NAMESPACE/NAME in decimal."""
+    """Returns the id of a profile's tree, as Koordinator computes it: its label, else FNV-64a of NAMESPACE/NAME in decimal."""
     given = profile.metadata.labels.get(PREFIX + "tree-id", "")
     if given:
         return given
@@ -227,23 +233,23 @@ def tree_id_of(profile: KoordinatorProfile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """The work of each leaf, by tenant and vcluster, and by namespace."""
+    """Answers to which leaf of the quota trees an allocation belongs, by tenant and vcluster, and by namespace."""
 
     leaves: Mapping[str, str]
-    """By name of a leaf: its path from the first level, `physics/theory`."""
+    """The path of each leaf by its name, such as `physics/theory`."""
     by_tenant: Mapping[Binding, str]
     by_namespace: Mapping[str, str]
 
     def named(self, quota: str) -> str | None:
-        """Returns the leaf with this name or path such as `physics/theory`; None without one."""
+        """Returns the leaf of this name, or of this path or end of one, such as `physics/theory`; None: there is none."""
         path = self.leaves.get(quota.rpartition("/")[2])
         return path.rpartition("/")[2] if path is not None and f"/{path}".endswith(f"/{quota}") else None
 
     def leaf(self, quota: str, label: str, tenant: str, vcluster: str, namespace: str) -> str:
-        """Returns the leaf of an Allocation.
+        """Returns the leaf to which an allocation belongs.
 
-        The first that exists of: the leaf it names, its label, the binding of vcluster and tenant, of tenant, of namespace, `default`.
-        A name that is no leaf (any more) counts as none: the bindings then decide.
+        The first that exists of: the leaf it names (`quota`), its `label`, the binding of vcluster and tenant, of tenant, of
+        namespace, `default`. A name that is no leaf (any more) counts as none: the bindings then decide.
         """
         for name in (quota, label):
             leaf = self.named(name) if name else None
@@ -256,7 +262,7 @@ class Bindings:
 
 
 def bindings_of(declared: Iterable[Declared]) -> Bindings:
-    """Returns the work of each leaf; of two groups that claim the same, the one declared earlier has it."""
+    """Returns the bindings of all groups; where two groups claim the same work, the one made earlier has it."""
     groups = {each.name: each for each in sorted(declared, key=precedence, reverse=True)}
     leaves = {each.name: path_of(each, groups) for each in groups.values() if not each.is_parent}
     by_tenant: dict[Binding, str] = {}
@@ -273,13 +279,13 @@ def bindings_of(declared: Iterable[Declared]) -> Bindings:
 
 
 def precedence(declared: Declared) -> tuple[str, str, str, str]:
-    """Returns a sort key for objects that claim the same: the one made earlier first, then by group, namespace and name."""
+    """Returns a sort key for objects that claim the same name or work: the one made earlier first, then by API group, namespace, name."""
     source = declared.source
     return (source.created, source.group, source.namespace, source.name)
 
 
 def path_of(declared: Declared, groups: Mapping[str, Declared]) -> str:
-    """Returns the names from the first level down to a group: `physics/theory`; a cycle is cut at the first repetition."""
+    """Returns the path of a group from the first level down, such as `physics/theory`; a cycle is cut at the first repetition."""
     names = [declared.name]
     above = groups.get(declared.parent)
     while above is not None and above.name not in names:
@@ -293,7 +299,7 @@ def _source(group: str, metadata: Metadata) -> Source:
 
 
 def _aligned(weight: Resources | None, most: Resources) -> dict[str, int]:
-    """Returns a weight for each resource of max, and for no other."""
+    """Returns a weight for each resource of max and for no other; where none is given, the max itself."""
     return {key: amount if weight is None else weight.get(key, amount) for key, amount in most.items()}
 
 
@@ -324,7 +330,7 @@ def _ratio(text: str, place: str) -> Fraction:
 
 
 def is_root_of(profile: KoordinatorProfile, view: KoordinatorQuota) -> bool:
-    """Tells whether an ElasticQuota is the root of a profile's tree: it has the name that the profile gives, in its namespace."""
+    """Tells whether an ElasticQuota is the root that a profile names, in the profile's namespace."""
     return profile.spec.quota_name == view.metadata.name and profile.metadata.namespace == view.metadata.namespace
 
 
@@ -340,7 +346,7 @@ def _json(notes: Mapping[str, str], key: str) -> object:
 
 
 def _resource_list(notes: Mapping[str, str], key: str) -> dict[str, int] | None:
-    """Returns the resource list of an annotation; None where it is absent or empty."""
+    """Returns the amounts of an annotation by resource; None where it is absent or empty. Raises Rejected where it does not parse."""
     given = _json(notes, key)
     place = f"metadata.annotations[{PREFIX}{key}]"
     if given is None:
@@ -351,7 +357,7 @@ def _resource_list(notes: Mapping[str, str], key: str) -> dict[str, int] | None:
 
 
 def _names(notes: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """Returns the names of an annotation; empty where it is absent."""
+    """Returns the names that an annotation lists; empty where it is absent. Raises Rejected where it is no list of texts."""
     given = _json(notes, key)
     if given is None:
         return ()

@@ -1,8 +1,8 @@
-"""Divides the runtime of parents among their children, top down, where a question needs it and something changed.
+"""Divides the runtime of parents among their children, top down, where a question needs it and a figure has changed.
 
-A set of siblings is divided again when a limit in it changed, or when its parent's runtime differs from the one it was divided with.
-Large sets, and many sets at once, are divided as vectors where numpy is installed; else, and where 64-bit integers would not do, one by
-one by `lattice.quota.division`, which is the rule.
+A set of siblings is divided again when a limit in it changed, or when its parent's runtime differs from the one it was divided
+with. Large sets, and many sets at once, are divided as vectors where numpy is installed; else, and where 64-bit integers would not
+do, one by one by `lattice.quota.division`, which is the rule.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from lattice.quota.columns import TreeColumns
 from lattice.quota.division import Claim, divide, scale_mins
 
 LARGE_SET: Final = 24
-"""Siblings from which on a set is divided as vectors."""
+"""A set of at least so many siblings is divided as vectors."""
 LARGE_TREE: Final = 2000
-"""Groups × resources from which on vectors are worth the time and memory that numpy takes to load."""
+"""From so many groups × resources on, vectors are worth the time and memory that numpy takes to load."""
 
 
 def divide_path(columns: TreeColumns, slot: int) -> None:
-    """Brings every set on the way to a slot up to date."""
+    """Divides, where needed, every set of siblings from the root down to a slot."""
     for p in columns.path(slot):
         if _is_due(columns, p):
             divide_set(columns, p)
 
 
 def divide_all(columns: TreeColumns) -> None:
-    """Brings every set up to date."""
+    """Divides, where needed, every set of siblings of the tree."""
     due = [p for p, first in enumerate(columns.first) if columns.last[p] > first and columns.stale[p]]
     vectors = _vectors(columns) if len(due) > 1 or _is_due(columns, 0) else None
     if vectors is not None:
@@ -54,7 +54,7 @@ def divide_set(columns: TreeColumns, p: int) -> None:
 
 
 def divide_one(columns: TreeColumns, k: int, p: int) -> None:
-    """Divides one resource of slot p among its children by the rule itself."""
+    """Divides resource k of slot p among its children by the rule itself (`division`)."""
     first, last, base = columns.first[p], columns.last[p], k * columns.width
     start, end = base + first, base + last
     available = columns.runtime[base + p]

@@ -1,9 +1,9 @@
 """Divides one resource among siblings: the exact water level, then one largest-remainder step.
 
-Each sibling first has its floor (or its request, where that is less and it lends the rest). The rest rises as water does: each hungry
-sibling gets weight × level, at most its request. The level is a fraction, found exactly from one sort and running sums; only then are
-shares rounded, once: down, and the units left over go to the largest remainders, ties by name. So equals differ by at most one unit,
-and nothing stays idle beside a hungry sibling that has weight.
+Each sibling first has its floor (or its request, where that is less and it lends the rest). The rest rises as water does: each
+hungry sibling gets weight × level, at most its request. The level is a fraction, found exactly from one sort and running sums; only
+then are shares rounded, once: down, and the units left over go to the largest remainders, ties by name. So equals differ by at most
+one unit, and nothing stays idle beside a hungry sibling that has weight.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 
 
 class Claim(NamedTuple):
-    """The input of one sibling to the division of one resource."""
+    """The claim of one sibling in the division of one resource."""
 
     name: str
     floor: int
-    """Its share before anything is divided: its effective min, or its guarantee."""
+    """Its share before the rest is divided: its effective min, or its guarantee."""
     request: int
-    """The most it could use, cut at its max."""
+    """The most that it could use, no more than its max."""
     weight: int
     lends: bool = True
     """Whether others may use the part of the floor that it does not ask for."""
 
 
 def divide(total: int, claims: Sequence[Claim]) -> list[int]:
-    """Returns the share of each claim in `total`, in the order of the claims; the floors alone may be more than `total`."""
+    """Returns the share of each claim in `total`, in their order; where the floors exceed `total`, each gets its floor."""
     shares: list[int] = []
     hungry: list[int] = []
     wanted = 0
@@ -47,7 +47,7 @@ def divide(total: int, claims: Sequence[Claim]) -> list[int]:
 
 
 def _pour(pool: int, claims: Sequence[Claim], hungry: list[int], shares: list[int]) -> None:
-    """Adds the pool, which is less than the requests of the hungry siblings, to their shares."""
+    """Adds the pool, which is less than the hungry siblings still ask for, to their shares."""
     weight = sum(claims[at].weight for at in hungry)
     fine = max(claims[at].weight for at in hungry) ** 2  # two ratios that differ, differ by at least 1/fine
     hungry.sort(key=lambda at: (claims[at].request - claims[at].floor) * fine // claims[at].weight)
@@ -64,7 +64,7 @@ def _pour(pool: int, claims: Sequence[Claim], hungry: list[int], shares: list[in
 
 
 def _round(pool: int, weight: int, claims: Sequence[Claim], rest: list[int], shares: list[int]) -> None:
-    """Adds weight_i × pool ÷ weight to each of the rest: rounded down, then one unit each to the largest remainders."""
+    """Adds weight_i × pool ÷ weight to each claim of `rest`: rounded down, then one unit each to the largest remainders."""
     remainders: list[tuple[int, str, int]] = []
     for at in rest:
         share, remainder = divmod(claims[at].weight * pool, weight)
@@ -76,9 +76,9 @@ def _round(pool: int, weight: int, claims: Sequence[Claim], rest: list[int], sha
 
 
 def scale_mins(available: int, mins: Sequence[int], scalable: Sequence[bool]) -> list[int]:
-    """Returns the mins in effect: shrunk in proportion, rounded down, where their sum is above what is available.
+    """Returns the mins in effect: where their sum exceeds what is available, the scalable ones shrink in proportion, rounded down.
 
-    Mins that are not scalable stay, and come first.
+    Mins that are not scalable stay whole and come first.
     """
     if sum(mins) <= available:
         return list(mins)

@@ -1,4 +1,4 @@
-"""Reads a quota tree from one JSON object, as people and programs write it, and returns the division for them to read.
+"""Reads a quota tree from one JSON object that a person or program wrote, and returns its division as plain data.
 
 {"total": {…}, "options": {…}, "quotas": [{"name", "parent", "isParent", "min", "max", "sharedWeight", …}]}
 """
@@ -19,7 +19,7 @@ from lattice.quota.tree import QuotaTree
 LARGEST: Final = 2**63 - 1
 LONGEST_NAME: Final = 253
 EXACT: Final = 2**53
-"""Below this a number with a point or an exponent is exact: 1e3 means 1000."""
+"""Smaller numbers written with a point or an exponent are exact: 1e3 means 1000."""
 _SHOWN: Final = 20
 _TOP: Final = ("total", "options", "quotas")
 _OPTIONS: Final = ("scaleMin", "guarantee", "rawWeight", "sysUsed", "defUsed")
@@ -31,31 +31,31 @@ _REQUIRED: Final = ("min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The content of a document."""
+    """A quota tree as a JSON document states it: the amounts to divide, the options, the groups with their demand."""
 
     total: dict[str, int]
     options: Options
     groups: tuple[Group, ...]
     of_koordinator: bool
-    """Whether its first level names Koordinator's root: a state that its scheduler divides, allowed by its webhook or not."""
+    """Its groups name Koordinator's root as parent: a state that its scheduler divides, whether or not its webhook would allow it."""
 
     def faults(self) -> list[Fault]:
-        """Returns the breaches of the rules."""
+        """Returns the rules that the groups break; empty: none."""
         system, default = self.options.system_used, self.options.default_used
         free = {key: max(0, amount - system.get(key, 0) - default.get(key, 0)) for key, amount in self.total.items()}
         return rule_faults(free, self.groups)
 
     def oddities(self) -> list[Fault]:
-        """Returns the faults that are allowed, and worth a warning."""
+        """Returns states that are allowed but deserve a warning."""
         return odd_faults(self.groups)
 
     def tree(self) -> QuotaTree:
-        """Returns the tree, ready for questions."""
+        """Returns the quota tree of the document."""
         return QuotaTree(self.total, self.options, self.groups)
 
 
 def read_document(text: str) -> Document:
-    """Reads a tree; raises Rejected with a line for each fault."""
+    """Returns the tree of a JSON text; raises Rejected with a line for each fault where it is malformed or its groups make no tree."""
     if not text.strip():
         raise Rejected('the document is empty: write {"total": {"nodes": 100}, "quotas": […]}', reason="BadDocument")
     try:
@@ -72,7 +72,7 @@ def read_document(text: str) -> Document:
 
 
 def refuse(faults: list[Fault]) -> None:
-    """Raises Rejected with a line for each fault; does nothing without faults."""
+    """Raises Rejected with a line for each fault; returns where there is none."""
     if not faults:
         return
     lines = [fault.sentence for fault in faults[:_SHOWN]]
@@ -82,13 +82,13 @@ def refuse(faults: list[Fault]) -> None:
 
 
 def answer(tree: QuotaTree, names: Iterable[str]) -> dict[str, Any]:
-    """Returns for the root and each group the runtime and the effective min."""
+    """Returns the runtime and the effective min of the root and of each named group."""
     tree.refresh()
     return {name: {"runtime": tree.runtime(name), "effectiveMin": tree.effective_min(name)} for name in (ROOT, *names)}
 
 
 class _DocumentReader:
-    """Reads a parsed document and collects its faults, each with its place."""
+    """Converts a parsed document and collects all its faults, each with its place."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []

@@ -1,8 +1,8 @@
-"""Several quota trees over one machine, with the built-in groups: one object with one owner, changed by named events.
+"""Several quota trees over one cluster, with the built-in groups: one object with one owner, changed by named events.
 
 Each tree has nodes of its own and divides their capacity. Work whose group is in no tree belongs to the default group, which has a
-ceiling of its own and no share; its use and that of the system group is taken from the default tree's capacity once. A question divides
-only what has changed on the way to its group.
+ceiling of its own and no share; its use and that of the system group is taken from the default tree's capacity once. A question
+divides only the sets of siblings on the way to its group that have changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALIASES: Final = {"koordinator-default-quota": DEFAULT, "koordinator-system-quot
 
 @dataclass(frozen=True, slots=True)
 class TreeSpec:
-    """One tree as it is declared; `Forest` keeps the demand, which its groups leave out.
+    """One tree as it is declared: its groups, without demand, and its options.
 
     A group of the default tree that has a built-in group's name sets that group's max.
     """
@@ -41,7 +41,7 @@ class Demand:
     """The amounts that the work bound to one group asks for and holds."""
 
     request: Resources = field(default_factory=dict)
-    """Of pending and running work."""
+    """Asked for by pending and running work."""
     used: Resources = field(default_factory=dict)
     non_preemptible_used: Resources = field(default_factory=dict)
 
@@ -50,13 +50,13 @@ class Demand:
         return self.request, self.used, self.non_preemptible_used
 
     def plus(self, request: Resources, used: Resources, non_preemptible_used: Resources) -> Demand:
-        """Returns the sums with these amounts; never below 0."""
+        """Returns the sums with these amounts, no amount below 0."""
         return Demand(_sum(self.request, request), _sum(self.used, used), _sum(self.non_preemptible_used, non_preemptible_used))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The state of a group now, for each resource that it manages, all in whole units."""
+    """The state of one group at the moment of the question, as `quota tree` and the status show it; amounts in whole units."""
 
     name: str
     tree: str
@@ -70,33 +70,33 @@ class GroupState:
     weight: Resources
     effective_min: Resources
     child_request: Resources
-    """The request of its work and its children, each child cut at its max."""
+    """The request of its own work and of its children, each child's cut at its max."""
     request: Resources
-    """`child_request`, raised to the part of min that it does not lend."""
+    """`child_request`, raised to the part of min that the group does not lend."""
     used: Resources
     non_preemptible_used: Resources
     runtime: Resources
 
     @property
     def borrowed(self) -> dict[str, int]:
-        """Returns the use above the guarantee in effect."""
+        """Returns by resource the use above the effective min; resources without any are left out."""
         return {key: more for key in self.max if (more := self.used.get(key, 0) - self.effective_min.get(key, 0)) > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """A group that uses more than it may, of the resources named; `allowed` is never below its min."""
+    """A group that uses more than it may: by resource what it uses, and what it is allowed (never less than its min)."""
 
     name: str
     tree: str
     used: Resources
     allowed: Resources
     by_demand: bool
-    """Whether others want it back; False: only the capacity, or the group's own limits, have shrunk."""
+    """Whether other groups want the excess back; False: only the capacity, or the group's own limits, have shrunk."""
 
 
 class Forest:
-    """All trees, their capacity, and the demand of all work."""
+    """All quota trees with their capacity and the demand of all work; the cluster state keeps one in `QuotaUsage`."""
 
     def __init__(self, trees: Iterable[TreeSpec] = ()) -> None:
         self._specs: dict[str, TreeSpec] = {}
@@ -112,7 +112,7 @@ class Forest:
     # Events
 
     def declare(self, trees: Iterable[TreeSpec]) -> None:
-        """Replaces all trees; demand and capacity stay. Raises Rejected where a name stands in two trees."""
+        """Replaces all trees; demand and capacity of those that stay are kept. Raises Rejected where a name stands in two trees."""
         specs = {spec.name: spec for spec in trees}
         specs.setdefault(DEFAULT_TREE, TreeSpec())
         tree_of: dict[str, str] = {}
@@ -132,7 +132,7 @@ class Forest:
         self._built_in_used()
 
     def capacity(self, tree: str, amounts: Resources) -> None:
-        """Sets the sum of the nodes that count for a tree."""
+        """Sets the capacity of a tree: the sum of the resources of its counted nodes."""
         self._known(tree)
         before = self._before[tree]
         for key, amount in amounts.items():
@@ -143,7 +143,7 @@ class Forest:
     def demand(
         self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
     ) -> None:
-        """Adds to the demand of the work bound to a group (takes off where negative).
+        """Adds amounts (negative: subtracts) to the demand of the work bound to a group.
 
         A name in no tree counts as the default group.
         """
@@ -161,7 +161,7 @@ class Forest:
 
     @contextmanager
     def supposed(self, leaf: str, request: Resources) -> Iterator[None]:
-        """Adds to the request of the work bound to a group (takes off where negative) while the block runs."""
+        """Adds amounts (negative: subtracts) to the request of the work bound to a group while the block runs."""
         tree = self._tree_of.get(leaf)
         if tree is not None:
             with self._trees[tree].supposed(leaf, request):
@@ -174,7 +174,10 @@ class Forest:
             self.demand(leaf, {key: -amount for key, amount in request.items()})
 
     def settled(self) -> None:
-        """Makes the present capacity of a tree the measure of overuse, once no group of the tree uses more than it may."""
+        """Drops the remembered larger capacity of each tree in which no group uses more than it may any longer.
+
+        Until then overuse is judged by the capacity of before it shrank (`overused`).
+        """
         for tree in self._trees:
             if self._shrunk(tree) and not any(True for _ in self._over(tree, {})):
                 self._before[tree] = dict(self._capacity[tree])
@@ -186,44 +189,44 @@ class Forest:
         return tuple(self._trees)
 
     def names(self, tree: str = DEFAULT_TREE) -> list[str]:
-        """Returns all groups of a tree, parents first."""
+        """Returns the groups of a tree, parents first."""
         self._known(tree)
         return self._trees[tree].names()
 
     def __contains__(self, name: object) -> bool:
-        """Tells whether a group of this name is declared."""
+        """Tells whether a group of this name is declared in any tree."""
         return name in self._tree_of
 
     def children(self, parent: str, tree: str = DEFAULT_TREE) -> list[str]:
-        """Returns the groups directly below one; of "" the first level of a tree."""
+        """Returns the groups directly below `parent`; "" gives the first level of a tree."""
         self._known(tree)
         return self._trees[tree].children(parent or ROOT)
 
     def tree_of(self, name: str) -> str:
-        """Returns the tree of a group; the default tree for the built-in ones and for names in no tree."""
+        """Returns the tree of a group; the default tree for a built-in group and for a name in no tree."""
         return self._tree_of.get(name, DEFAULT_TREE)
 
     def managed(self, leaf: str) -> frozenset[str]:
-        """Returns the resources that a group or any above it manages; its gates compare no other."""
+        """Returns the resources that a group or any above it manages; the comparisons of `admits` concern no others."""
         tree = self._tree_of.get(leaf)
         if tree is None:
             return frozenset(self._default_max)
         return frozenset(key for name in self._trees[tree].path(leaf) for key in self._trees[tree].limits(name).max)
 
     def path(self, leaf: str) -> tuple[str, ...]:
-        """Returns the group and all above it, itself first; the default group for a name in no tree."""
+        """Returns a group and all above it, itself first; for a name in no tree, the default group alone."""
         tree = self._tree_of.get(leaf)
         if tree is None:
             return (SYSTEM if ALIASES.get(leaf, leaf) == SYSTEM else DEFAULT,)
         return tuple(self._trees[tree].path(leaf))
 
     def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
-        """Returns the amounts that a tree divides: its capacity without the use of the built-in groups."""
+        """Returns the amounts that a tree divides: its capacity without what the built-in groups use."""
         self._known(tree)
         return self._trees[tree].runtime(ROOT)
 
     def scarce(self, tree: str = DEFAULT_TREE) -> frozenset[str]:
-        """Returns the resources of which the mins of the first level are more than the tree divides."""
+        """Returns the resources of which the mins of a tree's first level exceed what the tree divides."""
         total, sums = self.total(tree), dict[str, int]()
         for name in self.children("", tree):
             for key, amount in self._trees[tree].limits(name).min.items():
@@ -236,7 +239,7 @@ class Forest:
         return self._strays.get(ALIASES.get(leaf, leaf), Demand()) if tree is None else _demand_of(self._trees[tree].group(leaf))
 
     def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
-        """Returns the first level and resource that does not allow so much more use at a leaf; None: admitted."""
+        """Returns the first level and resource that does not allow `amounts` more use at a leaf; None: all levels allow it."""
         tree = self._tree_of.get(leaf)
         if tree is not None and not non_preemptible and self._trees[tree].fits(leaf, amounts):
             return None
@@ -246,15 +249,15 @@ class Forest:
         return None
 
     def blocked(self, gate: Gate) -> Blocked:
-        """Returns the block of a gate that is not passed, with the groups that borrow the missing resource."""
+        """Returns the verdict for a comparison that does not pass, with the groups that borrow the missing resource."""
         return Blocked(gate, self._level(gate))
 
     def gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> tuple[Gate, ...]:
-        """Returns every comparison on the way from the leaf to the first level, in the order in which `admits` makes them."""
+        """Returns every comparison from the leaf up to the first level, in the order in which `admits` makes them."""
         return tuple(self._gates(leaf, amounts, non_preemptible=non_preemptible))
 
     def standing(self, name: str) -> GroupState:
-        """Returns the state of a group; raises NotFound for an unknown one."""
+        """Returns the present state of a group; raises NotFound for an unknown one."""
         if _built_in(name):
             return self._built_in_standing(ALIASES.get(name, name))
         tree = self._tree_of.get(name)
@@ -263,18 +266,19 @@ class Forest:
         return self._standing(tree, name)
 
     def standings(self, tree: str = DEFAULT_TREE) -> Iterator[GroupState]:
-        """Yields the state of every group of a tree, parents first."""
+        """Yields the present state of every group of a tree, parents first."""
         names = self.names(tree)
         self._trees[tree].refresh()
         for name in names:
             yield self._standing(tree, name)
 
     def overused(self, *, on_shrink: bool = False, leaving: Iterable[tuple[str, Resources]] = ()) -> tuple[Overuse, ...]:
-        """Returns every group that uses more than it may and that others want back from; with `on_shrink`, all that use more.
+        """Returns the groups that use more than they may and whose excess other groups want back; with `on_shrink`, all that use
+        more.
 
         Others want it back while one beside the group, or beside one above it, may use more than it does. While capacity has shrunk
-        since no group was over, a group is judged by the capacity as it was. `leaving` is work that is ending, as leaf and amounts: it
-        is still booked as used, and does not count.
+        since no group was over, a group is judged by the capacity as it was. `leaving` is work that is ending, as leaf and amounts:
+        it is still booked as used, and does not count.
         """
         gone: dict[str, dict[str, int]] = {}
         for leaf, amounts in leaving:
@@ -283,7 +287,9 @@ class Forest:
         return tuple(over for tree in self._trees for over in self._over(tree, gone) if over.by_demand or on_shrink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns plain data from which `restored` makes an equal forest; do not change it."""
+        """Returns the trees, capacities and demands as plain data, of which `restored` makes an equal forest; the caller must not
+        change it.
+        """
         if self._declared_data is None:
             self._declared_data = [_spec_data(spec) for spec in self._specs.values()]
         return {
@@ -295,7 +301,7 @@ class Forest:
 
     @classmethod
     def restored(cls, data: Mapping[str, Any]) -> Forest:
-        """Returns the forest of a snapshot."""
+        """Returns a forest equal to the one of a snapshot."""
         forest = cls(_spec_of(entry) for entry in data["trees"])
         for amounts_by_tree in (data["before"], data["capacity"]):
             for tree, amounts in amounts_by_tree.items():
@@ -305,7 +311,7 @@ class Forest:
         return forest
 
     def validate(self) -> None:
-        """Compares every tree with one that is built from scratch; raises Corrupt on a difference."""
+        """Compares every tree with one built from scratch; raises Corrupt on a difference."""
         for tree in self._trees.values():
             tree.validate()
 
@@ -318,19 +324,19 @@ class Forest:
         return QuotaTree(_total(spec, self._capacity.get(spec.name, {})), spec.options, groups)
 
     def _demands(self) -> Iterator[tuple[str, Demand]]:
-        """Yields the demand of all work by group, where there is any."""
+        """Yields (group, demand) of all work, groups without any left out."""
         for tree in self._trees.values():
             for name, parts in tree.demands():
                 yield name, Demand(*parts)
         yield from self._strays.items()
 
     def _built_in_used(self) -> None:
-        """Takes the use of the default and the system group from the default tree."""
+        """Takes what the default and the system group use from the amounts that the default tree divides."""
         default, system = self._stray(DEFAULT), self._stray(SYSTEM)
         self._trees[DEFAULT_TREE].built_in_used_changed(system.used, default.used)
 
     def _stray(self, name: str) -> Demand:
-        """Returns the demand of a built-in group; the default group has the work that belongs to no other."""
+        """Returns the demand of the default or the system group; work that belongs to no other group counts as the default's."""
         found = Demand()
         for leaf, demand in self._strays.items():
             if (leaf == SYSTEM) == (name == SYSTEM):
@@ -371,7 +377,7 @@ class Forest:
                 yield _gate(DEFAULT, key, amount, MAX, used, most, seen, most)
 
     def _level(self, gate: Gate) -> Level:
-        """Returns the loans at the level that blocks, of that resource."""
+        """Returns the loans of the missing resource among the groups of the level that blocks."""
         tree = self._tree_of.get(gate.quota)
         if tree is None or gate.by != RUNTIME:
             return NOBODY
@@ -424,7 +430,11 @@ class Forest:
         return any(amount > now.get(key, 0) for key, amount in before.items())
 
     def _over(self, tree: str, gone: Mapping[str, Resources]) -> Iterator[Overuse]:
-        """Yields the groups of a tree that are over: by the capacity as it was, or else by the capacity as it is."""
+        """Yields the groups of a tree that use more than they may, judged by the capacity of before it shrank, else by the present
+        one.
+
+        `gone`: by group, the use of work that is ending, which does not count.
+        """
         grown = self._trees[tree]
         over = {name: (grown.runtime(name), keys) for name in grown.overused() if (keys := _above(grown, name, gone))}
         shrunk = bool(over) and self._shrunk(tree)
@@ -444,12 +454,12 @@ class Forest:
 
 
 def _total(spec: TreeSpec, amounts: Resources) -> dict[str, int]:
-    """Returns the amount of each resource that a group manages; 0 for one that no node has."""
+    """Returns the capacity of every resource that a group of the tree manages; 0 for one that no node has."""
     return dict.fromkeys((key for group in spec.groups if not _built_in(group.name) for key in group.max), 0) | dict(amounts)
 
 
 def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[str]:
-    """Returns the resources of which a group uses more than its runtime and its min, in the order of their names."""
+    """Returns the resources of which a group uses more than its runtime and than its min, by name."""
     group, runtime, used = tree.limits(name), tree.runtime(name), _without(tree.used(name), gone.get(name, {}))
     return sorted(key for key in group.max if used.get(key, 0) > max(runtime.get(key, 0), group.min.get(key, 0)))
 

@@ -1,4 +1,4 @@
-"""The verdict of the quota tree on one amount at one leaf: a gate for each level and resource, with its numbers.
+"""The verdict of the quota tree on more use at one leaf: a comparison for each level and resource, with its numbers.
 
 A gate is passed while used + asked stays within its limit. Only resources that are asked for are compared, and only where a level
 manages them.
@@ -16,15 +16,15 @@ RUNTIME: Final = "Runtime"
 MAX: Final = "Max"
 MIN: Final = "Min"
 Limited = Literal["Runtime", "Max", "Min"]
-"""The limit of a gate: the runtime of the group, its ceiling, or (for non-preemptible work) its guarantee."""
+"""The kind of limit that a gate compares with: the group's runtime, its max, or (for non-preemptible work) its min."""
 
 WAITING: Final = "WaitingForQuotaShare"
-"""The reason of everything that a gate stops."""
+"""The reason of work that a gate of the quota tree keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borrower:
-    """A sibling that uses more than its guarantee in effect."""
+    """A group that uses more of a resource than its effective min, and by how much."""
 
     quota: str
     amount: int
@@ -33,10 +33,10 @@ class Borrower:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The loans of a resource among the groups directly below one."""
+    """The loans of one resource among the groups directly below one parent."""
 
     borrowers: tuple[Borrower, ...] = ()
-    """The largest loan first."""
+    """Those with the largest loans first."""
     amount: int = 0
     """The sum of all loans."""
 
@@ -46,17 +46,17 @@ NOBODY: Final = Level()
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One comparison: used + asked with the limit of one resource at one level."""
+    """One comparison: used + asked with the limit of one resource at one level of the tree."""
 
     quota: str
     resource: str
     by: Limited
     asked: int
     used: int
-    """The use that counts against the limit: all, or that of non-preemptible work where `by` is Min."""
+    """The use that is compared: all of the group's, or only that of non-preemptible work where `by` is Min."""
     limit: int
     request: int
-    """The group's request, pending and running, before the cut at its max."""
+    """The group's request, pending and running, before it is cut at its max."""
     runtime: int
     min: int
     effective_min: int
@@ -64,16 +64,16 @@ class Gate:
 
     @property
     def passes(self) -> bool:
-        """Tells whether the amount fits."""
+        """Tells whether used + asked is within the limit."""
         return self.used + self.asked <= self.limit
 
     @property
     def room(self) -> int:
-        """Returns the amount that would fit now; at least 0."""
+        """Returns how much more use would fit now; at least 0."""
         return max(0, self.limit - self.used)
 
     def times(self, count: int) -> Gate:
-        """Returns the gate for `count` times the amount."""
+        """Returns the comparison for `count` times the asked amount."""
         return Gate(
             self.quota, self.resource, self.by, self.asked * count, self.used, self.limit, self.request, self.runtime, self.min,
             self.effective_min, self.max,
@@ -81,11 +81,11 @@ class Gate:
 
     @property
     def ceiling(self) -> int:
-        """Returns the limit that no wait raises: the min for work that may not be preempted, else the max."""
+        """Returns the limit that no waiting raises: the min for non-preemptible work, else the max."""
         return self.min if self.by == MIN else self.max
 
     def sentence(self) -> str:
-        """Returns the sentence why the amount does not fit, with the numbers and the next step; names no other group."""
+        """Returns the sentence that says why the amount does not fit, with the numbers and the next step; it names no other group."""
         asked, used, limit, ceiling, least = (
             quantity(self.resource, amount) for amount in (self.asked, self.used, self.limit, self.ceiling, self.min)
         )
@@ -108,25 +108,25 @@ class Gate:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The first gate that does not let an amount pass, and the loans beside it."""
+    """The verdict that an amount does not fit: the first gate that does not pass, and the loans at its level."""
 
     gate: Gate
     beside: Level = NOBODY
-    """The loans among the groups of that level, its own group included."""
+    """The loans among the groups of that level, the gate's own group included."""
 
     @property
     def reason(self) -> str:
-        """Returns the word for the condition."""
+        """Returns the reason for the allocation's condition."""
         return WAITING
 
     @cached_property
     def borrowers(self) -> tuple[Borrower, ...]:
-        """Returns the siblings of that level that use more than their guarantee, most first; for readers who may know."""
+        """Returns the other groups of that level that use more than their effective min, most first; only for readers who may know them."""
         return tuple(one for one in self.beside.borrowers if one.quota != self.gate.quota)
 
     @cached_property
     def message(self) -> str:
-        """Returns the sentence for every reader: the names of other groups are left out."""
+        """Returns the sentence for every reader, without names of other groups."""
         own = max(0, self.gate.used - self.gate.effective_min) if self.beside.amount else 0
         borrowed = self.beside.amount - own
         if not borrowed:
@@ -134,7 +134,7 @@ class Blocked:
         return f"{self.gate.sentence()}; other groups borrow {quantity(self.gate.resource, borrowed)}"
 
     def message_with_names(self, most: int = 5) -> str:
-        """Returns the sentence for readers who may list other groups."""
+        """Returns the sentence with the names of at most `most` borrowing groups, for readers who may list them."""
         if not self.borrowers:
             return self.gate.sentence()
         named = [f"{borrower.quota} {quantity(self.gate.resource, borrower.amount)}" for borrower in self.borrowers[:most]]

@@ -1,4 +1,4 @@
-"""Selects from all declared groups those that make trees; leaves out collisions, groups without a parent, and cycles.
+"""Selects from all declared groups those that make trees; leaves out doubled names, groups without a parent, and cycles.
 
 Admission refuses such objects, but it may have been down: the builder of the trees relies on this alone.
 """
@@ -19,12 +19,12 @@ REASONS: Final[dict[str, str]] = {
     "ParentCycle": "the group is above itself",
     "TreeNotAtTop": "a group below another one cannot be the root of a tree",
 }
-"""The reasons for which a declared group takes no part."""
+"""By reason for which a declared group takes no part in any tree: its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A declared group that takes no part, with the reason."""
+    """A declared group that takes no part in any tree, with the reason and the sentence."""
 
     declared: Declared
     reason: str
@@ -33,16 +33,16 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The groups that make trees."""
+    """The declared groups that make trees, and those that are left out."""
 
     groups: Mapping[str, Declared]
-    """By name, parents before their children."""
+    """The groups that take part, by name, parents before their children."""
     left_out: tuple[LeftOut, ...]
     built_in: tuple[Declared, ...] = ()
     """Koordinator's own objects for its built-in groups: their max bounds the default group."""
 
     def tree_of(self, name: str) -> str:
-        """Returns the root of a group's tree; "" is the default tree."""
+        """Returns the root of a group's tree; "" for the default tree."""
         group = self.groups[name]
         while group.parent:
             group = self.groups[group.parent]
@@ -50,7 +50,7 @@ class Gathered:
 
 
 def gather(declared: Iterable[Declared]) -> Gathered:
-    """Selects each group that has its name to itself and a way to the first level."""
+    """Selects the groups whose name is theirs alone and from which parents lead to the first level."""
     left_out: list[LeftOut] = []
     built_in: list[Declared] = []
     by_name: dict[str, Declared] = {}
@@ -88,7 +88,7 @@ def gather(declared: Iterable[Declared]) -> Gathered:
 
 
 def _lost(each: Declared, by_name: Mapping[str, Declared], groups: Mapping[str, Declared]) -> LeftOut:
-    """Returns the reason why no way leads from a group to the first level."""
+    """Returns why no parents lead from a group to the first level: a cycle, an unknown parent, or one that takes no part."""
     seen = [each.name]
     above = by_name.get(each.parent)
     while above is not None and above.name not in seen and above.name not in groups:

@@ -1,4 +1,4 @@
-"""A quota group: its limits, its weight, its demand; and the options of a tree. Amounts are whole units.
+"""One group of a quota tree as the division sees it: limits, weight, demand; and the options of a tree. Amounts are whole units.
 
 cpu counts in millicores, memory in bytes, every other resource in its own unit.
 """
@@ -20,48 +20,48 @@ Resources = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group as it is configured, with the demand of the work that is bound to it directly."""
+    """One group of a tree as it is configured, with the demand of the work that is bound to it directly."""
 
     name: str
     parent: str = ROOT
     is_parent: bool = False
-    """Whether it may have children; it then normally has no work of its own."""
+    """Whether it may have children; it then has no work of its own as a rule."""
     min: Resources = field(default_factory=dict)
-    """The guarantee."""
+    """The guaranteed amounts."""
     max: Resources = field(default_factory=dict)
-    """The ceiling; its keys are the resources that the group manages."""
+    """The most that it may use; its keys are the resources that the group manages."""
     shared_weight: Resources = field(default_factory=dict)
-    """The weight in the division of idle resources; absent, or zero throughout: `max`."""
+    """The weights in the division of idle resources; absent, or zero throughout: `max` is the weight."""
     lends: bool = True
     """Whether others may use the idle part of `min`."""
     lend_limit: Resources = field(default_factory=dict)
     """The most of `min` that it lends; absent resources are lent in full."""
     scales: bool | None = None
-    """Whether `min` is scaled down when the siblings' sum is above what there is; None: as the tree's options say."""
+    """Whether `min` shrinks where the siblings' mins exceed what there is; None: as the tree's options say."""
     guarantees: bool | None = None
     """Whether its use is a floor, so that its idle min is not lent; None: as the tree's options say."""
     request: Resources = field(default_factory=dict)
-    """Of all of its own work, pending and running."""
+    """Asked for by its own work, pending and running."""
     used: Resources = field(default_factory=dict)
-    """Of its own work that holds nodes."""
+    """Held by its own work."""
     non_preemptible_used: Resources = field(default_factory=dict)
-    """The part of `used` whose work may not be stopped for others."""
+    """The part of `used` that is held by non-preemptible work."""
     floor: Resources = field(default_factory=dict)
-    """The amount that is never taken back, whatever `min` says."""
+    """Amounts that are never taken back, whatever `min` says."""
     keeps_unmanaged: bool = False
-    """Whether demand stays booked for resources that are not in `max`."""
+    """Whether demand for resources that are not in `max` is booked too, so that it counts in the groups above."""
 
     def booked(self, amounts: Resources) -> dict[str, int]:
-        """Returns the amounts of the resources that the group manages."""
+        """Returns the part of these amounts that counts at the group: that of the resources that it manages."""
         return {key: amount for key, amount in amounts.items() if amount and (self.keeps_unmanaged or key in self.max)}
 
     def kept(self, resource: str) -> int:
-        """Returns the part of `min` that the group does not lend; it asks for at least so much, whatever its work asks for."""
+        """Returns the part of `min` that the group does not lend, which it always requests, whatever its work asks for."""
         least = self.min.get(resource, 0)
         return max(0, least - self.lend_limit.get(resource, least)) if self.lends else least
 
     def weight(self, *, literal: bool) -> dict[str, int]:
-        """Returns the weight of each resource of `max`; `literal` takes zeros throughout as zeros."""
+        """Returns the weight of each resource of `max`; `literal`: zeros throughout are zeros, not "use max"."""
         given = self.shared_weight
         if not given or not (literal or any(given.values())):
             return dict(self.max)
@@ -70,13 +70,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a tree's division."""
+    """The options by which one tree divides."""
 
     scale_min: bool = False
-    """Whether mins shrink in proportion where their sum is above what there is."""
+    """Mins shrink in proportion where their sum exceeds what there is."""
     guarantee_used: bool = False
-    """Whether allocated amounts are a floor; implies that idle mins are not lent."""
+    """The amounts in use are a floor; idle mins are then not lent."""
     raw_weight: bool = False
-    """Whether weights of zero throughout are taken literally."""
+    """Weights of zero throughout are taken literally."""
     system_used: Resources = field(default_factory=dict)
     default_used: Resources = field(default_factory=dict)

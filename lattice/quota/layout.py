@@ -1,4 +1,4 @@
-"""Converts all objects that declare groups into trees, their rules, the bindings of work, and the objects left out."""
+"""Converts all objects that declare groups into trees, their rules, and the bindings of work, and names the objects left out."""
 
 from __future__ import annotations
 
@@ -40,29 +40,30 @@ Origin = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Layout:
-    """All trees as they are declared."""
+    """All quota trees as the objects declare them; the scheduler makes one whenever such an object changes."""
 
     groups: Mapping[str, Declared] = field(default_factory=dict)
     """By name, parents before their children."""
     trees: tuple[TreeSpec, ...] = ()
     rules: Mapping[str, TreeRules] = field(default_factory=dict)
-    """By tree."""
+    """By tree: the settings for its division and its revocation."""
     bindings: Bindings = field(default_factory=lambda: bindings_of(()))
     selections: tuple[tuple[str, Selection], ...] = ()
-    """The nodes of each tree but the default one; the tree declared earlier comes first."""
+    """(tree, nodes that it divides) of all trees but the default one, those declared earlier first."""
     shares: Mapping[str, tuple[int, int, tuple[str, ...] | None]] = field(default_factory=dict)
-    """By tree but the default one: the part of its nodes' capacity that it divides (numerator, denominator), and the resources (None: all).
+    """By tree but the default one: the part of its nodes' capacity that it divides (numerator, denominator), and the resources
+    (None: all).
     """
     faults: Mapping[Origin, tuple[str, str]] = field(default_factory=dict)
-    """By object that takes no part: a reason and a sentence."""
+    """By object that takes no part: the reason and the sentence."""
     breaches: Mapping[str, Breach] = field(default_factory=dict)
-    """By group that takes part: the rule that it breaks."""
+    """By group that takes part: the first rule that it breaks."""
     default: Declared | None = None
-    """Koordinator's object for the default group: its max bounds the work that is in no other group."""
+    """Koordinator's object for the default group, whose max limits the work in no other group; None: there is none."""
 
 
 def origin_of(source: Source) -> Origin:
-    """Returns the identity of the object that declared a group."""
+    """Returns the identity of the object that declares a group."""
     return source.group, source.namespace, source.name
 
 
@@ -75,7 +76,10 @@ def text_of(origin: Origin) -> str:
 def layout(
     ours: Iterable[ElasticQuota], theirs: Iterable[KoordinatorQuota], profiles: Iterable[KoordinatorProfile], config: QuotaTreeOptions
 ) -> Layout:
-    """Returns the trees of all sound objects; an object that does not parse, or collides, is left out and named in `faults`."""
+    """Returns the trees of all sound objects; `ours`: Lattice's ElasticQuotas, `theirs`: Koordinator's.
+
+    An object that does not parse or collides with another is left out and named in `faults`.
+    """
     faults: dict[Origin, tuple[str, str]] = {}
     sound = [profile for profile in profiles if _read(profile, tree_of, PROFILE, faults) is not None]
     quotas = list(theirs)
@@ -113,7 +117,7 @@ def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Orig
 
 
 def _bounded(group: Group, default: Declared | None) -> Group:
-    """Returns the default group within the max of Koordinator's own object for it, where there is one."""
+    """Returns the default group with the max of Koordinator's object for it, if there is one."""
     if default is None:
         return group
     bounds = {key: most for key, most in default.max.items() if not is_boundless(most)}
@@ -121,7 +125,10 @@ def _bounded(group: Group, default: Declared | None) -> Group:
 
 
 def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, dict[str, int]]:
-    """Returns the capacity that each tree divides: its ratio of its nodes, rounded down; the default tree has the rest."""
+    """Returns the capacity that each tree divides, by resource; `counted`: the resources of the counted nodes of each tree.
+
+    A tree divides its ratio of its nodes, rounded down; the default tree divides the rest.
+    """
     rest: dict[str, int] = {}
     for amounts in counted.values():
         for resource, amount in amounts.items():
@@ -140,7 +147,7 @@ def capacities(layout: Layout, counted: Mapping[str, Resources]) -> dict[str, di
 
 
 def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tuple[str, str]]) -> R | None:
-    """Returns the group that an object declares; notes a fault and returns None where an amount of it does not parse."""
+    """Returns what `made` makes of an object; None, with an entry in `faults`, where an amount of it does not parse."""
     try:
         return made(view)
     except Rejected as error:
@@ -149,7 +156,7 @@ def _read(view: T, made: Callable[[T], R], group: str, faults: dict[Origin, tupl
 
 
 def objects(groups: Mapping[str, Declared]) -> Iterator[tuple[Origin, Declared]]:
-    """Yields each group with the object that declares it; groups that a profile makes have none."""
+    """Yields the identity of the declaring object and the group, for each group; groups that only a profile declares are left out."""
     for declared in groups.values():
         if declared.source.group != PROFILE:
             yield origin_of(declared.source), declared

@@ -1,4 +1,4 @@
-"""Builds the published figures of a group: the status of an ElasticQuota, and Koordinator's annotations and status."""
+"""Builds the figures of a group that are published: the status of an ElasticQuota, and Koordinator's annotations and status."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from lattice.quota.groups import Resources
 from lattice.views import Condition, ElasticQuota, KoordinatorQuota
 
 OVERUSED: Final = "Overused"
-"""The condition that says whether a group uses more than it may."""
+"""The condition type that says whether a group uses more than it may."""
 SUMMARY_LIMIT: Final = 120
-"""Most characters of one column of a table."""
+"""Most characters of a table column in the summary."""
 PUBLISHED: Final = tuple(PREFIX + name for name in ("runtime", "request", "child-request", "non-preemptible-used"))
-"""Koordinator's annotations that are published, not read."""
+"""Koordinator's annotations that the scheduler writes and never reads."""
 _AMOUNTS: Final = ("total", "request", "childRequest", "used", "nonPreemptibleUsed", "runtime", "effectiveMin", "borrowed")
 Patch = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class News:
-    """The scheduler's figures of one group."""
+    """The figures of one group that the scheduler wants to publish."""
 
     standing: GroupState | None = None
-    """The state of the group; None: it takes no part."""
+    """The state of the group; None: it takes no part in any tree."""
     fault: tuple[str, str] | None = None
-    """A reason and a sentence, where it takes no part or is not as it was asked for."""
+    """The reason and the sentence where it takes no part, or breaks a rule; None: all is well."""
     total: Resources | None = None
-    """The amounts that the tree divides; of the root of a tree, and of each first level of the default tree."""
+    """The amounts that the tree divides; only for the root of a tree, and each group on the first level of the default tree."""
     over: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By overused resource: used and allowed."""
     over_since: str | None = None
-    """RFC 3339."""
+    """Since when the group uses more than it may (RFC 3339); None: it does not."""
     scarce: Container[str] = frozenset()
-    """Resources of which the mins at its level are more than there is: not all of them can be met at once."""
+    """Resources of which the mins at the group's level exceed what there is, so that not all can be guaranteed."""
 
 
 def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
-    """Returns the merge patch that brings the status of an ElasticQuota up to date; None where it is."""
+    """Returns the merge patch for the status of an ElasticQuota; None where the status is up to date."""
     status, amounts = view.status, _amounts(news)
     conditions = _conditions(view, news, now)
     before = {name: getattr(status, _snake(name)) for name in amounts}
@@ -68,9 +68,9 @@ def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
 
 
 def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
-    """Returns the patch of Koordinator's annotations and `status.used`, in the names of its own max.
+    """Returns the patch of Koordinator's annotations and `status.used`, with the resource names of the object's own max.
 
-    Empty where the group takes no part.
+    Empty where the group takes no part in any tree.
     """
     standing = news.standing
     if standing is None:
@@ -86,7 +86,7 @@ def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
 
 
 def is_published(view: KoordinatorQuota, patch: Patch) -> bool:
-    """Tells whether an object already has the values of a patch."""
+    """Tells whether an object already has the values that a patch would write."""
     if not patch:
         return True
     notes = patch["metadata"]["annotations"]
@@ -96,7 +96,7 @@ def is_published(view: KoordinatorQuota, patch: Patch) -> bool:
 
 
 def _amounts(news: News) -> dict[str, dict[str, int | str] | None]:
-    """Returns the amounts of a status by the name of their field; None for an empty one."""
+    """Returns the amounts of a status by field name; None for a field without amounts."""
     standing = news.standing
     given: dict[str, Resources] = {name: {} for name in _AMOUNTS}
     if standing is not None:
@@ -159,7 +159,7 @@ def _short(text: str) -> str:
 
 
 def _replacing(before: Mapping[str, int | str] | None, after: Mapping[str, int | str] | None) -> Mapping[str, int | str | None] | None:
-    """Returns a merge patch from one map to another; removed keys become null."""
+    """Returns the merge patch that turns one map into another; removed keys become null. None: the map itself goes."""
     if after is None:
         return None
     return {**dict.fromkeys((before or {}).keys() - after.keys()), **after}

@@ -1,10 +1,10 @@
-"""Takes back loans: the clock that runs while a group uses more than it may, and the choice of whole allocations.
+"""Takes back loans: the clock that runs while a group uses more than it may, and the choice of whole allocations to stop.
 
-A group that is over for strictly longer than the delay is due; any sample that finds it not over stops its clock, and being due starts
-it again, so that another round needs another full delay. Victims are taken least important first: lower class, then the least work
-lost, then the later start, then the name. Work that still fits afterwards stays, the most important first. Full vectors of resources
-are compared; nothing is taken from a group that is within its min, nor work that may not be preempted. A parent's overuse is charged to
-those below it that are over themselves.
+A group that is over for strictly longer than the delay is due; any sample that finds it not over stops its clock, and being due
+starts it again, so that another round needs another full delay. Victims are taken least important first: lower class, then the
+least work lost, then the later start, then the name. Work that still fits afterwards stays, the most important first. Full vectors
+of resources are compared; nothing is taken from a group that is within its min, nor work that may not be preempted. A parent's
+overuse is charged to those below it that are over themselves.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _NOBODY: Final[Mapping[str, float]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One allocation that holds nodes."""
+    """One allocation that holds nodes, as revocation weighs it."""
 
     key: str
     leaf: str
     amounts: Resources
-    """The amounts that it holds, as they are booked."""
+    """The resources of its nodes, as they are charged to its leaf."""
     preemption_class: int
     started: float
-    """Seconds of any one clock."""
+    """When it started, in seconds of any clock, the same for all."""
     lost_node_hours: float = 0.0
-    """Work that ending it now would lose: node-hours since its start or its last checkpoint."""
+    """Node-hours of work that ending it now would lose: since its start or its last checkpoint."""
     preemptible: bool = True
     leaving: bool = False
-    """Whether it is ending; it still counts as used."""
+    """Whether it is ending already; its nodes still count as used."""
 
     def order(self) -> tuple[int, float, float, str]:
         """Returns a sort key that puts the least important work first."""
@@ -46,24 +46,24 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A group is over; its work will be stopped at `due`, should it stay so, and its owner is told."""
+    """The event that a group has begun to use more than it may; its work is stopped at `due` (the clock's seconds) if that lasts."""
 
     over: Overuse
     due: float
     resumed: bool = False
-    """Whether its clock goes on from an earlier observer's."""
+    """Whether its clock goes on from the one of an earlier process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A group is not over any more."""
+    """The event that a group uses no more than it may any longer."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A group was over for longer than the delay; its clock starts again at `since`."""
+    """The event that a group was over for longer than the delay; its clock starts again at `since`."""
 
     over: Overuse
     since: float
@@ -73,7 +73,7 @@ Sampled = Began | Ended | Due
 
 
 class OveruseClock:
-    """Keeps since when each group is over; the caller gives the time, in seconds of a monotonic clock."""
+    """Knows since when each group uses more than it may; the caller samples, with the time in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -82,10 +82,11 @@ class OveruseClock:
         self, over: Iterable[Overuse], now: float, delay: Mapping[str, float] | float = DELAY_SECONDS, *,
         earlier: Mapping[str, float] = _NOBODY,
     ) -> tuple[Sampled, ...]:  # fmt: skip
-        """Returns the changes of this sample; `delay` in seconds, one for all or by tree (absent: the default).
+        """Takes the groups that are over at `now`; returns which began, ended or became due since the last sample.
 
-        `earlier` says how many seconds ago an earlier observer first found a group over. Within the delay its clock goes on from there;
-        after it a round may have been taken already, and the clock begins anew.
+        `delay`: in seconds, one for all or by tree (absent: the default). `earlier`: how many seconds ago an earlier process first
+        found a group over. Within the delay its clock goes on from there; after it a round may have been taken already, and the
+        clock begins anew.
         """
         found = {each.name: each for each in over}
         outcomes: list[Sampled] = [Ended(name) for name in self._since if name not in found]
@@ -102,13 +103,13 @@ class OveruseClock:
         return tuple(outcomes)
 
     def since(self, name: str) -> float | None:
-        """Returns since when a group is over, or since its last round; None when it is not over."""
+        """Returns when a group began to be over, or was last due, by the caller's clock; None: it is not over."""
         return self._since.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """One allocation that is to be stopped, and the overuse that it is charged for."""
+    """One allocation that a round stops, with the overused group and the resource for which it is chosen."""
 
     holding: Holding
     over: Overuse
@@ -117,16 +118,16 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The allocations that one round takes back."""
+    """The result of one choice: the allocations to stop, and the groups that stay over."""
 
     revoked: tuple[Revoked, ...]
     """The least important first."""
     left: tuple[Overuse, ...]
-    """Groups that are still over after the round: too many for one round, or the rest may not be taken."""
+    """The groups that are still over afterwards: the round is limited, or the rest may not be taken."""
 
 
 def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], most: int = MOST_A_ROUND) -> Round:
-    """Returns the allocations, at most so many, that one round stops to bring every due group within its allowance."""
+    """Returns the allocations, `most` at most, that have to be stopped so that every due group uses no more than it is allowed."""
     balance = _Balance(forest, due)
     candidates: list[Holding] = []
     for holding in holdings:
@@ -158,10 +159,10 @@ def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], 
 def make_room(
     forest: Forest, leaf: str, amounts: Resources, preemption_class: int, holdings: Iterable[Holding], *, non_preemptible: bool = False
 ) -> tuple[Holding, ...] | None:
-    """Returns work of a lower class at the same leaf that has to go so that an amount fits at every level.
+    """Returns work of a lower class at the same leaf whose end would let `amounts` fit at every level.
 
-    Empty where it fits already; None where no such work helps. Guarantees of the leaf are not compared: the work stays within its own
-    group.
+    Empty where they fit already; None where the end of such work does not suffice. Guarantees of the leaf are not compared, since
+    the work stays within its own group.
     """
     gates = [gate for gate in forest.gates(leaf, amounts, non_preemptible=non_preemptible) if not gate.passes]
     if any(gate.by == "Min" for gate in gates):
@@ -191,7 +192,7 @@ def make_room(
 
 
 class _Balance:
-    """The use of the groups on the way to the due ones, while allocations are taken and given back."""
+    """The use of the due groups and of those below them while a choice takes holdings out and puts some back."""
 
     def __init__(self, forest: Forest, due: Sequence[Overuse]) -> None:
         self._forest = forest
@@ -203,7 +204,7 @@ class _Balance:
         self._gone: set[str] = set()
 
     def _path(self, leaf: str) -> tuple[str, ...]:
-        """Returns the way up as far as the highest due group; empty where none is due on it."""
+        """Returns the groups from a leaf up to the highest due one; empty where none above the leaf is due."""
         if leaf not in self._paths:
             way = self._forest.path(leaf)
             end = max((at + 1 for at, name in enumerate(way) if name in self._due), default=0)
@@ -215,9 +216,9 @@ class _Balance:
         return self._paths[leaf]
 
     def charge(self, holding: Holding, *, strict: bool) -> tuple[Overuse, str] | None:
-        """Returns the due group and resource that a holding is to be taken for; None: it is not to be taken.
+        """Returns the due group and the resource for which a holding is to be stopped; None: it is not.
 
-        Every group from its leaf up to there uses more than its min; if strict, more than it may.
+        Every group from its leaf up to the due one must use more than its min; with `strict`, more than it may.
         """
         for key in sorted(key for key, amount in holding.amounts.items() if amount):
             for name in self._path(holding.leaf):
@@ -230,12 +231,12 @@ class _Balance:
         return None
 
     def over(self, due: Overuse) -> bool:
-        """Tells whether a due group is still over."""
+        """Tells whether a due group still uses more than it is allowed, without the holdings taken out."""
         used = self._used.get(due.name, due.used)
         return any(used.get(key, 0) > amount for key, amount in due.allowed.items())
 
     def fits(self, holding: Holding) -> bool:
-        """Tells whether every due group on its way stays within its allowance with this holding."""
+        """Tells whether every due group above a holding stays within its allowance if the holding is put back."""
         for name in self._path(holding.leaf):
             if name in self._due:
                 for key, allowed in self._due[name].allowed.items():
@@ -245,16 +246,16 @@ class _Balance:
         return True
 
     def gone(self, holding: Holding) -> bool:
-        """Tells whether the holding is taken."""
+        """Tells whether a holding is taken out."""
         return holding.key in self._gone
 
     def remove(self, holding: Holding) -> None:
-        """Takes a holding out of the sums."""
+        """Takes a holding out of the use."""
         self._gone.add(holding.key)
         self._book(holding, -1)
 
     def restore(self, holding: Holding) -> None:
-        """Puts a holding back into the sums."""
+        """Puts a holding back into the use."""
         self._gone.discard(holding.key)
         self._book(holding, 1)
 

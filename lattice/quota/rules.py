@@ -1,4 +1,4 @@
-"""The rules that a quota tree must keep, as chains of (reason, sentence); numbers as in the tree's document.
+"""The rules for the quota tree of a document; each broken rule is a reason and a sentence with the document's numbers.
 
 `structural_faults` mean that the groups are no tree and can never be divided. `rule_faults` are those that Koordinator's webhook
 refuses (R4, R9, R10, R11, R14) although its scheduler can divide such a tree, and capacity of zero. `odd_faults` are allowed for a
@@ -36,19 +36,19 @@ REASONS: Final[dict[str, str]] = {
 
 
 class Fault(NamedTuple):
-    """One fault, in a word and a sentence."""
+    """One broken rule: the reason and the sentence."""
 
     reason: str
     sentence: str
 
 
 def structural_faults(groups: Sequence[Group]) -> list[Fault]:
-    """Returns the faults by which the groups are no tree: names taken twice, unknown parents, cycles."""
+    """Returns the faults because of which the groups make no tree: doubled names, unknown parents, cycles."""
     return [*_names(groups), *_parents(groups)]
 
 
 def rule_faults(total: Resources, groups: Sequence[Group]) -> list[Fault]:
-    """Returns the breaches of the rules in a tree of sound structure; `total` is without the use of the built-in groups."""
+    """Returns the rules that a tree breaks which can be divided all the same; `total`: without what the built-in groups use."""
     faults = [*_total(total)]
     by_name = {group.name: group for group in groups}
     children: dict[str, list[Group]] = {}
@@ -63,7 +63,7 @@ def rule_faults(total: Resources, groups: Sequence[Group]) -> list[Fault]:
 
 
 def odd_faults(groups: Sequence[Group]) -> list[Fault]:
-    """Returns states that break no rule and are rarely meant: use above max, and demand that leaves out some use."""
+    """Returns states that break no rule but are seldom intended: use above max, and requests that are less than the use."""
     faults = []
     for group in groups:
         for key, used in group.used.items():

@@ -1,4 +1,4 @@
-"""Selects the nodes that a tree divides, by the traits of a node."""
+"""Decides which nodes each quota tree divides, by the traits of a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Traits(NamedTuple):
 
 
 def traits_of(node: Node) -> Traits:
-    """Returns the traits of a LatticeNode: its labels, and those that follow from its group, GPUs and name."""
+    """Returns the traits of a LatticeNode: its group, GPU type, features, and labels, including those derived from group, GPUs and name."""
     capabilities = counted(node)
     derived = {HOSTNAME_LABEL: node.metadata.name, GROUP_LABEL: node.spec.group, GPU_TYPE_LABEL: capabilities.gpu_type}
     labels = {key: value for key, value in derived.items() if value} | node.metadata.labels
@@ -34,14 +34,14 @@ def traits_of(node: Node) -> Traits:
 
 
 class LabelTest(NamedTuple):
-    """One requirement on a label, as Kubernetes has it: In, NotIn, Exists or DoesNotExist."""
+    """One requirement on a label, as a Kubernetes selector has it: In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Tells whether the labels satisfy the requirement; no labels satisfy an unknown operator."""
+        """Tells whether labels satisfy the requirement; an unknown operator is never satisfied."""
         present, value = self.key in labels, labels.get(self.key)
         match self.operator:
             case "In":
@@ -58,7 +58,7 @@ class LabelTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects nodes for which all given fields hold; nothing given selects nothing, unless `everything`."""
+    """The nodes of one tree: those for which all given fields hold. Nothing given selects no node, unless `everything`."""
 
     groups: frozenset[str] = frozenset()
     gpu_types: frozenset[str] = frozenset()
@@ -67,13 +67,13 @@ class Selection:
     labels: Mapping[str, str] = field(default_factory=dict)
     tests: tuple[LabelTest, ...] = ()
     everything: bool = False
-    """An empty label selector of Kubernetes: every node."""
+    """Kubernetes' empty label selector: every node."""
 
     def __bool__(self) -> bool:
         return bool(self.groups or self.gpu_types or self.features or self.labels or self.tests or self.everything)
 
     def selects(self, node: Traits) -> bool:
-        """Tells whether the selection includes a node."""
+        """Tells whether a node with these traits is selected."""
         return (
             bool(self)
             and (not self.groups or node.group in self.groups)
@@ -86,17 +86,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The tree that divides each node: `tree_of` by node ("": the default tree), and the claims that lost."""
+    """The result of assigning nodes to trees: the tree of each node by name ("": the default tree), and the trees that lost nodes."""
 
     tree_of: Mapping[str, str]
     contested: Mapping[str, Mapping[str, int]]
-    """By tree that lost nodes: how many, by the tree that has them."""
+    """By tree that selects nodes of earlier trees: how many nodes each of these has."""
     empty: tuple[str, ...]
     """Trees that select no node."""
 
 
 def share_out(trees: Iterable[tuple[str, Selection]], nodes: Iterable[Traits]) -> Shares:
-    """Gives each node to the first tree, in the order given, that selects it; to the default tree where none does."""
+    """Assigns each node to the first tree, in the order given, that selects it, else to the default tree."""
     order = list(trees)
     tree_of: dict[str, str] = {}
     contested: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""The rules of one tree for division and revocation: its own settings first, then those of the LatticeConfig."""
+"""The settings of one quota tree for division and revocation: its own first, then those of the LatticeConfig."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ON = "On"
 
 @dataclass(frozen=True, slots=True)
 class TreeRules:
-    """The rules in force in one tree."""
+    """The settings in force in one tree."""
 
     options: Options
-    """For the division; weights are literal, since a declared group has one for each of its resources."""
+    """The options of the division; weights are literal, since a declared group has one for each of its resources."""
     revocation: str
-    """Off, Notify or On."""
+    """Off, Notify (tell the owners only) or On."""
     delay_seconds: float
     max_per_round: int
     on_shrink: bool
 
 
 def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
-    """Returns the rules of a tree (None: the default tree)."""
+    """Returns the settings in force in a tree; `tree` None: the default tree, whose settings are the LatticeConfig's."""
     delay = parse_duration(config.delay)
     if tree is None:
         options = Options(scale_min=config.scale_min, guarantee_used=config.guarantee_used, raw_weight=True)
@@ -45,5 +45,5 @@ def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
 
 
 def default_group(config: QuotaTreeOptions) -> Group:
-    """Returns the group of work that belongs to no other, with its ceiling (empty: no bound)."""
+    """Returns the group of work that belongs to no other, with the max that the LatticeConfig sets (empty: no limit)."""
     return Group(DEFAULT, max=amounts_of(config.default_max or {}, field="spec.quotaTree.defaultMax"))

@@ -1,8 +1,8 @@
-"""Divides many sets at once, as vectors of 64-bit integers, with the same answers as `lattice.quota.division`, to the unit.
+"""Divides many sets of siblings at once, as vectors of 64-bit integers, with exactly the results of `lattice.quota.division`.
 
 A row is one resource of one set. The level is searched in floating point from where it was last, and the result is then checked in
-integers: the share rounded down and its remainder are exact, whatever the sizes. Rows whose weights are too large, or whose check does
-not converge, are divided by the rule itself.
+integers: the share rounded down and its remainder are exact, whatever the sizes. Rows whose weights are too large, or whose check
+does not converge, are divided by the rule itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Marks = NDArray[np.bool_]
 _SEARCHES: Final = 100
 _CHECKS: Final = 4
 _SURE: Final = 1 - 1e-12
-"""A ratio below this part of the level is below it, whatever floating point rounds."""
+"""A ratio below this part of the level is below the level, whatever floating point rounds."""
 
 
 LARGEST: Final = 2**63 - 1
@@ -33,29 +33,29 @@ _dot: Final = np.vecdot
 
 @dataclass(slots=True)
 class Views:
-    """The columns of a tree as matrices [resource, slot] over the same memory."""
+    """The columns of a tree as matrices [resource, slot] over the same memory, with what the vector division derives of them."""
 
     least: Ints
     least_below: Ints
-    """The sum of the mins of the set below a slot."""
+    """By slot: the sum of its children's mins."""
     limit: Ints
     floor: Ints
     guaranteed: Ints
     weight: Ints
     rating: Floats
-    """The weights as floating-point numbers; 1 where there is none."""
+    """The weights as floating-point numbers; 1 where a slot has no weight."""
     power: Ints
-    """The sum of the weights of the set below a slot."""
+    """By slot: the sum of its children's weights."""
     runtime: Ints
     effective: Ints
     given: Ints
     level: Floats
     keeps: Marks
-    """By slot: whether it keeps its idle floor."""
+    """By slot: whether it keeps the idle part of its floor."""
     keeping: bool
-    """Whether any slot does."""
+    """Whether any slot keeps an idle floor."""
     able: Marks
-    """By slot: whether its min shrinks."""
+    """By slot: whether its min may shrink."""
     weightless: bool
     """Whether any slot has no weight."""
     plan: list[Batch] = field(default_factory=list)
@@ -63,13 +63,13 @@ class Views:
 
 @dataclass(slots=True)
 class Batch:
-    """Sets that are divided at once: those of one depth and of about one size, or one set."""
+    """Sets of siblings that are divided at once: those of one depth and of about one size, or a single set."""
 
     parents: Ints | slice
     members: Ints | slice
-    """Slots as [set, place], empty places are the last slot; or those of one set."""
+    """Slots as [set, place], where empty places are the extra slot; or the slots of the single set."""
     names: list[int]
-    """The parents' slots."""
+    """The slots of the parents."""
     width: int
     places: Ints
 
@@ -80,7 +80,7 @@ class Batch:
 
 
 def batches(columns: TreeColumns) -> Sequence[Batch]:
-    """Returns all sets, from the top, in batches that are divided at once."""
+    """Returns all sets of the tree from the top down, in batches that are divided at once."""
     views = _views(columns)
     if not views.plan:
         views.plan = list(_plan(columns))
@@ -88,15 +88,15 @@ def batches(columns: TreeColumns) -> Sequence[Batch]:
 
 
 def batch_of(columns: TreeColumns, p: int) -> Batch:
-    """Returns the set below one slot as a batch."""
+    """Returns the children of one slot as a batch."""
     first, last = columns.first[p], columns.last[p]
     return Batch(slice(p, p + 1), slice(first, last), [p], last - first, _places(last - first))
 
 
 def divide(columns: TreeColumns, batch: Batch) -> list[tuple[int, int]]:
-    """Divides the runtime of each parent among its children, for every resource.
+    """Divides the runtime of each parent of a batch among its children, for every resource.
 
-    Returns resource and parent of the rows that must be divided by the rule.
+    Returns (resource, parent) of the rows that the caller must divide by the rule itself.
     """
     with np.errstate(all="ignore"):  # rows that are not fit for this are divided again
         wrong = _divide(columns, _views(columns), batch)
@@ -105,7 +105,7 @@ def divide(columns: TreeColumns, batch: Batch) -> list[tuple[int, int]]:
 
 
 def _divide(columns: TreeColumns, views: Views, batch: Batch) -> list[int]:
-    """Writes the shares of all rows (one for each resource of each set) into the columns; returns the rows that are not sure."""
+    """Writes the shares of all rows (one for each resource of each set) into the columns; returns the rows that must be divided again."""
     resources, members, parents = len(columns.keys), batch.members, batch.parents
     shape = (resources * batch.sets, batch.width)
     limits, ratings = views.limit[:, members].reshape(shape), views.rating[:, members].reshape(shape)
@@ -134,7 +134,7 @@ def _divide(columns: TreeColumns, views: Views, batch: Batch) -> list[int]:
 
 
 def _mins(columns: TreeColumns, views: Views, batch: Batch, available: Ints) -> tuple[Ints, list[int]]:
-    """Returns the mins in effect, and the rows in which they are too large for floating point."""
+    """Returns the mins in effect, and the rows whose mins are too large for floating point."""
     least = views.least[:, batch.members].reshape(-1, batch.width)
     sums = views.least_below[:, batch.parents].reshape(-1)
     rows = (sums > available).nonzero()[0]
@@ -155,24 +155,24 @@ def _mins(columns: TreeColumns, views: Views, batch: Batch, available: Ints) -> 
 
 
 class _Rows(NamedTuple):
-    """The input of a division: one row for each resource of each set."""
+    """The input of a vector division: one row for each resource of each set."""
 
     pool: Ints
-    """The amount left once each slot has its floor, or less."""
+    """What a row has left once each slot has its floor, or its request if that is less."""
     needs: Ints
-    """The amount that each slot asks for on top; 0 where it has no weight."""
+    """What each slot asks for beyond that; 0 where it has no weight."""
     weights: Ints
     ratings: Floats
     """The weights again; 1 where a slot has none."""
     power: Ints
-    """The sum of the weights of a row."""
+    """The sum of each row's weights."""
     level: Floats
-    """The start of the search, and afterwards its result."""
+    """The level from which the search starts, and afterwards the level found."""
     places: Ints
 
 
 def _fill(rows: _Rows, shares: Ints) -> list[int]:
-    """Adds the gain of each slot to the shares; returns the rows that are not sure."""
+    """Adds to the shares what each slot gains from the pool; returns the rows that must be divided again."""
     wanted = _add(rows.needs, axis=1)
     short = (rows.pool > 0) & (wanted > rows.pool)
     if short.all():
@@ -192,7 +192,7 @@ def _fill(rows: _Rows, shares: Ints) -> list[int]:
 
 
 def _pour(rows: _Rows) -> tuple[Ints, Marks]:
-    """Divides each row's pool, which is less than its needs; returns the gains, and the rows that are not sure."""
+    """Divides the pool of each row, which is less than its needs; returns the gains, and a mark for rows that must be divided again."""
     full, left, power, broken = _search(rows)
     checks = 0
     while True:
@@ -216,12 +216,13 @@ def _pour(rows: _Rows) -> tuple[Ints, Marks]:
 
 
 def _left(rows: _Rows, full: Marks) -> tuple[Ints, Ints]:
-    """Returns the pool left for the slots that are not full, and their weight."""
+    """Returns for each row the pool left for the slots that are not full, and the sum of their weights."""
     return rows.pool - _dot(rows.needs, full), rows.power - _dot(rows.weights, full)
 
 
 def _search(rows: _Rows) -> tuple[Marks, Ints, Ints, Marks]:
-    """Returns the slots that are full at the level, the rest as in `_left`, and the rows in which the search did not converge.
+    """Finds the level of each row; returns the full slots, the rest as in `_left`, and the rows in which the search did not
+    converge.
 
     From any level it takes a few steps. A slot without needs is full at any level.
     """
@@ -264,9 +265,9 @@ def _proportion(weights: Ints, pool: Ints, power: Ints) -> tuple[Ints, Ints]:
 
 
 def _largest(remainders: Ints, units: Ints, places: Ints) -> Marks:
-    """Returns the slots that get one unit more: those with the largest remainders of a row, the first of equals first.
+    """Marks the slots that get one unit more: those with the largest remainders of a row, the first of equal ones first.
 
-    `units`: how many units a row has, fewer than places.
+    `units`: how many units each row has left, fewer than it has slots.
     """
     rows, width = remainders.shape
     if width * LIGHT < FITS * 2 or int(remainders.max()) * width < FITS:
@@ -284,7 +285,7 @@ def _largest(remainders: Ints, units: Ints, places: Ints) -> Marks:
 
 
 def _places(width: int) -> Ints:
-    """Returns the weights that break ties: the first place has the most."""
+    """Returns numbers that break ties between equal remainders: the first place has the largest."""
     found = _PLACES.get(width)
     if found is None:
         found = _PLACES[width] = np.arange(width - 1, -1, -1)
@@ -322,14 +323,14 @@ def _views(columns: TreeColumns) -> Views:
 
 
 def _below(columns: TreeColumns, matrix: Ints) -> Ints:
-    """Returns the sums over the set below each slot; they wrap where weights are too large for 64 bits."""
+    """Returns by slot the sums over its children; they wrap around where weights are too large for 64 bits."""
     upto = np.concatenate([np.zeros((len(matrix), 1), dtype=np.int64), np.cumsum(matrix, axis=1)], axis=1)
     sums: Ints = upto[:, columns.last] - upto[:, columns.first]
     return sums
 
 
 def _plan(columns: TreeColumns) -> Iterator[Batch]:
-    """Yields all sets in batches, from the top: those of one depth whose size is the same up to a factor of two."""
+    """Yields all sets in batches from the top down: those of one depth whose sizes are equal up to a factor of two."""
     depth = [0]
     for i in range(1, len(columns.names)):
         depth.append(depth[columns.parent[i]] + 1)

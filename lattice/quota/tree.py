@@ -1,9 +1,9 @@
-"""The quota tree: an object with one owner, changed only by named events, that divides where something changed.
+"""The quota tree: an object with one owner, changed only by named events, which divides again where a figure has changed.
 
-Demand rises: a group's request, cut at its max, is its parent's demand, and a change stops where the cut hides it. Runtime falls: each
-set of siblings divides its parent's runtime. A changed set is marked, and divided when a question needs a group below it, so that one
-change and one question cost the path to the root and not the tree. The figures stand in columns (`lattice.quota.columns`). The groups
-of a tree stay the same: other groups are another tree.
+Requests sum up towards the root: a group's request, cut at its max, is its parent's demand, and a change stops where the cut hides
+it. Runtime is divided downwards: each set of siblings divides its parent's runtime. A changed set is marked, and divided when a
+question needs a group below it, so that one change and one question cost the path to the root and not the tree. The figures stand
+in columns (`lattice.quota.columns`). The groups of a tree stay the same: other groups are another tree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lattice.quota.gates import Borrower, Level
 from lattice.quota.groups import BUILT_IN, ROOT, Group, Options, Resources
 
 Own = tuple[dict[str, int], dict[str, int], dict[str, int]]
-"""Request, used, and used by non-preemptible work."""
+"""The demand of a group's own work: request, used, and used by non-preemptible work."""
 
 
 class Figures(NamedTuple):
-    """The figures of one resource of one group."""
+    """The figures of one resource of one group at the moment of the question."""
 
     used: int
     non_preemptible_used: int
@@ -36,7 +36,7 @@ class Figures(NamedTuple):
 
 
 class QuotaTree:
-    """The groups of one tree, the capacity they share, and the runtime of each of them."""
+    """One quota tree: its groups, the demand of their work, and the runtime (what each group may use now) that follows."""
 
     def __init__(self, total: Resources, options: Options, groups: Iterable[Group] = ()) -> None:
         self.options = options
@@ -44,16 +44,16 @@ class QuotaTree:
         self._groups: dict[str, Group] = {}
         self._children: dict[str, dict[str, None]] = {ROOT: {}}
         self._own: dict[str, Own] = {}
-        """The demand of a group's own work, where it has had any."""
+        """The demand of each group's own work, by name, where it has ever had any."""
         self._columns: TreeColumns | None = None
         self._borrowed: dict[tuple[str, str], Level] = {}
-        """By parent and resource: the loans, kept until something changes."""
+        """By (parent, resource): the loans among its children, kept until a figure changes."""
         self._plant(list(groups))
 
     # Events
 
     def total_changed(self, total: Resources) -> None:
-        """Replaces the capacity of the tree's nodes."""
+        """Replaces the capacity that the tree divides."""
         self._borrowed.clear()
         if total.keys() - self._total.keys() or any(amount >= 2**62 for amount in total.values()):
             self._columns = None
@@ -61,13 +61,13 @@ class QuotaTree:
         self._fill_root()
 
     def built_in_used_changed(self, system: Resources, default: Resources) -> None:
-        """Replaces the use of the built-in groups, which the tree does not divide."""
+        """Replaces what the system and the default group use, which is taken from the total."""
         self._borrowed.clear()
         self.options = replace(self.options, system_used=dict(system), default_used=dict(default))
         self._fill_root()
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
-        """Adds to the demand of the work bound to a group (takes off where negative); never below 0."""
+        """Adds amounts (negative: subtracts) to the demand of the work bound to a group; no sum goes below 0."""
         self._borrowed.clear()
         group = self._group(name)
         own = self._demand(group)
@@ -85,7 +85,7 @@ class QuotaTree:
 
     @contextmanager
     def supposed(self, name: str, request: Resources) -> Iterator[None]:
-        """Adds to the request of a group (takes off where negative) while the block runs; kept answers hold again afterwards."""
+        """Adds amounts (negative: subtracts) to the request of a group while the block runs; cached answers are valid again afterwards."""
         found, self._borrowed = self._borrowed, {}
         self.demand_added(name, request, {}, {})
         try:
@@ -97,17 +97,17 @@ class QuotaTree:
     # Questions
 
     def runtime(self, name: str) -> dict[str, int]:
-        """Returns the amount that a group may use now, of each resource that it manages; of the root, all that there is to divide."""
+        """Returns by resource how much a group may use now; for the root, the amounts that the tree divides."""
         columns = self._divided(name)
         return self._managed(columns, name, columns.runtime)
 
     def effective_min(self, name: str) -> dict[str, int]:
-        """Returns the part of its min that a group is really guaranteed now; of the root, its runtime."""
+        """Returns by resource the part of its min that is guaranteed to a group now; for the root, its runtime."""
         columns = self._divided(name)
         return self._managed(columns, name, columns.effective if name != ROOT else columns.runtime)
 
     def request(self, name: str) -> dict[str, int]:
-        """Returns the request of a group and all below it, each level cut at its max; at least the min that it does not lend."""
+        """Returns the request of a group and all below it, each level cut at its max, at least the min that the group does not lend."""
         self._known(name)
         columns = self._ready()
         slot = columns.slots[name]
@@ -120,19 +120,21 @@ class QuotaTree:
         return self._some(name, self._ready().asked)
 
     def used(self, name: str) -> dict[str, int]:
-        """Returns the amounts that the work of a group and of all below it holds."""
+        """Returns the amounts that the work of a group, and of all groups below it, holds."""
         return self._some(name, self._ready().used)
 
     def non_preemptible_used(self, name: str) -> dict[str, int]:
-        """Returns the part of the use whose work may not be stopped for others."""
+        """Returns the part of a group's use that non-preemptible work holds."""
         return self._some(name, self._ready().fixed)
 
     def guaranteed(self, name: str) -> dict[str, int]:
-        """Returns the amount that is never taken back from a group, where groups are guaranteed their use; else nothing."""
+        """Returns the amounts that are never taken back from a group; empty where the tree does not guarantee use."""
         return self._some(name, self._ready().guaranteed)
 
     def levels(self, name: str, keys: Sequence[str]) -> Iterator[tuple[Group, list[Figures | None]]]:
-        """Yields a group and all above it, itself first, with its figures of these resources; None for one that it does not manage."""
+        """Yields a group and all above it, itself first, each with its figures of these resources (None: it does not manage the
+        resource).
+        """
         columns = self._divided(name)
         slot = columns.slots[name]
         while slot:
@@ -141,7 +143,7 @@ class QuotaTree:
             slot = columns.parent[slot]
 
     def fits(self, name: str, amounts: Resources) -> bool:
-        """Tells whether so much more stays within the runtime and the max of a group and of all above it."""
+        """Tells whether `amounts` more use stays within the runtime and the max of a group and of all above it."""
         columns = self._divided(name)
         used, runtime, most = columns.used, columns.runtime, columns.most
         slot = columns.slots[name]
@@ -156,14 +158,14 @@ class QuotaTree:
         return True
 
     def borrowed(self, parent: str, key: str) -> Level:
-        """Returns the loans of a resource among the groups directly below one; computed once until something changes."""
+        """Returns the loans of a resource among the groups directly below a parent; kept until a figure changes."""
         found = self._borrowed.get((parent, key))
         if found is None:
             found = self._borrowed[parent, key] = self._level(parent, key)
         return found
 
     def is_wanted(self, name: str, key: str) -> bool:
-        """Tells whether a group beside this one, or beside one above it, may use more of a resource than it does."""
+        """Tells whether a group beside this one, or beside one above it, may use more of a resource than it uses."""
         columns = self._divided(name)
         slot, base = columns.slots[name], columns.index[key] * columns.width
         while slot:
@@ -175,7 +177,7 @@ class QuotaTree:
         return False
 
     def overused(self) -> list[str]:
-        """Returns the groups that use more of a managed resource than their runtime and more than their min; parents first."""
+        """Returns the groups that use more of a managed resource than their runtime and than their min; parents first."""
         self.refresh()
         columns = self._ready()
         found: set[int] = set()
@@ -192,7 +194,7 @@ class QuotaTree:
         return list(self._upwards(name))[:-1]
 
     def refresh(self) -> None:
-        """Divides every marked set at once: cheaper than a question for every group when many are marked."""
+        """Divides every marked set at once, which is cheaper than a question for every group when many are marked."""
         divide_all(self._ready())
 
     def group(self, name: str) -> Group:
@@ -204,23 +206,23 @@ class QuotaTree:
         return replace(group, request=request, used=used, non_preemptible_used=fixed)
 
     def demands(self) -> Iterator[tuple[str, Own]]:
-        """Yields by name the own demand of every group that has any; absent resources are 0."""
+        """Yields (name, own demand) of every group whose own work has any; absent resources are 0."""
         for name in sorted(self._own):
             request, used, fixed = ({key: amount for key, amount in sums.items() if amount} for sums in self._own[name])
             if request or used or fixed:
                 yield name, (request, used, fixed)
 
     def limits(self, name: str) -> Group:
-        """Returns a group as it is configured; its demand is the initial one."""
+        """Returns a group as it is configured; the demand in it is that of its creation, not the present one."""
         return self._group(name)
 
     def children(self, name: str) -> list[str]:
-        """Returns the groups directly below one, in the order they came."""
+        """Returns the groups directly below one, in the order in which they were given."""
         self._known(name)
         return list(self._children[name])
 
     def names(self) -> list[str]:
-        """Returns all groups, parents first, without the root."""
+        """Returns the names of all groups, parents first, without the root."""
         found: list[str] = []
         waiting = [ROOT]
         while waiting:
@@ -234,7 +236,7 @@ class QuotaTree:
         return sum(1 for _ in self._upwards(name)) - 2
 
     def validate(self) -> None:
-        """Builds the tree again from its groups alone; raises Corrupt on a difference."""
+        """Builds the tree again from its groups and compares every figure; raises Corrupt on a difference."""
         again = QuotaTree(self._total, self.options, [self.group(name) for name in self.names()])
         again.refresh()
         questions = ("request", "child_request", "used", "non_preemptible_used", "guaranteed", "runtime", "effective_min")
@@ -248,7 +250,7 @@ class QuotaTree:
     # Structure
 
     def _plant(self, groups: list[Group]) -> None:
-        """Adds all groups, in whatever order they come."""
+        """Adds all groups, in any order; raises Rejected for a doubled name or a group that no parents connect with the root."""
         below: dict[str, list[Group]] = {}
         for group in groups:
             below.setdefault(group.parent, []).append(group)
@@ -287,7 +289,7 @@ class QuotaTree:
         return own
 
     def _upwards(self, name: str) -> Iterator[str]:
-        """Yields a group and all above it, the root last."""
+        """Yields the name of a group and of all above it, the root last."""
         while name:
             yield name
             name = self._groups[name].parent if name != ROOT else ""
@@ -308,7 +310,7 @@ class QuotaTree:
         return columns
 
     def _book(self, group: Group, changed: dict[str, list[int]]) -> None:
-        """Books a change of a group's own demand in the columns."""
+        """Adds a change of a group's own demand to the columns; drops these where they must be made again."""
         columns = self._columns
         if columns is None:
             return
@@ -320,7 +322,7 @@ class QuotaTree:
                 return
 
     def _fill_root(self) -> None:
-        """Sets the amount to divide: the total without the use of the built-in groups."""
+        """Sets the amounts to divide: the total without what the built-in groups use."""
         columns = self._columns
         if columns is None:
             return
