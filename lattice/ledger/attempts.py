@@ -1,4 +1,4 @@
-"""Computes an allocation's status from the nodes' histories: the ends of attempts, and the number of the attempt that runs."""
+"""Computes an allocation's status from the nodes' histories in a recovery: the ends of attempts, and the number of the one that runs."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from lattice.units import fold_nodes, format_time
 from lattice.views.allocation import Allocation, Attempt, Exit
 
 ALIVE = frozenset((PREPARING, RUNNING, ENDING, UNNAMED))
-"""States in which a node may have, or start, processes of the attempt."""
+"""States of a node's report in which it may have processes of the attempt, or may still start some."""
 
 Patch = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Told:
-    """One attempt, by the histories of the nodes that know it."""
+    """One attempt as the histories of its nodes tell it; made in a recovery, when etcd came back older than the nodes.
+
+    `members`: the history row of each node that knows the attempt.
+    """
 
     attempt: int
     members: Mapping[str, HistoryRow]
     nodes: tuple[str, ...]
     """Every node that the attempt was given, in rank order."""
     contested: bool = False
-    """Whether nodes contradict each other about where it ran, and no evidence decides between them."""
+    """Whether nodes contradict each other about which nodes it ran on, and no evidence decides between them."""
 
     @cached_property
     def alive(self) -> frozenset[str]:
-        """Returns the nodes on which the attempt runs, or may still begin."""
+        """Returns the nodes on which the attempt runs, or may still start."""
         return frozenset(node for node, row in self.members.items() if row.state in ALIVE)
 
     def is_open(self, away: Iterable[str]) -> bool:
-        """Tells whether the end is still unknown.
-
-        The attempt runs, or a node that cannot be asked may have another end than the known ones.
+        """Tells whether the attempt's end is still unknown: it runs, or an unreachable node (`away`) may know a worse end than the
+        others.
         """
         return bool(self.alive) or (not self.failed and not {*away}.isdisjoint(self.nodes))
 
@@ -54,26 +56,27 @@ class Told:
 
     @property
     def number(self) -> int:
-        """Returns the allocation's number in the journals."""
+        """Returns the number that people type for the allocation, as the journals have it; 0: unknown."""
         return max(row.number for row in self.members.values())
 
     @property
     def prepared(self) -> float:
-        """Returns when the first node prepared the attempt, in seconds since the epoch; 0: unknown."""
+        """Returns when the first node prepared the attempt, seconds since the epoch; 0: unknown."""
         return min((row.prepared for row in self.members.values() if row.prepared), default=0.0)
 
     @property
     def start(self) -> float:
-        """Returns when its first process began, in seconds since the epoch; 0: none did."""
+        """Returns when its first process started, seconds since the epoch; 0: none did."""
         return min((row.start for row in self.members.values() if row.start), default=0.0)
 
     @property
     def end(self) -> float:
-        """Returns when its last process ended, in seconds since the epoch."""
+        """Returns when its last process ended, seconds since the epoch; 0: unknown."""
         return max((row.end for row in self.members.values()), default=0.0)
 
     def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
-        """Returns reason, sentence and exit of an attempt that runs nowhere.
+        """Returns reason, sentence and exit (None: unknown) of an attempt that runs nowhere; `away`: the nodes that cannot be
+        asked.
 
         The first failure counts, else a node that lost it or is away, else exit code 0.
         """
@@ -104,11 +107,11 @@ class Told:
 def entered(
     allocation: Allocation, history: Sequence[Told], *, away: Iterable[str], seq: int, now: float, gpus: int = 0
 ) -> Patch | None:  # fmt: skip
-    """Returns the patch that enters these attempts into the status; None where the status shows them already.
+    """Returns the patch that brings an allocation's status up to these attempts; None where the status shows them already.
 
-    The attempts come oldest first, none older than the one that the status shows; each but the last was followed by another one. Where
-    the end of the last one is open, its number is written, and the ledger's row gives the rest. Else its end is written: for good, or
-    with the next attempt, as the policy of requeue decides.
+    The attempts come oldest first, none older than the one that the status shows; each but the last was followed by another one.
+    Where the end of the last one is open, its number is written, and the ledger's row gives the rest. Else its end is written: for
+    good, or with the next attempt, as the policy of requeue decides.
     """
     newest = history[-1]
     shown = allocation
@@ -131,7 +134,7 @@ def entered(
 
 
 def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int) -> Patch:
-    """Returns the patch for an attempt that runs and that the status does not show yet."""
+    """Returns the patch for an attempt that runs while the restored status does not show it."""
     status = allocation.status
     conditions = with_condition(
         without_conditions(status.conditions, (*kinds.WRITTEN_BY_REPORTER, *kinds.DERIVED)), kinds.SCHEDULED, FALSE, "NotYetEvaluated",
@@ -147,14 +150,14 @@ def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int
 
 
 def forsaken(allocation: Allocation, attempt: int, nodes: str, *, seq: int, now: float) -> Patch:
-    """Returns the patch that puts work back into the queue whose row no node knows, as its next attempt."""
+    """Returns the patch that queues work again as its next attempt, since no node knows of the attempt that its ledger row names."""
     message = f"no node knows of attempt {attempt} on {nodes}: etcd was restored, and what they knew is gone"
     shown = _with(allocation, attempt=attempt)
     return projection.retried(shown, Retry("Lost", message, None, counted=False), number=allocation.status.number or 0, seq=seq, now=now)
 
 
 def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float) -> Allocation:
-    """Returns the allocation with an ended attempt added to `attempts`, because another one followed it."""
+    """Returns the allocation with an ended attempt in `attempts`; another attempt followed it, so it is no final end."""
     reason, _, ended = one.outcome(away)
     status = allocation.status
     same = status.attempt == one.attempt
@@ -168,7 +171,7 @@ def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float
 
 
 def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> Allocation:
-    """Returns the allocation with the status that shows this attempt at its end."""
+    """Returns the allocation with a status that shows this attempt at its end."""
     status, generation = allocation.status, allocation.metadata.generation
     same = status.attempt == one.attempt and status.scheduled_time is not None
     at = _time(one.prepared or one.start or one.end) or ""
@@ -188,7 +191,7 @@ def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> 
 
 
 def _fields(allocation: Allocation) -> Patch:
-    """Returns the fields of an attempt in the status, as a patch."""
+    """Returns the status fields of the present attempt as a patch."""
     status = allocation.status
     return {
         "attempt": status.attempt, "nodes": status.nodes, "nodeCount": status.node_count, "gpus": status.gpus, "head": status.head,

@@ -1,7 +1,7 @@
-"""The ledger in memory: takes proposals, and returns a new state and a verdict for each.
+"""The ledger in memory: applies proposals, and gives a verdict on each.
 
-`Book` has one owner, the committer. It is changed by `apply` only, and each change returns the function that undoes it, so that a batch
-which the API server refuses leaves no trace. `validate` rebuilds everything from the stored text and compares.
+`Book` has one owner, the committer. It is changed by `apply` only, and each change returns the function that undoes it, so that a
+batch which the API server refuses leaves no trace. `validate` rebuilds everything from the stored text and compares.
 """
 
 from __future__ import annotations
@@ -39,21 +39,26 @@ Undo = Callable[[], None]
 NO_CLAIMS_FROM_BYTES = 1258291  # 1.2 MiB: above 1.5 MiB every write to etcd fails for ever
 
 MOST_TENANTS = 1024
-"""Most accounts that the object keeps; its schema has the same number."""
+"""Most accounts that the Ledger object keeps; its schema has the same number."""
 
 TERMS_KEPT = 16
-"""Most takeovers that the object keeps; its schema has the same number."""
+"""Most takeovers that the Ledger object keeps; its schema has the same number."""
 
 SAME = Accepted(changed=False)
 
 
 def _nothing() -> None:
-    """Undoes a proposal that changed nothing."""
+    """Does nothing: undoes a proposal that changed nothing."""
 
 
 @dataclass
 class Head:
-    """The ledger's counters."""
+    """The counters of the ledger that each commit stores.
+
+    `epoch`, `term`: the number and the name of the leader's term. `seq`: the number of the last commit. `next_number`: the lowest
+    unused number of an allocation. `recoveries`: how often rows were made from the nodes' journals. `total_nodes`: how many nodes
+    have an index.
+    """
 
     epoch: int = 0
     term: str = ""
@@ -65,32 +70,32 @@ class Head:
 
 
 class Book:
-    """Rows, accounts and counters of the ledger, changed by proposals."""
+    """The ledger in memory: rows, accounts and counters; the committer applies proposals to it and stores the result."""
 
     def __init__(self) -> None:
         self.head = Head()
         self.format = FIRST_FORMAT
-        """The format number in which shards are written."""
+        """The number of the format in which shards are written."""
         self.terms: tuple[LedgerTerm, ...] = ()
-        """The last takeovers, the newest last."""
+        """The last terms of leaders, the newest last."""
         self.written = 0
-        """When the last commit was made, in seconds since the epoch."""
+        """When the last commit was made, seconds since the epoch."""
         self.sensitive = SensitiveUse()
         self.accounts: dict[str, TenantAccount] = {}
         self.rows: dict[Key, Row] = {}
         self.attempts: dict[str, set[int]] = {}
         self.holders: dict[int, Key] = {}
         self.users: dict[tuple[str, str], tuple[int, int]] = {}
-        """By (tenant, user): nodes and rows, releasing ones too; users without any have no entry."""
+        """By (tenant, user): the nodes and rows that he holds, releasing ones included; no entry without any."""
         self._shard: dict[Key, int] = {}
         self._members: list[dict[Key, Row]] = [{} for _ in range(SHARDS)]
         self._texts: list[str | None] = [None] * SHARDS
         self.changes: list[tuple[Row | None, Row | None]] = []
-        """Rows before and after each change since the committer last took them; undone changes are not among them."""
+        """Rows before and after each change since the committer last took the list; None before: a new row, None after: a removed one."""
 
     @classmethod
     def empty(cls, term: str, commit: str) -> Book:
-        """Returns the first ledger of a new cluster."""
+        """Returns the first ledger of a new cluster, with the term of its first leader."""
         book = cls()
         book.head = Head(epoch=1, term=term, seq=1, commit=commit)
         book.terms = (LedgerTerm(epoch=1, term=term, since=1),)
@@ -98,7 +103,7 @@ class Book:
 
     @classmethod
     def load(cls, status: LedgerStatus) -> Book:
-        """Returns the book of a stored ledger; raises Corrupt where the stored ledger cannot be ours."""
+        """Returns the book of a stored ledger; raises Corrupt where the text is unreadable or breaks an invariant."""
         book = cls()
         book.head = Head(status.epoch, status.term, status.seq, status.commit, status.next_number, status.recoveries, status.total_nodes)
         book.sensitive = status.sensitive
@@ -115,24 +120,24 @@ class Book:
         return book
 
     def apply(self, proposal: Proposal) -> tuple[Verdict, Undo]:
-        """Applies one proposal in memory, or refuses it and changes nothing."""
+        """Applies one proposal in memory, or refuses it without a change; returns the verdict and the function that undoes it."""
         return _APPLY[type(proposal)](self, proposal)
 
     def take(self, term: str, commit: str) -> None:
-        """Begins a new term: an epoch of its own, from the next seq on."""
+        """Begins the term of a new leader: the epoch and the seq grow by one."""
         head = self.head
         self.head = replace(head, epoch=head.epoch + 1, term=term, seq=head.seq + 1, commit=commit)
         begun = LedgerTerm(epoch=self.head.epoch, term=term, since=self.head.seq, left=self.written)
         self.terms = (*self.terms, begun)[-TERMS_KEPT:]
 
     def write_format(self, number: int) -> None:
-        """Switches to a format number, in which every shard is written from the next commit on."""
+        """Changes the format number; from the next commit on every shard is written in it."""
         if number != self.format:
             self.format = number
             self._texts = [encode_shard(members.values(), number) for members in self._members]
 
     def render(self) -> LedgerStatus:
-        """Returns the status to store; only changed shards are encoded again."""
+        """Returns the ledger's status to be stored; encodes only shards that have changed."""
         for position, text in enumerate(self._texts):
             if text is None:
                 self._texts[position] = encode_shard(self._members[position].values(), self.format)
@@ -148,20 +153,20 @@ class Book:
         return sum(len(text) for text in self._texts if text is not None)
 
     def of(self, uid: str) -> Iterator[Row]:
-        """Yields every row of an allocation, the oldest attempt first."""
+        """Yields the rows of an allocation, the oldest attempt first."""
         for attempt in sorted(self.attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]
 
     def held(self, uid: str) -> Row | None:
-        """Returns the row of an allocation that may run, if any."""
+        """Returns the row of the allocation's attempt that may run; None: it has none, or only releasing ones."""
         return next((row for row in self.of(uid) if row.held), None)
 
     def used_by(self, tenant: str, user: str) -> tuple[int, int]:
-        """Returns the nodes and rows of one user of a tenant, releasing ones too."""
+        """Returns how many nodes and rows a user of a tenant holds, releasing ones included."""
         return self.users.get((tenant, user), (0, 0))
 
     def validate(self) -> None:
-        """Rebuilds everything from the text; raises Corrupt on the first difference."""
+        """Rebuilds the book from its own text and every count from the rows; raises Corrupt on the first difference."""
         again = Book.load(self.render())
         for name in ("head", "accounts", "sensitive", "rows", "attempts", "holders", "users"):
             if getattr(self, name) != getattr(again, name):
@@ -209,7 +214,7 @@ class Book:
             del self.users[row.tenant, row.user]
 
     def _swap(self, old: Row | None, new: Row | None) -> Undo:
-        """Replaces `old` by `new` and updates the tenant's account; returns the function that undoes both."""
+        """Replaces a row (None: none) by another (None: none) and updates the tenant's account; returns the function that undoes both."""
         position = self._shard[old.key] if old else shard_of(new.key if new else ("", 0))
         accounts, sensitive = {row.tenant: self.accounts.get(row.tenant) for row in (old, new) if row}, self.sensitive
         if old:
@@ -317,12 +322,12 @@ class Excess(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Returns the sentence of the book (chapter "Quota Enforcement")."""
+        """Returns the sentence with the numbers, as the book words it (chapter "Quota Enforcement")."""
         return f"{self.who} would exceed {self.quota} quota (current: {self.current}, requested: {self.requested}, limit: {self.limit})"
 
 
 def beyond(account: TenantAccount, own: tuple[int, int], tenant: str, user: str, wanted: int) -> Excess | None:
-    """Returns the first hard limit that one more allocation of so many nodes would exceed, or None.
+    """Returns the first hard limit that one more allocation of `wanted` nodes would exceed; None: it exceeds none.
 
     `account` has the tenant's limits and use, `own` the nodes and allocations that the user holds in it.
     """
@@ -502,7 +507,7 @@ _APPLY: dict[type, Callable[[Book, Any], tuple[Verdict, Undo]]] = {
 
 
 def apply_all(book: Book, proposals: Iterable[Proposal]) -> tuple[list[Verdict], Undo]:
-    """Applies a batch in order; returns a verdict for each proposal, and the function that undoes all of them."""
+    """Applies a batch of proposals in order; returns a verdict on each, and the function that undoes all of them."""
     verdicts: list[Verdict] = []
     undos: list[Undo] = []
     for proposal in proposals:

@@ -1,4 +1,4 @@
-"""Decides from the nodes' Lease reports how an attempt ended and whether it is over, for attempts whose reporter is silent."""
+"""Decides from the nodes' Lease reports how an attempt ended and whether it is over; used while its reporter is silent."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lattice.views.allocation import Allocation, Exit
 
 REPORTER_SILENCE_SECONDS: Final = 20.0
 CUT_SECONDS: Final = 2.0
-"""Seconds of patience with a reporter that cannot reach another node of the attempt: it will not learn that node's end."""
+"""Seconds to wait for a reporter that cannot reach another node of the attempt, since it will not learn that node's end."""
 FAILED_STATES: Final = frozenset((UNKNOWN_EXIT, START_FAILED, LOST))
 ENDED_BY_SIGNAL: Final = frozenset((137, 143))
 
 
 def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
-    """Tells whether the end on some nodes ends the others, too.
+    """Tells whether the end on some nodes must end the attempt on the others too.
 
-    A failure does, and so does the end of all nodes that have a task.
+    A failure on any node does, and so does the end on all nodes that have a task.
     """
     if all(standing.empty for standing in standings):
         return False
@@ -30,14 +30,15 @@ def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
 
 
 def patience_with(standings: Sequence[AttemptNodeState]) -> float:
-    """Returns the seconds to wait for the reporter once every node has reported that nothing is left."""
+    """Returns how long to wait for the reporter's status after every node reported that no process is left, in seconds."""
     return CUT_SECONDS if cut_pairs(standings) else REPORTER_SILENCE_SECONDS
 
 
 def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Returns reason, sentence and exit from the reports, with WalltimeExceeded where the walltime ended the attempt.
+    """Returns reason, sentence and exit (None: unknown) of an attempt that all its nodes report ended.
 
-    The node that ended it reports the walltime as the cause; for agents too old to report it, the time of the end decides.
+    The reason is WalltimeExceeded where the node that ended it reports so; for agents too old to report it, the time of the end
+    decides.
     """
     reason, message, ended = end_of(standings)
     if reason not in ("TaskFailed", "Completed") or ended is None:
@@ -49,7 +50,7 @@ def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNode
 
 
 def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> bool:
-    """Tells whether the walltime had passed when the last node reported that nothing was left.
+    """Tells whether the walltime had passed when the last node reported that no process was left.
 
     Without a recorded start the walltime counts from the time at which the attempt got its nodes.
     """
@@ -60,9 +61,9 @@ def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNod
 
 
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Returns reason, sentence and exit from the nodes' reports: the first failure, else exit code 0.
+    """Returns reason, sentence and exit from the nodes' reports: those of the first failure, else exit code 0.
 
-    There is no exit where one of the nodes' exits is unknown.
+    The exit is None where one of the nodes does not know its own.
     """
     for standing in standings:
         if standing.state == UNKNOWN_EXIT:

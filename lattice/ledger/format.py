@@ -1,4 +1,4 @@
-"""Formats 1 and 2 of a ledger shard (docs/explanation/formats.md): text to rows and back."""
+"""Formats 1 and 2 of a ledger shard (docs/explanation/formats.md): converts text to rows and rows to text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DISABLED = "o"
 UNNAMED = "n"
 WITHDRAWN = "w"
 RECLAIMED = "q"
-"""The quota tree takes its share back: the attempt ends, and the work waits again."""
+"""The quota tree takes back the nodes: the attempt ends, and its allocation waits again."""
 CAUSES = CANCELLED + DELETED + NODE_LOST + DISABLED + UNNAMED + WITHDRAWN + RECLAIMED
 KINDS = {"B": "Bounded", "U": "Unbounded", "R": "Reactive"}
 
@@ -36,9 +36,11 @@ Key = tuple[str, int]
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One holder: an attempt of an allocation and the nodes (indices, ascending) that it holds.
+    """One row of the ledger: an attempt of an allocation and the nodes (indices, ascending) that it holds.
 
-    `sensitive`: they count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: no limit.
+    `state`: HELD, or the letter of the cause for which it is releasing them. `reporter`: the index of the node that writes the
+    status. `sensitive`: the nodes count against the sensitive pool. `walltime`: the admitted seconds, which agents obey; None: no
+    limit.
     """
 
     uid: str
@@ -56,22 +58,22 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Returns uid and attempt, which no other row of the ledger shares."""
+        """Returns (uid, attempt), which identifies the row in the ledger."""
         return (self.uid, self.attempt)
 
     @property
     def held(self) -> bool:
-        """Tells whether the attempt may run; else it is releasing its nodes."""
+        """Tells whether the attempt may run; False: it is releasing its nodes."""
         return self.state == HELD
 
 
 def shard_of(key: Key) -> int:
-    """Returns the shard into which a new row of this key goes; a reader finds rows in any shard."""
+    """Returns the number of the shard into which a new row goes; readers look for rows in all shards."""
     return crc32(f"{key[0]}-{key[1]}".encode()) % SHARDS
 
 
 def encode_shard(rows: Iterable[Row], number: int = FORMAT) -> str:
-    """Returns the text of a shard with these rows, in their order, in the format of this number."""
+    """Returns the text of a shard with these rows in their order; `number`: the format."""
     names: dict[str, int] = {}
     lines: list[str] = []
     for row in rows:
@@ -88,7 +90,7 @@ def _reporter(row: Row, number: int) -> str:
 
 
 def _trailing(row: Row, number: int) -> str:
-    """Returns the columns after the tenth: walltime, then the mark of sensitive work.
+    """Returns the columns after the tenth: the walltime and the mark of sensitive work.
 
     In format 1 the mark stands first, and both only where needed, since older readers ignore them.
     """
@@ -106,9 +108,10 @@ def format_of(texts: Iterable[str]) -> int:
 
 
 def decode_shard(text: str) -> list[Row]:
-    """Returns the rows of a shard; of the columns after the tenth it reads the walltime and the mark of sensitive work.
+    """Returns the rows of a shard.
 
-    Raises Corrupt for another format number (naming both) or text that is no shard.
+    Of the columns after the tenth it reads the walltime and the mark of sensitive work. Raises Corrupt for another format number
+    (naming both) or for text that is no shard.
     """
     found, _, rest = text.partition("|")
     number = check_format("ledger shard", found, FORMAT)
@@ -139,6 +142,6 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
 
 
 def rows_of(status: LedgerStatus) -> Iterator[Row]:
-    """Yields every row of a stored ledger."""
+    """Yields the rows of all shards of a stored ledger."""
     for shard in status.shards:
         yield from decode_shard(shard)

@@ -1,4 +1,4 @@
-"""Format 1 of a node's history: the journal of a node, as text for a scheduler that recovers the ledger."""
+"""Format 1 of a node's history: the journal of a node as text, which a recovering scheduler reads through the API server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NOTHING = "-"
 
 
 class HistoryRow(msgspec.Struct, frozen=True, gc=False):
-    """One attempt in the journal of one node; `state` is a letter of the Lease report. Times: seconds since the epoch, 0: none.
+    """One attempt as the journal of one node has it; times in seconds since the epoch, 0: not happened or unknown.
 
-    `nodes` are those of the whole attempt in rank order, empty where the journal is unreadable; `reason` is a word of END_REASONS where
-    the code alone does not say it; `code` None: unknown, or not ended yet.
+    `state` is a letter of the Lease report. `nodes` are those of the whole attempt in rank order, empty where the journal is
+    unreadable; `reason` is a word of END_REASONS where the code alone does not say it; `code` None: unknown, or not ended yet.
     """
 
     uid: str
@@ -41,12 +41,12 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> tuple[str, int]:
-        """Returns uid and attempt."""
+        """Returns (uid, attempt)."""
         return (self.uid, self.attempt)
 
 
 def encode_row(row: HistoryRow) -> str:
-    """Returns the line of a row."""
+    """Returns the line of text for a row."""
     ended = _NOTHING if row.code is None else f"{row.code}:{row.signal}:{row.rank}"
     nodes = fold_nodes(row.nodes) if row.nodes else _NOTHING
     return (
@@ -56,7 +56,7 @@ def encode_row(row: HistoryRow) -> str:
 
 
 def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
-    """Returns the texts of the pages that hold these rows, at least one page."""
+    """Returns these rows as pages of text, each at most `largest` bytes; at least one page."""
     head = f"{FORMAT}\n"
     pages, size = [[head]], len(head)
     for row in rows:
@@ -70,10 +70,7 @@ def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
 
 
 def parse_page(text: str) -> list[HistoryRow]:
-    """Returns the rows of a page; ignores trailing columns.
-
-    Raises Corrupt for another format, naming both, or unreadable rows.
-    """
+    """Returns the rows of a page; further columns are ignored. Raises Corrupt for another format, naming both, or for unreadable rows."""
     number, _, body = text.partition("\n")
     check_format("node history", number, FORMAT)
     try:

@@ -1,4 +1,4 @@
-"""Decides which rows of the nodes' histories count, since a stolen node key could report attempts that the node never had.
+"""Decides in a recovery which rows of the nodes' histories count, since a stolen node key could report attempts of other nodes.
 
 A row counts where the restored state names its node, in the ledger's row or in the status. For an attempt that this state does not
 know, the nodes themselves are the only witnesses: each names the nodes of the whole attempt, and the list named by most of its own
@@ -20,19 +20,19 @@ Nodes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The facts about an attempt that do not depend on the nodes' word."""
+    """The facts about one attempt that do not come from the nodes' histories."""
 
     nodes: frozenset[str] = frozenset()
-    """Every node that the restored state gives to the attempt; empty: that state does not know it."""
+    """The nodes that the restored state gives to the attempt; empty: it does not know the attempt."""
     path: str = ""
-    """NAMESPACE/NAME of its allocation; empty: the allocation is gone."""
+    """NAMESPACE/NAME of its allocation; empty: the allocation does not exist any more."""
     remembering: Set[str] = frozenset()
-    """Nodes that have answered, and would know of the attempt if it had been theirs."""
+    """Nodes that have answered and would have a row of the attempt if it had been theirs."""
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A row that does not count, with the reason."""
+    """A history row that does not count, with the reason: the attempt was not this node's."""
 
     node: str
     uid: str
@@ -41,7 +41,10 @@ class Foreign:
 
 
 def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Evidence) -> tuple[Told | None, list[Foreign]]:
-    """Returns the attempt by the rows that count, and the rows that do not; None for the attempt where no row counts."""
+    """Returns the attempt as the rows that count tell it (None: no row counts), and the rows that do not.
+
+    `members`: the history row of each node that reports the attempt.
+    """
     reasons = {node: _own_fault(node, row, evidence) for node, row in members.items()}
     rows = {node: row for node, row in members.items() if not reasons[node]}
     lists = {row.nodes for row in rows.values() if row.nodes}
@@ -64,7 +67,7 @@ def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Ev
 
 
 def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
-    """Returns the reason why a row cannot be true, whatever other nodes say; empty: it can."""
+    """Returns the reason why a row cannot be true whatever other nodes report; empty: it can be."""
     if row.name and evidence.path and f"{row.namespace}/{row.name}" != evidence.path:
         return f"it calls it {row.namespace}/{row.name}, and it is {evidence.path}"
     if row.nodes and node not in row.nodes:
@@ -75,7 +78,9 @@ def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
 
 
 def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Collection[str], remembering: Set[str]) -> list[Nodes]:
-    """Returns the node lists with most witnesses among their own nodes; of equals those that fewest of their own nodes contradict."""
+    """Returns the node lists with the most witnesses among their own nodes; of equal ones those that the fewest of their nodes
+    contradict.
+    """
 
     def worth(nodes: Nodes) -> tuple[int, int]:
         witnesses = _witnesses(nodes, rows)

@@ -1,4 +1,4 @@
-"""Formats 1 and 2 of a node group's plan: ledger rows to orders, and orders back for agents."""
+"""Formats 1 and 2 of a node group's plan: converts ledger rows to orders for agents, and text back to orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP = "stop"
 
 
 class PlanRow(msgspec.Struct, frozen=True, gc=False):
-    """One order: run this attempt, or stop it (with the cause); `nodes` in rank order.
+    """One order to agents: run this attempt, or stop it for the cause; `nodes` in rank order.
 
     `walltime`: the admitted seconds, which agents obey (from format 2 on); None: no limit.
     """
@@ -40,17 +40,17 @@ class PlanRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> tuple[str, int]:
-        """Returns uid and attempt, which no other row of a plan shares."""
+        """Returns (uid, attempt), which identifies the order in a plan."""
         return (self.uid, self.attempt)
 
 
 def plan_name(index: int) -> str:
-    """Returns the name of the plan that carries the orders of the node with this index."""
+    """Returns the name of the plan that carries the orders for the node with this index."""
     return f"group-{index // NODES_PER_PLAN:04d}"
 
 
 def format_plan(rows: Iterable[PlanRow], number: int = FORMAT) -> str:
-    """Returns the text of a plan in the format of this number, rows in key order: equal orders give equal bytes."""
+    """Returns the text of a plan, its rows by key, so that equal orders give equal bytes; `number`: the format."""
     lines = [str(number)]
     for row in sorted(rows, key=lambda row: row.key):
         order = RUN if row.order == RUN else f"{STOP}:{row.cause}"
@@ -69,10 +69,7 @@ def _walltime(row: PlanRow, number: int) -> str:
 
 
 def parse_plan(text: str) -> list[PlanRow]:
-    """Returns the orders of a plan; ignores trailing columns.
-
-    Raises Corrupt for another format, naming both, or unreadable rows.
-    """
+    """Returns the orders of a plan; further columns are ignored. Raises Corrupt for another format, naming both, or for unreadable rows."""
     found, _, body = text.partition("\n")
     number = check_format("plan", found, FORMAT)
     try:

@@ -1,7 +1,7 @@
-"""Computes the merge patches of an Allocation's status that the scheduler writes after changes of the ledger.
+"""Computes the patches of an Allocation's status that the scheduler writes after changes of the ledger.
 
-Every patch carries `ledgerSeq`, the derived fields of `settle`, and the resourceVersion that it was decided on: on a conflict the shell
-reads again and decides again.
+Every patch carries `ledgerSeq`, the derived fields of `settle`, and the resourceVersion that it was decided on: on a conflict the
+shell reads again and decides again.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def pending(
 
 
 def _alone(allocation: Allocation, fields: Patch, seq: int) -> Patch:
-    """Returns a patch with these fields only."""
+    """Returns a patch of these fields without conditions and phase."""
     return {"metadata": {"resourceVersion": allocation.metadata.resource_version}, "status": {"ledgerSeq": seq, **fields}}
 
 
 def _reserved_at(allocation: Allocation, given: float | None = None) -> Patch:
-    """Returns the field that shows when a reservation was given; empty where the status shows it already."""
+    """Returns the field that shows when the reservation was given (None: none); empty where the status shows the same already."""
     moment = None if given is None else format_time(given)
     return {} if moment == allocation.status.reserved_at else {"reservedAt": moment}
 
 
 def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
-    """Returns an expected start as the status stores it; absent values as None, which removes them."""
+    """Returns an expected start in the form of the status; absent values are None, so that the patch removes them."""
     return {
         "p50": format_time(p50) if p50 is not None else None,
         "p90": format_time(p90) if p90 is not None else None,
@@ -72,10 +72,10 @@ def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
 
 
 def moved(shown: ExpectedStart | None, p50: float | None, p90: float | None, reason: str, now: float) -> bool:
-    """Tells whether an expected start differs enough from the shown one to be worth a write of its own.
+    """Tells whether an expected start differs enough from the shown one to be worth a write.
 
-    It does where one of the two is absent, where the reasons differ, or where one of the two times has moved by more than a minute and
-    a tenth of the time to it.
+    True where only one of them exists, where the reasons differ, or where p50 or p90 has moved by more than a minute and a tenth of
+    the time to it.
     """
     if shown is None:
         return True
@@ -94,9 +94,10 @@ def placed(
     allocation: Allocation, row: Row, names: Mapping[int, str], *, number: int, seq: int, now: float, hollow: bool = False,
     score: Patch | None = None, gpus: int = 0,
 ) -> Patch:  # fmt: skip
-    """Returns the patch that shows where this attempt runs, with the total of its score; `gpus`: of its nodes together.
+    """Returns the patch that shows the nodes of an attempt with a ledger row; `names`: of node indices, `gpus`: of its nodes
+    together.
 
-    The terms of the score go: they inform while the work waits, and every later write would carry them.
+    The total of the score stays; its terms go, since they inform only while the work waits and every later write would carry them.
     """
     status = allocation.status
     nodes = [names.get(index, f"index-{index}") for index in row.nodes]
@@ -132,7 +133,7 @@ def placed(
 
 
 def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -> Patch:
-    """Returns the patch that shows that TERM was sent, why, and when KILL follows."""
+    """Returns the patch that shows that TERM was sent to the attempt, why, and when KILL follows."""
     grace = grace_seconds(allocation.spec.lifecycle.grace_period)
     kill = format_time(shown.since + grace)
     message = f"{shown.message}; TERM was sent at {format_time(shown.since)}, KILL follows at {kill}"
@@ -145,7 +146,7 @@ def ending(allocation: Allocation, shown: ShowEnding, *, seq: int, now: float) -
 
 
 def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: float) -> Patch:
-    """Returns the patch that shows why the placed attempt has not started."""
+    """Returns the patch that shows why a placed attempt has not started yet."""
     generation = allocation.metadata.generation
     conditions = with_condition(
         allocation.status.conditions, kinds.STAGED, FALSE, reason, message, generation=generation, now=format_time(now)
@@ -155,7 +156,7 @@ def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: 
 
 
 def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
-    """Returns the patch with the end that was decided, which is final."""
+    """Returns the patch with the end of the allocation, which is final."""
     status = allocation.status
     going = without_conditions(status.conditions, (kinds.ENDING,))
     conditions = with_condition(
@@ -175,12 +176,12 @@ def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float
 
 
 def _no_kill_time(allocation: Allocation) -> Patch:
-    """Returns the field that removes the time of KILL; empty where the status has none."""
+    """Returns the field that removes the time of KILL from the status; empty where it has none."""
     return {} if allocation.status.kill_time is None else {"killTime": None}
 
 
 def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now: float) -> Patch:
-    """Returns the patch for the next attempt: Pending, its predecessor among `attempts`, the submission time kept."""
+    """Returns the patch for the next attempt: Pending again, the ended one in `attempts`, the time of submission kept."""
     status = allocation.status
     attempt = max(1, status.attempt)
     done: Patch = {
@@ -215,7 +216,7 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
 
 
 def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | None:
-    """Returns `status.usage` plus the entries of `attempts` that make room for the next one; None without such entries."""
+    """Returns `status.usage` with the use of the entries that drop out of `attempts` added; None where none drops out."""
     if not leaving:
         return None
     before = usage or AttemptsUse()
@@ -229,7 +230,7 @@ def _fallen_out(usage: AttemptsUse | None, leaving: Sequence[Patch]) -> Patch | 
 
 
 def written(allocation: Allocation, *, seq: int, now: float, **fields: Any) -> Patch:
-    """Returns the patch with the allocation's present conditions, those derived from them, and these fields."""
+    """Returns the patch with these fields, and with the derived fields computed anew from the present conditions."""
     settled = _settle(allocation, allocation.status.conditions, now)
     return _patch(allocation, settled.phase, settled.conditions, seq, **fields)
 
@@ -256,7 +257,7 @@ def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: floa
 
 
 def exit_fields(ended_with: Exit) -> Patch:
-    """Returns an exit as the status stores it."""
+    """Returns an exit in the form of the status."""
     return {"code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank}
 
 

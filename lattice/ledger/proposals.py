@@ -1,4 +1,4 @@
-"""The proposals that the ledger accepts or refuses, and its verdicts."""
+"""The proposals that the scheduler makes to its ledger, and the verdicts on them; the committer writes many in one update."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from lattice.ledger.format import Key
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """Gives these free nodes (indices, ascending) to an attempt that holds none."""
+    """Proposes to give free nodes (indices, ascending) to an attempt that holds none.
+
+    `kind`: the first letter of the lifecycle type. `reporter`: the index of the node that writes the status.
+    """
 
     uid: str
     attempt: int
@@ -20,32 +23,34 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     reporter: int
     nodes: tuple[int, ...]
     sensitive: bool = False
-    """Whether the nodes count against the sensitive pool, too."""
+    """Whether the nodes count against the sensitive pool as well."""
     walltime: int | None = None
     """The admitted seconds, which agents obey; None: no limit."""
 
     @property
     def key(self) -> Key:
-        """Returns the key of the row: uid and attempt."""
+        """Returns (uid, attempt), the key of the row that it would make."""
         return (self.uid, self.attempt)
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """Turns a held row into a releasing one, with the letter of its cause; its nodes stay taken."""
+    """Proposes that a held row releases its nodes, for the cause of this letter; they stay taken until `Release`."""
 
     key: Key
     cause: str
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Frees nodes of a row; None frees all, and the row goes with its last node."""
+    """Proposes to free nodes of a row (None: all); the row is removed with its last node."""
 
     key: Key
     nodes: tuple[int, ...] | None = None
 
 
 class Renew(msgspec.Struct, frozen=True, gc=False):
-    """Raises the generation of a held row, so that agents read the changed spec; `walltime` replaces the admitted one (None: it stays)."""
+    """Proposes a higher generation for a held row, so that agents read the changed spec; `walltime`: the new admitted seconds
+    (None: as before).
+    """
 
     key: Key
     generation: int
@@ -53,14 +58,14 @@ class Renew(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appoint(msgspec.Struct, frozen=True, gc=False):
-    """Names another reporter, one of the row's nodes."""
+    """Proposes another node of a row as its reporter, which writes the status."""
 
     key: Key
     reporter: int
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """Copies a tenant's limits, and those of each of its users, into the ledger; None is unlimited."""
+    """Proposes the hard limits of a tenant and of each of its users for the ledger's account; None: no limit."""
 
     tenant: str
     max_nodes: int | None
@@ -70,32 +75,35 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
 
 
 class SensitivePool(msgspec.Struct, frozen=True, gc=False):
-    """Sets how many nodes sensitive work may hold together."""
+    """Proposes how many nodes sensitive work may hold together."""
 
     max_nodes: int
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """Drops the account of a tenant that holds nothing."""
+    """Proposes to remove the account of a tenant that holds nothing."""
 
     tenant: str
 
 
 class Pool(msgspec.Struct, frozen=True, gc=False):
-    """Sets how many nodes have an index; `without` are indices that leave."""
+    """Proposes how many nodes have an index; `without`: indices that are taken away, which no row may hold."""
 
     total_nodes: int
     without: tuple[int, ...] = ()
 
 
 class Numbers(msgspec.Struct, frozen=True, gc=False):
-    """Reserves the numbers of allocations below `next_number`."""
+    """Proposes to reserve the numbers of allocations below `next_number` for this scheduler to give."""
 
     next_number: int
 
 
 class Recover(msgspec.Struct, frozen=True, gc=False):
-    """Raises seq, epoch and the next number above all that nodes have seen; counts one recovery, and drops the terms before it."""
+    """Proposes, in a recovery, to raise seq, epoch and the next number above all that nodes have seen.
+
+    Counts one recovery and drops the terms before it.
+    """
 
     seq: int
     next_number: int
@@ -103,7 +111,7 @@ class Recover(msgspec.Struct, frozen=True, gc=False):
 
 
 class Adopt(msgspec.Struct, frozen=True, gc=False):
-    """Enters in a recovery an attempt that really runs, whatever the limits; its nodes must be free."""
+    """Proposes, in a recovery, a row for an attempt that really runs, whatever the limits; its nodes must be free."""
 
     claim: Claim
     state: str
@@ -113,20 +121,20 @@ Proposal = Claim | Stop | Release | Renew | Appoint | Limits | SensitivePool | F
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The proposal holds, or held already (`changed` False)."""
+    """The verdict that a proposal holds; `changed` False: it held before."""
 
     changed: bool = True
 
 
 class ProposalRefused(msgspec.Struct, frozen=True, gc=False):
-    """The proposal cannot hold; carries the reason and a sentence with the numbers."""
+    """The verdict that a proposal does not hold, with the reason and a sentence with the numbers."""
 
     reason: str
     message: str
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """The leader was deposed before the outcome was known; read the ledger."""
+    """The verdict that the outcome is not known: the process lost its leadership first. The caller reads the ledger."""
 
 
 Verdict = Accepted | ProposalRefused | Unknown

@@ -1,4 +1,4 @@
-"""Format 1 of a node's report in its heartbeat Lease (docs/explanation/formats.md)."""
+"""Format 1 of a node's report in its heartbeat Lease (docs/explanation/formats.md): the agent writes it, scheduler and operator read it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
 FORMAT = 1
 ANNOTATION = "lattice.dev/report"
 UNHEARD = "lattice.dev/unheard-nodes"
-"""On the operator's own Lease: how many Ready nodes the operator has not heard itself; absent or "-": not known yet."""
+"""The annotation of the operator's own Lease that says how many Ready nodes it has not heard itself; absent or "-": not known yet."""
 LIMIT = 1000
 LARGEST = 4 * LIMIT
-"""Most characters of a report: each row of a longer text could become one of a plan."""
+"""Most characters of a report that a reader accepts."""
 MOST = (1 << 63) - 1
-"""The largest number in a report: the most that the objects hold into which it is copied."""
+"""The largest number in a report: the largest that the objects hold into which it is copied."""
 MOST_ATTEMPT = (1 << 31) - 1
 
 PREPARING = "p"
@@ -32,27 +32,27 @@ UNNAMED = "u"
 GONE = "g"
 STATES = frozenset("prtexflug")
 READY = "r"
-"""The detail of `p`: everything is prepared on the node, which waits for the others."""
+"""Detail of `p`: the node has prepared everything and waits for the other nodes."""
 UNSERVED = "g"
-"""The detail of `p`: no gateway gives the node its work."""
+"""Detail of `p`: no gateway gives the node its work."""
 IDLE = "i"
-"""The detail of `r`: the node has no task of the attempt, and ends with the others."""
+"""Detail of `r`: the node has no task of the attempt, and ends with the others."""
 BEGUN = "b"
-"""The detail of `g`: the node had started the attempt before it was stopped. Its claim proves that; the status may not show it yet."""
+"""Detail of `g`: the node had started the attempt before it was stopped, which the status may not show yet."""
 AWAY_LIMIT = 200
 """Most characters of the names of unreachable peers; further names are left out."""
 NO_PROCESS_LEFT = frozenset((ENDED, UNKNOWN_EXIT, START_FAILED, LOST, GONE))
-"""States in which the node vouches that nothing of the attempt runs."""
+"""States by which the node guarantees that no process of the attempt runs on it."""
 
 REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}|", re.ASCII)
 _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2}
 
 
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
-    """One attempt as its node sees it.
+    """One attempt in a node's report: its state on the node.
 
     `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`.
-    `at_walltime`: the node ended an `e` because its walltime was over.
+    `at_walltime`: the node ended the attempt because its walltime was over.
     """
 
     uid: str
@@ -63,10 +63,11 @@ class ReportRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
-    """The report of a node in each heartbeat.
+    """A node's report, which every heartbeat carries: one row for each attempt that the node knows.
 
-    `epoch` and `term` are those of the plan in which the node saw `seq`; 0 and empty: unknown to it. `away`: nodes of its attempts that
-    it cannot reach.
+    `hb`: the number of the heartbeat. `seq`: the newest commit of the ledger that the node saw in its plan; `epoch` and `term` are
+    those of that plan (0 and empty: unknown). `boot`, `inst`: ids of the machine's boot and of the agent process. `more`: rows were
+    left out. `away`: nodes of its attempts that it cannot reach.
     """
 
     hb: int
@@ -81,7 +82,7 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
 
 
 def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
-    """Returns the text of the annotation, at most `limit` characters; `more=1` says that rows were left out."""
+    """Returns the text of the annotation, at most `limit` characters; rows that do not fit are left out, and `more=1` says so."""
     head = f"{FORMAT} hb={report.hb} seq={report.seq} boot={report.boot or '-'} inst={report.inst or '-'} rows="
     tail = (f" epoch={report.epoch} term={report.term}" if report.epoch else "") + _away(report.away)
     room = limit - len(head) - len(tail) - len(" more=1 walltime=")
@@ -103,7 +104,7 @@ def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
 
 
 def _away(names: tuple[str, ...]) -> str:
-    """Returns the column of unreachable peers, shortened to the limit; a reader may ignore it."""
+    """Returns the column of unreachable nodes, shortened to `AWAY_LIMIT` characters; readers may ignore it."""
     kept = list(dict.fromkeys(names))
     while kept and len(fold_nodes(kept)) > AWAY_LIMIT:
         kept = kept[: len(kept) // 2]
@@ -111,10 +112,10 @@ def _away(names: tuple[str, ...]) -> str:
 
 
 def parse_report(text: str) -> NodeReport:
-    """Returns the report; ignores unknown trailing columns.
+    """Returns the report of an annotation; unknown trailing columns are ignored.
 
-    Raises Corrupt for another format, naming both, or unreadable text. Whoever holds the node's key may have written the text, so every
-    number is held to the bounds of the objects that store it.
+    Raises Corrupt for another format, naming both, or unreadable text. Anybody with the node's key may have written the text, so
+    every number is held to the bounds of the objects that store it.
     """
     if len(text) > LARGEST:
         raise Corrupt(f"a node report of {len(text)} characters (limit: {LARGEST})", reason="ReportUnreadable")
@@ -135,7 +136,7 @@ def parse_report(text: str) -> NodeReport:
 
 
 def bounded(text: str, least: int = 0, most: int = MOST) -> int:
-    """Returns the number that a node has written; raises ValueError for any text but a number from `least` to `most`."""
+    """Returns a number of a node's text; raises ValueError for text that is no whole number from `least` to `most`."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
         raise ValueError(f"{text[:40]!r} is no number from {least} to {most}")
     return int(text)

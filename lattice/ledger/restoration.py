@@ -1,8 +1,8 @@
-"""Restores, from the nodes' histories, ends, attempts and rows that the restored ledger does not know.
+"""Restores, from the nodes' histories, the ends, attempts and rows that a ledger restored from a backup does not know.
 
-Two questions come before: whether a node has seen another ledger than this one (`seen_elsewhere`), and up to which seq the two are the
-same (`restored_at`). `restore` then judges every attempt in a node's journal. Running attempts are entered as they run, ended ones get
-their end; neither is placed again. Work that no node knows is left as it stands, and `doubts` says why it may have run.
+Two questions come before: whether a node has seen another ledger than this one (`seen_elsewhere`), and up to which seq the two are
+the same (`restored_at`). `restore` then judges every attempt in a node's journal. Running attempts are entered as they run, ended
+ones get their end; neither is placed again. Work that no node knows is left unchanged, and `doubts` says why it may have run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lattice.views.allocation import Allocation
 from lattice.views.ledger import LedgerTerm, Plan
 
 KEEP_SECONDS = 7 * 86400.0
-"""Seconds for which nodes keep exit records."""
+"""Seconds for which nodes keep exit records after the end."""
 
 Patch = dict[str, Any]
 
 
 def seen_elsewhere(report: NodeReport, terms: Sequence[LedgerTerm], sent: int) -> bool:
-    """Tells whether a node has seen a plan that this ledger never had.
+    """Tells whether a node has seen a plan that this ledger never wrote, so that the ledger is older than the node.
 
-    `terms` are the ledger's takeovers, the newest last; `sent` is the highest seq that this term has put into the node's plan. Order is
-    by seq; epoch and term reveal a ledger that went back and has come as far again.
+    `terms` are the ledger's terms of leaders, the newest last; `sent` is the highest seq that this term has put into the node's
+    plan. Order is by seq; epoch and term reveal a ledger that went back and has come as far again.
     """
     if not report.epoch:
         return report.seq > max(terms[-1].since - 1, sent)
@@ -44,7 +44,7 @@ def seen_elsewhere(report: NodeReport, terms: Sequence[LedgerTerm], sent: int) -
 
 
 def restored_at(terms: Sequence[LedgerTerm], reports: Iterable[NodeReport]) -> tuple[int, int]:
-    """Returns the seq up to which this ledger and that of these reports are the same, and when it was written (0: unknown).
+    """Returns the seq up to which this ledger and that of the reports are the same, and when that was written (0: unknown).
 
     A report of a term that this ledger knows gives it exactly; for another term the answer is a term too early, never too late.
     """
@@ -60,40 +60,44 @@ def restored_at(terms: Sequence[LedgerTerm], reports: Iterable[NodeReport]) -> t
 
 
 def _around(report: NodeReport, terms: Sequence[LedgerTerm]) -> tuple[LedgerTerm | None, LedgerTerm | None]:
-    """Returns this ledger's term of the report's epoch, and the term after it."""
+    """Returns this ledger's term with the epoch of a report, and the term after it; None: there is no such term."""
     own = next((term for term in terms if term.epoch == report.epoch), None)
     return own, next((term for term in terms if term.epoch > report.epoch), None)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The nodes' answers: rows by node, when each node's state directory was made, unreachable nodes; `written` as in `restored_at`."""
+    """The nodes' answers in a recovery: history rows by node, when each node's state directory was made, unreachable nodes
+    (`away`).
+
+    `written`: when the restored ledger was written, seconds since the epoch.
+    """
 
     rows: Mapping[str, Sequence[HistoryRow]]
     made: Mapping[str, float] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
-    """Nodes that the restored state names."""
+    """Nodes that the restored state gives to an attempt."""
     written: float = 0.0
     now: float = 0.0
 
     @property
     def reinstalled(self) -> frozenset[str]:
-        """Returns the nodes that had a part in the restored state, and whose memory is younger than it."""
+        """Returns the nodes that held work in the restored state and whose state directory is younger than it, so that they forgot."""
         return frozenset(node for node, made in self.made.items() if node in self.known and made > self.written > 0)
 
     @property
     def stale(self) -> bool:
-        """Tells whether the snapshot is older than the time for which nodes keep exit records."""
+        """Tells whether the restored ledger is older than the seven days for which nodes keep exit records."""
         return self.now - self.written > KEEP_SECONDS
 
     def doubts(self) -> str:
-        """Returns the reasons why work that no node knows may have run all the same, as a clause; empty: it has not run."""
+        """Returns, as a clause, why work that no node knows may have run all the same; empty: it surely has not."""
         away = f"{_count(self.away)} cannot be asked ({fold_nodes(sorted(self.away)[:8])})" if self.away else ""
         return "; ".join(filter(None, (away, self.forgotten())))
 
     def forgotten(self) -> str:
-        """Returns which memories are lost for good, as a clause; empty: none."""
+        """Returns, as a clause, which nodes' memories are lost for good; empty: none."""
         reasons = []
         if self.reinstalled:
             reasons.append(f"{_count(self.reinstalled)} lost the memory of it ({fold_nodes(sorted(self.reinstalled)[:8])})")
@@ -108,21 +112,24 @@ def _count(nodes: frozenset[str]) -> str:
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a recovery: patches of allocations first, then proposals in one commit."""
+    """The result of a recovery: first patches of allocations, then proposals in one commit."""
 
     patches: Sequence[tuple[Allocation, Patch]] = ()
     proposals: Sequence[Proposal] = ()
     number: int = 0
-    """The highest number of an allocation in any journal."""
+    """The highest number of an allocation in any journal; 0: none."""
     foreign: Sequence[Foreign] = ()
-    """Rows that nodes reported of attempts that were never theirs; they do not count."""
+    """History rows of attempts that were never the node's; they do not count."""
     contested: Sequence[Told] = ()
-    """Attempts about whose nodes the histories contradict each other: their ends are unknown."""
+    """Attempts whose nodes contradict each other about where they ran; their ends are unknown."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """The restored state: allocations by uid, the ledger's rows, indices of nodes; `gpus` of nodes together, `seq` for the patches."""
+    """The restored state before the recovery: allocations by uid, rows of the ledger, node indices by name.
+
+    `gpus`: gives the GPUs of nodes together. `seq`: for the patches.
+    """
 
     allocations: Mapping[str, Allocation]
     rows: Sequence[Row]
@@ -130,11 +137,11 @@ class Present:
     seq: int
     gpus: Callable[[Iterable[int]], int] = lambda _nodes: 0
     orders: Sequence[PlanRow] = ()
-    """The rows that plans still hold, where the ledger itself is gone."""
+    """The rows that plans still hold, where the Ledger object itself is gone."""
 
 
 def restore(answers: Answers, present: Present) -> Restored:
-    """Judges every attempt that a node knows, and every row that no node knows; the same answers give the same result."""
+    """Judges every attempt that a node knows and every row that no node knows; equal answers give an equal result."""
     told, foreign = _told(answers, present)
     judge = _Judge(answers, present, told)
     for uid in sorted({*told, *judge.rows, *(order.uid for order in present.orders)}):
@@ -145,7 +152,7 @@ def restore(answers: Answers, present: Present) -> Restored:
 
 
 def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]], list[Foreign]]:
-    """Returns the attempts by allocation and number as the nodes report them, and the rows that do not count."""
+    """Returns the attempts, by uid and attempt number, as the rows that count tell them; and the rows that do not count."""
     members: dict[Key, dict[str, HistoryRow]] = {}
     for node, rows in answers.rows.items():
         for row in rows:
@@ -165,7 +172,10 @@ def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]
 
 
 def _evidence(allocation: Allocation | None, attempt: int, given: Sequence[str], remembering: Set[str]) -> Evidence:
-    """Returns the restored state's facts about an attempt; `given`: the nodes of its held row (a releasing row names only the rest)."""
+    """Returns what the restored state says of an attempt.
+
+    `given`: the nodes of its held row (a releasing row names only those not released yet). `remembering`: see `Evidence`.
+    """
     if allocation is None:
         return Evidence(frozenset(given))
     status, meta = allocation.status, allocation.metadata
@@ -174,7 +184,7 @@ def _evidence(allocation: Allocation | None, attempt: int, given: Sequence[str],
 
 
 class _Judge:
-    """Collects patches and proposals from each allocation's history."""
+    """Collects the patches and proposals of a recovery, allocation by allocation."""
 
     def __init__(self, answers: Answers, present: Present, told: Mapping[str, Mapping[int, Told]]) -> None:
         self.patches: list[tuple[Allocation, Patch]] = []
@@ -193,15 +203,15 @@ class _Judge:
         self._adopted: list[Adopt] = []
 
     def proposals(self) -> list[Proposal]:
-        """Returns the proposals in order: limits lifted, ended attempts freed, running attempts entered.
+        """Returns the proposals in order: limits lifted, nodes of ended attempts freed, running attempts entered.
 
-        Rows of ended attempts may stand beside entered ones; the next term copies the limits in again.
+        Limits are lifted since rows of ended attempts may stand beside entered ones; the next term copies them in again.
         """
         tenants = sorted({adopt.claim.tenant for adopt in self._adopted})
         return [*(Limits(tenant, None, None) for tenant in tenants), *self._freed, *self._adopted]
 
     def judge(self, uid: str) -> None:
-        """Judges one allocation; where its object is gone only its rows, since nodes end work that nobody owns."""
+        """Judges one allocation; where its object is gone, only its rows, since nodes end work that nobody owns."""
         attempts, rows = self._told.get(uid, {}), self.rows.get(uid, [])
         allocation = self._present.allocations.get(uid)
         newest = max(attempts, default=0)
@@ -216,7 +226,7 @@ class _Judge:
                 self._enter_order(allocation, order, attempts, rows)
 
     def _write(self, allocation: Allocation, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """Adds the patch with the end of the ended attempts, or with the number of the attempt that runs."""
+        """Adds the patch that shows the ends of the allocation's ended attempts, or the number of the attempt that runs."""
         current = max(1, allocation.status.attempt)
         history = [attempts[attempt] for attempt in sorted(attempts) if attempt >= current]
         if history:
@@ -232,7 +242,7 @@ class _Judge:
             self.patches.append((allocation, patch))
 
     def _is_lost(self, row: Row) -> bool:
-        """Tells whether a row that no node knows cannot begin any more: a node of it has lost its memory, or runs other work."""
+        """Tells whether a row that no node knows can no longer start: a node of it has lost its memory, or runs other work."""
         nodes = [self._names.get(node, "") for node in row.nodes]
         forgotten = any(node in self._answers.reinstalled for node in nodes) or (
             self._answers.stale and self._answers.away.isdisjoint(nodes)
@@ -240,7 +250,7 @@ class _Judge:
         return forgotten or any(self._occupant.get(node, row.key) != row.key for node in nodes)
 
     def _judge_row(self, row: Row, one: Told | None, newest: int) -> None:
-        """Frees the nodes of a row whose attempt has ended, was followed or is lost; unreachable nodes stay held, as lost."""
+        """Frees the nodes of a row whose attempt has ended, was followed or is lost; unreachable nodes stay held as lost."""
         if one is not None and row.attempt == newest and one.is_open(self._answers.away):
             return
         if one is None and row.attempt >= newest and not self._is_lost(row):
@@ -253,7 +263,7 @@ class _Judge:
             self._freed.append(Release(row.key, free))
 
     def _enter(self, allocation: Allocation, one: Told, rows: Sequence[Row], newest: int) -> None:
-        """Enters a row for an attempt without one whose end is open: held where it is the newest, else releasing."""
+        """Proposes a row for an attempt without one whose end is open: held where it is the newest, else releasing."""
         key = (allocation.metadata.uid, one.attempt)
         is_open = one.is_open(self._answers.away) if one.attempt == newest else bool(one.alive)
         if not is_open or any(row.attempt == one.attempt for row in rows):
@@ -266,7 +276,7 @@ class _Judge:
         self._adopted.append(Adopt(claim_of(allocation, one.attempt, tuple(nodes)), HELD if current else NODE_LOST))
 
     def _enter_order(self, allocation: Allocation, order: PlanRow, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """Enters a row that a plan names and the ledger does not, on nodes that have not reported its end."""
+        """Proposes a row for an order that a plan names and the ledger lacks, on nodes that have not reported its end."""
         ended = order.attempt in attempts and not attempts[order.attempt].alive
         if ended or is_final(allocation.status) or any(one.claim.key == order.key for one in self._adopted):
             return
@@ -279,7 +289,7 @@ class _Judge:
 
 
 def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
-    """Returns the claim of an attempt on these nodes, as its object asks for it."""
+    """Returns the claim that gives these nodes to an attempt, with the values of the allocation's spec."""
     spec = allocation.spec
     walltime = spec.lifecycle.walltime
     return Claim(
@@ -289,18 +299,21 @@ def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Cl
 
 
 def uncertain(allocation: Allocation, before: float) -> bool:
-    """Tells whether an allocation was made before the recovery, so that it may have run unseen."""
+    """Tells whether an allocation was created before the recovery (`before`, seconds since the epoch), so that it may have run unseen."""
     return allocation.metadata.creation_timestamp <= format_time(before)
 
 
 def orders_of(plans: Iterable[Plan]) -> list[PlanRow]:
-    """Returns the rows of plans, each once."""
+    """Returns the orders of all plans, each (uid, attempt) once."""
     rows = {row.key: row for plan in plans if plan.spec.text for row in parse_plan(plan.spec.text)}
     return list(rows.values())
 
 
 def rebuilt_index(given: Mapping[str, int | None], rows: Iterable[Row], orders: Iterable[PlanRow]) -> dict[int, str]:
-    """Returns the NodeIndex as nodes remember it; for a node that is gone, as ledger rows and plan rows together name it."""
+    """Returns the names of node indices as the nodes remember them (`given`: None: it remembers none).
+
+    For a node that is gone, a ledger row and the order of the same attempt name it together.
+    """
     names: dict[int, str] = {}
     for name, index in sorted(given.items()):
         if index is not None:

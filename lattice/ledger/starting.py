@@ -1,8 +1,8 @@
 """Decides from the nodes' reports why a placed attempt has not started, and when it has waited too long.
 
 The wait counts from the last node that was prepared: an attempt that no node can prepare, since no gateway serves it, waits on. The
-wait is over only once every node that has not started has reported so again since: a late report, or a reporter that could not write,
-ends nothing.
+wait is over only once every node that has not started has reported so again since: a late report, or a reporter that could not
+write, ends nothing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ NO_GATEWAY: Final = "NoGateway"
 TIMED_OUT: Final = frozenset({START_TIMEOUT, PARTLY_STARTED})
 START_SECONDS: Final = 120.0
 START_TRIES: Final = 3
-"""Attempts in a row that did not start, after which none follows."""
+"""After so many attempts in a row that did not start, none follows."""
 SHOWN_AFTER_SECONDS: Final = 10.0
-"""Seconds before a wait is shown in the status: attempts that start sooner cost no write."""
+"""Seconds after which a wait is shown in the status; attempts that start sooner cost no write."""
 LOOK_SECONDS: Final = 10.0
 MOST_PAIRS, MOST_CHARACTERS = 4, 160
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptNodeState:
-    """One node of a row, by its Lease and the operator's judgement; `state` and `detail` are its report of this attempt.
+    """The state of one attempt on one of its nodes, by the node's Lease report and the operator's judgement; None: not reported.
 
-    `down`: confirmed Down or disabled on a heartbeat that still stands. `vouched_seconds`: for how long the node has reported that no
-    process of the attempt is left; `prepared_seconds`: that it is prepared. `unserved_since`: since when, in seconds since the epoch,
-    no gateway gives it its work (None: not reported). `at_walltime`: it has ended the attempt because its walltime was over. `age`: of
-    its newest report. `away`: nodes that it cannot reach.
+    `state` and `detail`: of its report row. `down`: confirmed Down, or disabled, for the heartbeat that was last seen.
+    `vouched_seconds`: for how long the node has reported that no process of the attempt is left; `prepared_seconds`: that it is
+    prepared. `unserved_since`: since when no gateway gives it its work, seconds since the epoch. `age`: seconds since its newest
+    report. `away`: nodes that it cannot reach.
     """
 
     name: str
@@ -55,35 +55,35 @@ class AttemptNodeState:
 
     @property
     def empty(self) -> bool:
-        """Tells whether nothing of the attempt can run on the node any more."""
+        """Tells whether no process of the attempt can run on the node any more."""
         return self.fenced or self.state in NO_PROCESS_LEFT
 
     @property
     def waits(self) -> bool:
-        """Tells whether nothing of the attempt has been started on the node."""
+        """Tells whether the node has not started the attempt yet."""
         return self.state in ("", PREPARING)
 
     @property
     def begun(self) -> bool:
-        """Tells whether the node vouches that the attempt had started there and is over, though the status may not show the start."""
+        """Tells whether the node guarantees that the attempt started there and is over; the status may not show the start yet."""
         return self.state in (ENDED, UNKNOWN_EXIT) or (self.state == GONE and self.detail == BEGUN)
 
     @property
     def prepared(self) -> bool:
-        """Tells whether the node waits for the other nodes alone."""
+        """Tells whether the node has prepared the attempt and waits only for the other nodes."""
         return self.state == PREPARING and self.detail == READY
 
     @property
     def idle(self) -> bool:
-        """Tells whether the node has no task of the attempt, and ends with the others."""
+        """Tells whether the node has no task of the attempt, so that it ends with the others."""
         return not self.empty and self.detail == IDLE
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait of an attempt that has not started.
+    """The wait of a placed attempt that has not started: reason and message for its condition (empty: not worth showing yet).
 
-    Reason and message for its condition (empty: not worth showing yet), whether the wait is over, and when to look again.
+    `over`: it has waited too long. `seconds`: when to judge it again.
     """
 
     reason: str
@@ -93,7 +93,10 @@ class Wait:
 
 
 def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout: float) -> Wait | None:
-    """Returns the wait of an attempt that was placed so many seconds ago; None once every node has started it."""
+    """Judges the wait of an attempt that was placed `placed_seconds` ago; returns None once every node has started it.
+
+    `timeout`: the longest wait in seconds after the last node was prepared.
+    """
     waiting = [one for one in standings if one.waits]
     if not waiting:
         return None
@@ -110,7 +113,7 @@ def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout:
 
 
 def cut_pairs(standings: Sequence[AttemptNodeState]) -> list[tuple[str, list[str]]]:
-    """Returns the nodes of the attempt that cannot reach others of it, each with those others; costs one look a node where all can."""
+    """Returns (node, other nodes of the attempt that it cannot reach) for each node that reports such nodes; empty: all are reachable."""
     cut = [one for one in standings if one.away]
     if not cut:
         return []
@@ -120,7 +123,7 @@ def cut_pairs(standings: Sequence[AttemptNodeState]) -> list[tuple[str, list[str
 
 
 def _sentence(standings: Sequence[AttemptNodeState], waiting: Sequence[AttemptNodeState]) -> str:
-    """Returns the sentence: which nodes are not prepared or not served, how many have started, and who cannot reach whom."""
+    """Returns the sentence of a wait: nodes that are not prepared or not served, how many have started, which cannot reach others."""
     prepared = [one.name for one in waiting if one.prepared]
     missing = [one.name for one in waiting if not one.prepared]
     started = len(standings) - len(waiting)

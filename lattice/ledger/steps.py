@@ -1,9 +1,9 @@
 """Decides an allocation's next step from its object, its ledger rows and the reports of its nodes.
 
-`next_step` is the scheduler's side of an allocation's life (docs/explanation/ledger.md, "Hand-overs"): a pure function of the level, so
-that it does not matter which event was seen or lost. The shell carries out one step, decides again, and stops at `Queue` or `Rest`. A
-row leaves the ledger only after the API server has acknowledged the allocation's end or its next attempt; a releasing row gives back a
-node only when that node vouches that nothing of the attempt runs there.
+`next_step` is the scheduler's side of an allocation's life (docs/explanation/ledger.md, "Hand-overs"): a pure function of the
+level, so that it does not matter which event was seen or lost. The shell carries out one step, decides again, and stops at `Queue`
+or `Rest`. A row leaves the ledger only after the API server has acknowledged the allocation's end or its next attempt; a releasing
+row gives back a node only when that node vouches that no process of the attempt runs there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lattice.views.allocation import Allocation, Exit
 FINALIZER = "lattice.dev/release"
 SCHEDULER = "lattice:scheduler"
 ENDING_SHOWN_SECONDS = 1.0
-"""Seconds after TERM before an ending is shown: most work ends sooner, and costs no write."""
+"""Seconds after TERM before the status shows that work is ending; most work ends sooner, and costs no write."""
 DOWN = "Down"
 DEGRADED = "Degraded"
 QUOTA_RECLAIMED = "QuotaReclaimed"
@@ -34,54 +34,58 @@ QUOTA_RECLAIMED = "QuotaReclaimed"
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """The facts that decide a step; `now` in seconds since the epoch, rows oldest first."""
+    """The facts that decide the next step of one allocation; `rows`: its ledger rows, oldest attempt first; `now`: seconds since
+    the epoch.
+
+    `allocation` None: the object does not exist.
+    """
 
     allocation: Allocation | None
     rows: tuple[Row, ...]
     now: float
     standings: Mapping[tuple[int, int], AttemptNodeState] = field(default_factory=dict)
-    """The node states by (attempt, node index)."""
+    """The state of each attempt on each node, by (attempt, node index)."""
     names: Mapping[int, str] = field(default_factory=dict)
     settled: bool = True
-    """Whether usage records hold every attempt that has ended."""
+    """Whether every ended attempt has its usage record."""
     ending_seconds: float = 0.0
-    """For how long a row of it has been releasing, as this process saw it."""
+    """For how many seconds this process has seen one of its rows releasing."""
     start_timeout: float = START_SECONDS
     admitted: int | None = None
-    """Seconds of walltime that the newest generation is admitted for; None: the row's walltime stays."""
+    """The walltime in seconds that was admitted for the newest generation; None: that of the row stays."""
 
     def of(self, row: Row) -> list[AttemptNodeState]:
-        """Returns the states of a row's nodes."""
+        """Returns the state of a row's attempt on each of the row's nodes; without a report, an empty state."""
         return [self.standings.get((row.attempt, node), AttemptNodeState(self.names.get(node, str(node)))) for node in row.nodes]
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Sends a proposal to the committer."""
+    """The step that sends a proposal to the committer."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """Sets the finalizer on an object that was created while the webhook was down."""
+    """The step that adds the finalizer to an object that was created while the webhook was away."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFinalizer:
-    """Removes the finalizer of an object of which nothing is left, so that it goes."""
+    """The step that removes the finalizer of a deleted object whose work is over, so that the API server removes the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Shows this row in the status: the attempt is placed."""
+    """The step that shows a row in the status: the attempt is placed on its nodes."""
 
     row: Row
 
 
 @dataclass(frozen=True, slots=True)
 class ShowEnding:
-    """Shows that the attempt's processes were told to end; `cause` is a reason, `since` seconds since the epoch."""
+    """The step that shows in the status that the attempt was told to end; `cause`: a reason, `since`: seconds since the epoch."""
 
     cause: str
     message: str
@@ -90,7 +94,7 @@ class ShowEnding:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Shows why the placed attempt has not started."""
+    """The step that shows in the status why a placed attempt has not started."""
 
     reason: str
     message: str
@@ -98,7 +102,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Writes `Finished` as decided, after which nothing follows; exit and times stay what the reporter wrote unless given."""
+    """The step that writes the final end; exit and times stay as the reporter wrote them unless given here."""
 
     reason: str
     message: str
@@ -107,7 +111,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Writes the next attempt: Pending, the old one into `attempts`; `counted`: it spends one of requeue.max."""
+    """The step that begins the next attempt: Pending, the old one in `attempts`; `counted`: it uses one of requeue.max."""
 
     reason: str
     message: str
@@ -117,17 +121,17 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Shows that a change of a final object was seen, and that nothing ends any more."""
+    """The step that shows that a change of an ended object was seen, and removes the condition Ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Makes the allocation a candidate of the next cycle: it waits for nodes."""
+    """The step that makes the allocation a candidate of the next cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Waits until something changes, or for so many seconds."""
+    """The step that does nothing until a fact changes, or for `seconds` (None: without limit)."""
 
     seconds: float | None = None
 
@@ -136,7 +140,7 @@ Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding |
 
 
 def next_step(facts: StepFacts) -> Step:
-    """Returns the one step to take next."""
+    """Returns the next step of an allocation; the caller carries it out, and asks again unless it is Queue or Rest."""
     allocation = facts.allocation
     if allocation is None:
         return _absent(facts)
@@ -155,7 +159,7 @@ def next_step(facts: StepFacts) -> Step:
 
 
 def _absent(facts: StepFacts) -> Step:
-    """Returns the step for an object that is gone for certain: ends and releases its rows."""
+    """Returns the step for an object that surely does not exist any more: ends and frees its rows."""
     for row in facts.rows:
         if row.held:
             return Propose(Stop(row.key, DELETED))
@@ -181,7 +185,7 @@ def _final(facts: StepFacts, allocation: Allocation) -> Step:
 
 
 def _old_rows(facts: StepFacts, allocation: Allocation) -> Step | None:
-    """Returns the step for rows of attempts that the object has left behind; None without any."""
+    """Returns the step for rows of attempts older than the status shows; None: there are none, or nothing can be done."""
     for row in facts.rows:
         if row.attempt >= max(1, allocation.status.attempt):
             continue
@@ -198,7 +202,7 @@ def _vouched(facts: StepFacts, row: Row) -> tuple[int, ...]:
 
 
 def _reported_end(allocation: Allocation) -> bool:
-    """Tells whether the reporter wrote that every process of the present attempt has ended."""
+    """Tells whether the reporter has written to the status that every process of the present attempt has ended."""
     status = allocation.status
     return (
         is_true(status.conditions, kinds.FINISHED)
@@ -209,7 +213,7 @@ def _reported_end(allocation: Allocation) -> bool:
 
 
 def _leaving(allocation: Allocation) -> str:
-    """Returns the letter of the cause where the owner wants it ended; empty otherwise."""
+    """Returns the letter of the cause (deleted, cancelled) for which the owner wants the allocation ended; empty: he does not."""
     if allocation.metadata.deletion_timestamp:
         return DELETED
     return CANCELLED if allocation.spec.cancel is not None else ""
@@ -263,7 +267,7 @@ def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> S
 
 
 def _starting(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step | None:
-    """Returns the step while not all nodes have started: shows why, or withdraws an attempt that waits too long; None: all have."""
+    """Returns the step while not all nodes have started an attempt: shows why, or withdraws it after too long a wait; None: all have."""
     status = allocation.status
     if is_true(status.conditions, kinds.STARTED) or status.scheduled_time is None:
         return None
@@ -279,7 +283,7 @@ def _starting(facts: StepFacts, allocation: Allocation, row: Row, standings: lis
 
 
 def _outrun(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
-    """Returns the step for an attempt whose walltime is over: shows that it ends once that takes long; else that of the reports."""
+    """Returns the step for an attempt whose walltime is over: shows it as ending if the end takes long; else the step of the reports."""
     status = allocation.status
     if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
         return _from_reports(facts, allocation, row, standings)
@@ -292,7 +296,7 @@ def _outrun(facts: StepFacts, allocation: Allocation, row: Row, standings: list[
 
 
 def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
-    """Returns the step that names another reporter; None unless the present one is silent and another node is not."""
+    """Returns the step that names another reporter; None: the present one is heard, or no other node is."""
     by_node = dict(zip(row.nodes, standings, strict=True))
     reporter = by_node.get(row.reporter)
     if reporter is not None and not (reporter.silent or reporter.down):
@@ -304,7 +308,9 @@ def _appoint(row: Row, standings: list[AttemptNodeState]) -> Step | None:
 
 
 def _from_reports(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
-    """Returns the end from the Lease reports once every node has reported it and the reporter has not written; rests before."""
+    """Returns the end by the Lease reports, once all nodes have reported it and the reporter has not written for long enough; else
+    rests.
+    """
     if not all(standing.empty for standing in standings):
         return Rest()
     waited, patience = min(standing.vouched_seconds for standing in standings), patience_with(standings)
@@ -342,7 +348,7 @@ def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str)
 
 
 def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
-    """Returns the step after the scheduler itself ended the rest of an attempt; None where its reporter has written the end."""
+    """Returns the step after the scheduler itself ended the rest of an attempt; None: the reporter's end decides."""
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
     begun = [] if _reported_end(allocation) else [standing for standing in standings if standing.begun]
     started = is_true(allocation.status.conditions, kinds.STARTED) or (begun and len(begun) == len(standings))
@@ -354,13 +360,13 @@ def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[Attempt
 
 
 def _told(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Returns reason, sentence and exit from the nodes on which the attempt ended without an order."""
+    """Returns reason, sentence and exit from those nodes on which the attempt ended by itself, not by an order."""
     spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
     return reported(allocation, facts.now, spoken or standings)
 
 
 def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
-    """Returns the next attempt of work that did not start, or its end after `START_TRIES` in a row.
+    """Returns the next attempt of work that did not start, or the final end after `START_TRIES` such attempts in a row.
 
     Work that must not run twice (requeue Never) ends at once where a part of it had started.
     """
@@ -377,7 +383,7 @@ def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
 
 
 def _still_ending(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState], leaving: str) -> Step:
-    """Returns the step while nodes are still ending the attempt: keeps status and reporter right."""
+    """Returns the step while nodes are still ending an attempt: keeps nodes and reporter in the status right, shows a long ending."""
     status = allocation.status
     if status.attempt != row.attempt:
         return Project(row)
@@ -406,7 +412,7 @@ def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: st
 
 
 def _after_end(facts: StepFacts, allocation: Allocation, row: Row | None = None) -> Step:
-    """Returns the step after the reporter wrote an end that is not final: requeue, or the final end."""
+    """Returns the step after the reporter wrote an end that is not final yet: the next attempt, or the final end."""
     finished = condition(allocation.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished else ("Lost", "")
     if reason == "Stopped" and row is not None and (retry := _reclaimed(row, message, allocation.status.exit)) is not None:
@@ -419,7 +425,7 @@ def _after_end(facts: StepFacts, allocation: Allocation, row: Row | None = None)
 
 
 def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
-    """Returns the next attempt of work whose nodes the quota tree took back; None for any other.
+    """Returns the next attempt of work whose nodes the quota tree took back; None for all other work.
 
     The policy of requeue does not matter here: it is for failures.
     """
@@ -429,7 +435,7 @@ def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
 
 
 def decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> End | Retry:
-    """Returns the step after an end with this reason: the next attempt where policy and attempts left allow one, else the final end."""
+    """Returns the step after an attempt ended for this reason: the next attempt if policy and count allow one, else the final end."""
     if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
         return _again(allocation, reason, message, ended)
     if reason in NODE_SIDE:
@@ -444,5 +450,5 @@ def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None
 
 
 def fenced_wait(allocation: Allocation, rows: tuple[Row, ...]) -> bool:
-    """Tells whether the next attempt waits for the proof that older ones have ended (`requeue.when: Fenced`)."""
+    """Tells whether the next attempt must wait for the proof that older ones have ended (`requeue.when: Fenced`)."""
     return allocation.spec.lifecycle.requeue.when == "Fenced" and bool(rows)

@@ -1,7 +1,7 @@
 """The ledger as the API server has acknowledged it, the only source of plans and statuses.
 
-The committer's `Book` runs ahead while a commit is under way; plans and statuses made from it would show rows that the ledger does not
-hold yet, and perhaps never will.
+The committer's `Book` runs ahead while a commit is under way; plans and statuses made from it would show rows that the ledger does
+not hold yet, and perhaps never will.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lattice.views.ledger import SensitiveUse, TenantAccount
 
 
 class Stored:
-    """Rows and counters of the last commit that stands; changed by `advance` only."""
+    """The rows and counters of the last acknowledged commit; changed by `advance` only."""
 
     def __init__(self, book: Book) -> None:
-        """Copies a book that has no commit under way."""
+        """Copies a book of which no commit is under way."""
         self.head: Head = book.head
         self.accounts: dict[str, TenantAccount] = dict(book.accounts)
-        """Limits and use by tenant; the dict stays the same object."""
+        """The limits and the use of each tenant; the dict stays the same object."""
         self.sensitive: SensitiveUse = book.sensitive
         self.rows: dict[Key, Row] = dict(book.rows)
         self._attempts: dict[str, set[int]] = {uid: set(attempts) for uid, attempts in book.attempts.items()}
@@ -28,7 +28,7 @@ class Stored:
     def advance(
         self, changes: Iterable[tuple[Row | None, Row | None]], head: Head, accounts: Mapping[str, TenantAccount], sensitive: SensitiveUse
     ) -> None:
-        """Takes over a commit that stands: its rows before and after, in order, and the counters stored with them."""
+        """Takes over an acknowledged commit: the rows before and after each change, in order, and the counters stored with them."""
         self.accounts.clear()
         self.accounts.update(accounts)
         self.sensitive = sensitive
@@ -45,6 +45,6 @@ class Stored:
         self.head = head
 
     def rows_of(self, uid: str) -> Iterator[Row]:
-        """Yields every row of an allocation, the oldest attempt first."""
+        """Yields the rows of an allocation, the oldest attempt first."""
         for attempt in sorted(self._attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]

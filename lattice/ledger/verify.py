@@ -1,8 +1,8 @@
-"""Checks a stored ledger independently, with a parser of its own that shares no line with the committer.
+"""Checks a stored ledger independently, with a parser of its own that shares no code with the committer.
 
-CEL in the API server cannot afford these checks; `lattice admin ledger verify` and the scheduler's audit run `verify` over what etcd
-really holds. `verify_step` compares two versions that follow each other: a limit may be lowered below the present use, so one version
-alone cannot show whether a limit was kept.
+CEL in the API server cannot afford these checks; `lattice admin ledger verify` and the scheduler's audit run `verify` over what
+etcd really holds. `verify_step` compares two versions that follow each other: a limit may be lowered below the present use, so one
+version alone cannot show whether a limit was kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lattice.views.ledger import LedgerStatus
 
 
 def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
-    """Returns every fault of the ledger as a sentence; an empty list is a sound ledger.
+    """Returns every fault of a stored ledger as a sentence; empty: it is sound.
 
     `names` gives the node of each index; an index without one is a fault.
     """
@@ -55,7 +55,7 @@ def verify(status: LedgerStatus, names: Mapping[int, str]) -> list[str]:
 
 
 def verify_step(before: LedgerStatus, after: LedgerStatus) -> list[str]:
-    """Returns every limit that the second of two successive versions exceeds further than the first, as a sentence.
+    """Returns, as sentences, the limits that the second of two successive versions exceeds further than the first; empty: none.
 
     A recovery enters attempts that really run, whatever the limits; it is not judged.
     """
@@ -81,7 +81,7 @@ def verify_step(before: LedgerStatus, after: LedgerStatus) -> list[str]:
 
 @dataclass
 class _Used:
-    """The use by the rows, by (tenant, user), and of all users of a tenant by (tenant, "")."""
+    """The nodes and rows in use by the ledger's rows: by (tenant, user), and by (tenant, "") for all users of a tenant."""
 
     nodes: dict[tuple[str, str], int] = field(default_factory=dict)
     rows: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class _Used:
 
 
 def _used_of(status: LedgerStatus) -> _Used:
-    """Returns the use by the readable rows; `verify` reports the others."""
+    """Returns the use by all readable rows; unreadable ones are faults that `verify` reports."""
     used = _Used()
     for position, shard in enumerate(status.shards):
         for columns, interned in _rows(position, shard, []):
@@ -127,7 +127,7 @@ def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str],
 
 
 def _in_order(columns: list[str], number: str) -> list[str]:
-    """Returns the columns in the order of format 1, in which the mark of sensitive work stands before the walltime."""
+    """Returns the columns of a row in the order of format 1, the mark of sensitive work before the walltime."""
     return [*columns[:10], *columns[11:12]] if number == "2" else columns
 
 
