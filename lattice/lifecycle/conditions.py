@@ -1,4 +1,4 @@
-"""Reads and sets conditions as values, and keeps the time of the last change."""
+"""Reads and sets conditions as values, keeping the time of the last transition of each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MESSAGE_LIMIT = 1024
 
 
 def condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """Returns the condition of this type; None without it."""
+    """Returns the condition of this type (`kind`); None: it is not set."""
     return next((entry for entry in conditions if entry.type == kind), None)
 
 
 def is_true(conditions: Iterable[Condition], kind: str) -> bool:
-    """Tells whether the condition is set and True."""
+    """Tells whether the condition of this type is set and has the status True."""
     entry = condition(conditions, kind)
     return entry is not None and entry.status == TRUE
 
@@ -27,7 +27,7 @@ def is_true(conditions: Iterable[Condition], kind: str) -> bool:
 def with_condition(
     conditions: tuple[Condition, ...], kind: str, status: str, reason: str, message: str, *, generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """Returns the conditions with this one set; `lastTransitionTime` changes only with the status. `now` is RFC 3339."""
+    """Returns the conditions with one of them set; its `lastTransitionTime` becomes `now` (RFC 3339) only if its status changes."""
     before = condition(conditions, kind)
     changed = before is None or before.status != status or not before.last_transition_time
     after = Condition(
@@ -44,13 +44,13 @@ def with_condition(
 
 
 def without_conditions(conditions: tuple[Condition, ...], kinds: Iterable[str]) -> tuple[Condition, ...]:
-    """Returns the conditions less those of these types."""
+    """Returns the conditions without those of these types."""
     dropped = frozenset(kinds)
     return tuple(entry for entry in conditions if entry.type not in dropped)
 
 
 def encode(conditions: Iterable[Condition]) -> list[dict[str, object]]:
-    """Returns the conditions for a patch: every field present, as the schema requires."""
+    """Returns the conditions as a patch has them: every field present, as the schema requires."""
     return [
         {
             "type": entry.type,
@@ -65,7 +65,7 @@ def encode(conditions: Iterable[Condition]) -> list[dict[str, object]]:
 
 
 def same_but_for_times(one: tuple[Condition, ...], other: tuple[Condition, ...]) -> bool:
-    """Tells whether two sets of conditions are equal apart from their times of transition."""
+    """Tells whether two tuples of conditions are equal apart from their transition times."""
     return [msgspec.structs.replace(entry, last_transition_time="") for entry in one] == [
         msgspec.structs.replace(entry, last_transition_time="") for entry in other
     ]

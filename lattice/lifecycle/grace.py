@@ -1,4 +1,4 @@
-"""The grace period: how long work may go on after TERM."""
+"""The grace period: the time from TERM to KILL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from lattice.units import format_duration, parse_duration
 
 MOST_GRACE_SECONDS: Final = 900.0
-"""The most seconds of grace, as long as a checkpoint may take: it comes on top of the walltime and of every order to end."""
+"""The longest grace period, as long as a checkpoint may take; it comes on top of the walltime."""
 MOST_GRACE: Final = format_duration(MOST_GRACE_SECONDS)
 
 

@@ -1,7 +1,7 @@
-"""Computes the hardware that a node counts for: its report, bounded by the declaration or else by its first report.
+"""Computes the hardware that a node counts for: its report, bounded by the declaration, or without one by its first report.
 
-A node that reports otherwise is Degraded: its credential may be in other hands, or a part of it has failed. `memory` of a declaration
-is the installed one, of which the kernel keeps some for itself.
+A node that reports otherwise is Degraded: its credential may be in other hands, or a part of it has failed. `memory` of a
+declaration is the installed one, of which the kernel keeps some for itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lattice.units import quantity_bytes
 from lattice.views.cluster import Capabilities, Hardware, Node
 
 MEMORY_GROWS: Final = 1.02
-"""The factor by which reported memory may grow: another kernel may leave so much more to work."""
+"""The factor by which reported memory may exceed the known one: another kernel may leave so much more to work."""
 MEMORY_LACKS: Final = 0.9
-"""The part of the declared memory below which memory is missing."""
+"""If reported memory is below this part of the declared one, memory is missing."""
 _COUNTS: Final = ("cpus", "gpus")
 _SIZES: Final = ("memory", "gpu_memory", "cxl_memory")
 _WORDS: Final = {
@@ -28,12 +28,12 @@ _WORDS: Final = {
 
 
 def reported(had: Capabilities) -> dict[str, Any]:
-    """Returns the bounded part of the capabilities, as a LatticeNode stores it."""
+    """Returns the reported facts that later reports are compared with, in the form of the LatticeNode's status."""
     return {word: getattr(had, name) for name, word in _WORDS.items()}
 
 
 def counted(node: Node) -> Capabilities:
-    """Returns the capabilities of a node as placement, quotas and charges count them."""
+    """Returns the capabilities of a node that placement, quotas and charges count: the reported ones within the known bounds."""
     had = node.status.capabilities
     bounds: dict[str, Any] = {}
     for name in (*_COUNTS, *_SIZES):
@@ -47,12 +47,12 @@ def counted(node: Node) -> Capabilities:
 
 
 def deviation(node: Node) -> str:
-    """Returns how the report differs from the declaration or the first report, as a clause; empty: equal."""
+    """Returns, as a clause, how a node's report differs from its declaration or first report; empty: it does not."""
     return ", ".join(_differences(node))
 
 
 def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
-    """Returns the features that follow from the hardware: `gpu`, and the type of the GPUs.
+    """Returns the features that hardware has without declaring them: `gpu`, and the type of the GPUs.
 
     See the book, "Slurm Migration": `--constraint=GH200`.
     """
@@ -79,7 +79,7 @@ def _differs(name: str, now: int | str, limit: int | str, *, declared: bool) -> 
 
 
 def _limit(node: Node, name: str) -> int | str | None:
-    """Returns the declared value of one fact, else the first reported one; None: neither."""
+    """Returns the declared value of one fact of the hardware, else the first reported one; None: neither is known."""
     declared = getattr(node.spec.hardware, name, None)
     return declared if declared is not None else getattr(node.status.accepted, name, None)
 

@@ -1,8 +1,8 @@
-"""Keeps when each node's heartbeat was last seen to change: silence as one observer knows it (decision "heartbeat").
+"""Knows when each node's heartbeat was last seen to change: silence as one observer knows it (decision "heartbeat").
 
-Time is the observer's own monotonic clock. `since` is the moment from which its watch has been without a gap: earlier changes may have
-been seen late, so silence counts from there at the earliest, and only a change after it is a fresh heartbeat. The table is kept in the
-order of the last change, so that the silent ones are its beginning.
+Time is the observer's own monotonic clock. `since` is the moment from which its watch has been without a gap: earlier changes may
+have been seen late, so silence counts from there at the earliest, and only a change after it is a fresh heartbeat. The table is
+kept in the order of the last change, so that the silent nodes are its beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ MASS_AT_LEAST = 10
 
 @dataclass(slots=True)
 class _Beat:
-    """One node's last change: time, version and number; `mass`: silent and expected nodes when most nodes fell silent."""
+    """The last seen change of one node's heartbeat: time, version and number.
+
+    `mass`: how many nodes were silent and how many expected when most fell silent together; None: they did not.
+    """
 
     at: float
     version: str = ""
@@ -27,7 +30,7 @@ class _Beat:
 
 
 class Heartbeats:
-    """The heartbeats of all followed nodes.
+    """The heartbeats of all nodes that one observer (the operator, or the scheduler) follows.
 
     It has one owner and is changed by `expect`, `hear` and `forget`; `validate` checks its order against the times.
     """
@@ -40,16 +43,16 @@ class Heartbeats:
         return len(self._beats)
 
     def __contains__(self, name: str) -> bool:
-        """Tells whether the node is followed."""
+        """Tells whether a node is followed."""
         return name in self._beats
 
     def expect(self, name: str, now: float) -> None:
-        """Follows a node that may never have reported."""
+        """Begins to follow a node that may never have reported; a followed node is unchanged."""
         if name not in self._beats:
             self._beats[name] = _Beat(now)
 
     def hear(self, name: str, version: str, number: int, now: float) -> bool:
-        """Notes the version of a node's heartbeat; tells whether it differs from the one before."""
+        """Notes the version and number of a node's heartbeat at `now`; tells whether the version differs from the last one."""
         beat = self._beats.get(name)
         if beat is not None and beat.version == version:
             return False
@@ -58,11 +61,11 @@ class Heartbeats:
         return True
 
     def forget(self, name: str) -> None:
-        """Stops following the node."""
+        """Stops following a node."""
         self._beats.pop(name, None)
 
     def pulse(self, name: str, now: float, since: float) -> Pulse:
-        """Returns the node's silence and last heartbeat; an empty pulse for a node that is not followed."""
+        """Returns a node's silence and last heartbeat as this observer knows them; an empty pulse for a node that is not followed."""
         beat = self._beats.get(name)
         if beat is None:
             return Pulse()
@@ -70,7 +73,7 @@ class Heartbeats:
         return Pulse(max(0.0, now - max(beat.at, since)), heard, beat.number, beat.mass)
 
     def silent(self, now: float, since: float, timeout: float) -> Iterator[str]:
-        """Yields the nodes that have been silent for `timeout`, the longest silence first."""
+        """Yields the nodes whose heartbeat has not changed for `timeout` seconds, the longest silence first."""
         if now - since < timeout:
             return
         for name, beat in self._beats.items():
@@ -79,11 +82,11 @@ class Heartbeats:
             yield name
 
     def unheard(self, since: float, is_expected: Callable[[str], bool]) -> int:
-        """Returns how many expected nodes were not heard after `since`."""
+        """Returns how many expected nodes have not been heard since `since`."""
         return sum(not (beat.version and beat.at > since) and is_expected(name) for name, beat in self._beats.items())
 
     def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:
-        """Returns the expected nodes that are silent; marks them when they are more than half of `expected`, and at least ten.
+        """Returns the expected nodes that are silent, and marks them where they are more than half of `expected` and at least ten.
 
         The mark stays until the node is heard again: a network that comes back node by node shortens no node's wait.
         """
@@ -95,6 +98,6 @@ class Heartbeats:
         return names
 
     def validate(self) -> None:
-        """Asserts that the order of the table is the order of the times."""
+        """Raises AssertionError where the order of the table is not the order of the times."""
         times = [beat.at for beat in self._beats.values()]
         assert times == sorted(times), "the table is out of order"  # noqa: S101 - an invariant

@@ -23,7 +23,7 @@ DISABLED: Final = "Disabled"
 FAILED: Final = "Failed"
 
 EXPECTED: Final = frozenset({BOOTING, READY, DEGRADED, DRAINING})
-"""States in which a node is expected to report: only these fall silent."""
+"""States in which a node is expected to report; only a node in one of these counts as silent."""
 
 TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     UNKNOWN: frozenset({BOOTING, DISABLED}),
@@ -36,12 +36,12 @@ TRANSITIONS: Final[dict[str, frozenset[str]]] = {
     DISABLED: frozenset({BOOTING}),
     FAILED: frozenset({BOOTING, DISABLED}),
 }
-"""For each state the states that may follow."""
+"""By state: the states that may follow it."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The options of LatticeConfig `nodes` that the state machine needs, in seconds."""
+    """The times of LatticeConfig `nodes` that the state machine uses, in seconds."""
 
     timeout: float = 30.0
     grace: float = 60.0
@@ -50,17 +50,17 @@ class Timing:
 
     @property
     def down_after(self) -> float:
-        """Returns the seconds of silence after which a Degraded node is Down."""
+        """Returns the seconds of silence after which a Degraded node becomes Down."""
         return self.timeout + self.grace
 
     @property
     def down_after_mass_silence(self) -> float:
-        """Returns the seconds of silence after which a node is Down that fell silent together with most others."""
+        """Returns the same for a node that fell silent together with most others."""
         return self.timeout + max(self.grace, self.mass_silence_delay)
 
 
 def timing_of(options: NodeOptions) -> Timing:
-    """Returns the options of the state machine in seconds; raises Rejected for text that is no duration."""
+    """Returns the times of the LatticeConfig in seconds; raises Rejected for text that is no duration."""
     return Timing(
         timeout=parse_duration(options.heartbeat_timeout),
         grace=parse_duration(options.grace_period),
@@ -74,8 +74,8 @@ class Pulse:
     """One observer's knowledge of a node's heartbeat.
 
     `silence`: seconds since the observer itself saw it change, counted at most from its own start or the last gap in its watch.
-    `heard`: it saw a change since then. `mass`: silent and expected nodes, when this one fell silent together with more than half of
-    all and at least ten.
+    `heard`: it saw a change since then. `mass`: silent and expected nodes, when this one fell silent together with more than half
+    of all and at least ten; None: it did not.
     """
 
     silence: float = 0.0
@@ -86,11 +86,13 @@ class Pulse:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of one node: its state, the operators' wishes, its agent's report, its heartbeat, and its holders.
+    """The facts from which the state of one node follows: its present state, the operators' wishes, its report, its heartbeat, its
+    holders.
 
-    `in_state`: seconds since the observer saw the state begin. `holders`: rows of the ledger that name the node, from a read that began
-    while the node was already Draining or Drained; None when there was no such read. `flaw`: the fault that the agent reports, while it
-    is not healthy. `deviation`: how its hardware differs from the known one.
+    `drain`, `disable`: the operator's reason, None: not asked for. `in_state`: seconds since the observer saw the state begin.
+    `holders`: rows of the ledger that name the node, from a read that began while the node was already Draining or Drained; None
+    when there was no such read. `flaw`: the fault that the agent reports, while it is not healthy. `deviation`: how its hardware
+    differs from the known one.
     """
 
     state: str = UNKNOWN
@@ -108,7 +110,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The state now, the states on the way to it (empty: unchanged), and reason and sentence of the condition Ready."""
+    """The state of a node that follows from its facts: the state, the states on the way to it (empty: unchanged), reason and sentence."""
 
     state: str
     reason: str
@@ -117,12 +119,12 @@ class Verdict:
 
     @property
     def ready(self) -> bool:
-        """Tells whether new work may be placed."""
+        """Tells whether new work may be placed on the node."""
         return self.state == READY
 
 
 def judge(facts: Facts, timing: Timing) -> Verdict:
-    """Returns the state that follows from the facts; each step of the path stands in `TRANSITIONS`."""
+    """Returns the state of a node that follows from the facts; each step of its path is a pair of `TRANSITIONS`."""
     state, path = facts.state if facts.state in TRANSITIONS else UNKNOWN, list[str]()
     while (after := _step(state, facts, timing, settled=not path)) is not None and after not in path and after != facts.state:
         path.append(after)
@@ -132,7 +134,10 @@ def judge(facts: Facts, timing: Timing) -> Verdict:
 
 
 def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | None:
-    """Returns the next state, or None; `settled`: the state is the written one, so its age and holders count."""
+    """Returns the state that follows next; None: the state stays.
+
+    `settled`: the state is the one that the object shows, so that its age and its holders count.
+    """
     if facts.disable is not None:
         return None if state == DISABLED else DISABLED
     silent = facts.pulse.silence >= timing.timeout
@@ -188,7 +193,7 @@ def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> s
 
 
 def _missing(facts: Facts) -> list[str]:
-    """Returns what the node lacks for work, apart from a fresh heartbeat."""
+    """Returns, as words, what a node lacks for work apart from a fresh heartbeat; empty: nothing."""
     health = f"health ({facts.flaw})" if facts.flaw else "health"
     hardware = f"its known hardware ({facts.deviation})"
     needed = ((health, facts.healthy), (hardware, not facts.deviation), ("fingerprint", facts.has_fingerprint), ("index", facts.has_index))
@@ -196,7 +201,7 @@ def _missing(facts: Facts) -> list[str]:
 
 
 def _explain(state: str, facts: Facts, timing: Timing) -> tuple[str, str]:
-    """Returns reason and sentence for the state that was reached."""
+    """Returns reason and sentence of the condition Ready for a state."""
     match state:
         case "Ready":
             return "HeartbeatFresh", f"the node reports, last with heartbeat {facts.pulse.number}"
@@ -241,7 +246,7 @@ def _why_unfit(facts: Facts) -> str:
 
 
 def _lacking(facts: Facts, timing: Timing) -> str:
-    """Returns what keeps the node from Ready, as words for people."""
+    """Returns, as words for people, what keeps a node from Ready; "nothing" where nothing does."""
     fresh = facts.pulse.heard and facts.pulse.silence < timing.timeout
     lacking = _missing(facts) if fresh else ["a fresh heartbeat", *_missing(facts)]
     return ", ".join(lacking) or "nothing"

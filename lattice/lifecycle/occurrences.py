@@ -16,7 +16,7 @@ from lattice.views.allocation import Allocation, Condition
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An Event to write; the reason is a word of the closed lists, or the name of a condition."""
+    """One Event to be written about an Allocation; `reason`: a word of the closed lists, or the name of a condition."""
 
     reason: str
     note: str
@@ -25,7 +25,10 @@ class Occurrence:
 
 
 def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
-    """Returns the one Event that this change deserves; None for the first sight of an object that has a status already."""
+    """Returns the Event that the change from `old` to `new` deserves; None: it deserves none.
+
+    `old` None: the object is seen for the first time, which deserves one only while it has no status.
+    """
     before, after = (old or new).status, new.status
     if old is None and after.conditions:
         return None
@@ -50,7 +53,7 @@ def _end(new: Allocation) -> Occurrence:
 
 
 def _hopeless(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Occurrence | None:
-    """Returns the Event for work that the scheduler has come to refuse because no waiting would help; None for any other."""
+    """Returns the Event for work that the scheduler now refuses because no waiting helps; None for all other work."""
     told, shown = condition(after, kinds.SCHEDULED), condition(before, kinds.SCHEDULED)
     if told is None or told.status == "True" or not never_starts(told.reason, told.message):
         return None

@@ -1,9 +1,9 @@
-"""Computes when a reservation holds its nodes: the windows of its recurrence, and its state at a moment. Pure.
+"""Computes when a Reservation holds its nodes: the windows of its recurrence, and its state at a moment. Pure.
 
-Windows begin at the same local time of the reservation's time zone, so that 02:00 stays 02:00 when the clocks change. A local time that
-does not exist (spring) moves forward by the length of the gap; one that comes twice (autumn) is the first of the two. Each window lasts
-its duration in elapsed seconds; where a change of the clocks brings the next window nearer than that, it ends where the next one
-begins. Windows of one reservation therefore never overlap.
+Windows begin at the same local time of the reservation's time zone, so that 02:00 stays 02:00 when the clocks change. A local time
+that does not exist (spring) moves forward by the length of the gap; one that comes twice (autumn) is the first of the two. Each
+window lasts its duration in elapsed seconds; where a change of the clocks brings the next window nearer than that, it ends where
+the next one begins. Windows of one reservation therefore never overlap.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Span:
     end: float
 
     def meets(self, other: Span) -> bool:
-        """Tells whether the two windows have a moment in common."""
+        """Tells whether two windows share any moment."""
         return self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """The windows of one reservation: `first` local time of the first day, in `zone`; `seconds` long.
+    """The recurring windows of one Reservation, each `seconds` long; `first`: the local time in `zone` at which the first begins.
 
     The windows fall on `offsets` (days after the first day, ascending, below `period`) of every `period` days; `period` 0 is once.
-    `count` and `until` (seconds since the epoch) end the recurrence.
+    `count` and `until` (seconds since the epoch) end the recurrence; None: they do not.
     """
 
     first: datetime
@@ -65,11 +65,11 @@ class Calendar:
 
     @property
     def recurs(self) -> bool:
-        """Tells whether there is more than one window."""
+        """Tells whether the Reservation recurs; False: it has one window."""
         return self.period > 0
 
     def spans(self, since: float) -> Iterator[Span]:
-        """Yields the windows that end after `since`, ascending; without end where the recurrence has none."""
+        """Yields the windows that end after `since`, ascending; endlessly where the recurrence has no end."""
         at = self._near(since)
         start = self._start(at)
         while start is not None:
@@ -82,11 +82,14 @@ class Calendar:
             at, start = at + 1, following
 
     def span(self, now: float) -> Span | None:
-        """Returns the window that is open now, or the next one; None after the last."""
+        """Returns the window that is open at `now`, or the next one; None: the last is over."""
         return next(self.spans(now), None)
 
     def overlap(self, other: Calendar, since: float) -> tuple[Span, Span] | None:
-        """Returns the first pair of windows after `since` that have a moment in common, within 366 days where both recur."""
+        """Returns the first pair of windows, one of each calendar, that share a moment after `since`; None: there is none.
+
+        Where both recur, pairs later than 366 days are not searched.
+        """
         firsts = self.span(since), other.span(since)
         if firsts[0] is None or firsts[1] is None:
             return None
@@ -95,14 +98,14 @@ class Calendar:
         return first_meeting(*(takewhile(lambda span: span.start < until, one.spans(begin)) for one in (self, other)))
 
     def _near(self, since: float) -> int:
-        """Returns a window number at or before the first one that ends after `since`."""
+        """Returns the number of a window at or before the first that ends after `since`."""
         if not self.period:
             return 0
         days = max(0.0, (since - self.seconds - _instant(self.first, self.zone)) / _DAY - 2)
         return int(days // self.period) * len(self.offsets)
 
     def _start(self, number: int) -> float | None:
-        """Returns when the window of this number begins; None past the end of the recurrence, or of the calendar."""
+        """Returns when the window of this number begins, seconds since the epoch; None: the recurrence, or the calendar, ends before."""
         if (number and not self.period) or (self.count is not None and number >= self.count):
             return None
         rounds, at = divmod(number, len(self.offsets))
@@ -116,7 +119,7 @@ class Calendar:
 
 
 def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, Span] | None:
-    """Returns the first windows of two ascending sequences that have a moment in common."""
+    """Returns the first pair of windows of two ascending sequences that share a moment; None: there is none."""
     one, two = next(mine, None), next(theirs, None)
     while one is not None and two is not None:
         if one.meets(two):
@@ -129,7 +132,7 @@ def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, S
 
 
 def calendar_of(spec: ReservationSpec) -> Calendar:
-    """Returns the calendar that a spec describes; raises Rejected with the field, its value and the limit."""
+    """Returns the calendar of a Reservation's spec; raises Rejected with the field, its value and the limit."""
     zone = read_zone(spec.time_zone)
     first = _local(spec.start, zone, bool(spec.time_zone), "spec.start")
     seconds = _seconds(spec.duration)
@@ -159,7 +162,7 @@ def read_moment(text: str, time_zone: str, field: str) -> float:
 
 
 def state_at(calendar: Calendar, now: float) -> str:
-    """Returns Planned before a window, Active in one, Ended after the last."""
+    """Returns the state of a Reservation by its calendar: Planned before a window, Active in one, Ended after the last."""
     span = calendar.span(now)
     if span is None:
         return ENDED
@@ -167,9 +170,9 @@ def state_at(calendar: Calendar, now: float) -> str:
 
 
 def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, vcluster: str) -> str:
-    """Returns the sentence why this work may not use the reservation; empty where it may.
+    """Returns the sentence why work of this user, tenant and vcluster may not use a reservation; empty: it may.
 
-    It may by user, tenant or vcluster; any work may where the reservation names none.
+    A reservation admits those whom it names, everybody where it names none, nobody where it is a maintenance.
     """
     if spec.maintenance:
         return f'reservation "{name}" is for maintenance: nobody may use it'
@@ -180,7 +183,7 @@ def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, 
 
 
 def odd_start(spec: ReservationSpec) -> str:
-    """Returns a sentence where a local `spec.start` does not exist, or comes twice; empty for all others.
+    """Returns a sentence where a local `spec.start` does not exist or comes twice (change of clocks); empty: it is normal.
 
     The spec must be readable.
     """
@@ -199,12 +202,12 @@ def odd_start(spec: ReservationSpec) -> str:
 
 
 def show_span(span: Span) -> str:
-    """Returns the window as text: `2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z`."""
+    """Returns a window as text: `2026-12-01T08:00:00Z to 2026-12-01T12:00:00Z`."""
     return f"{format_time(span.start)} to {format_time(span.end)}"
 
 
 def read_zone(name: str) -> tzinfo:
-    """Returns the time zone of an IANA name; UTC where none is given."""
+    """Returns the time zone of an IANA name (empty: UTC); raises Rejected for an unknown one."""
     if not name or name == "UTC":
         return UTC
     try:
@@ -218,7 +221,9 @@ def read_zone(name: str) -> tzinfo:
 
 
 def _local(text: str, zone: tzinfo, named: bool, field: str) -> datetime:
-    """Returns the local time in `zone`, as a naive datetime, of an RFC 3339 time or of a local time."""
+    """Returns an RFC 3339 time, or a local time (`named`: its zone is given), as naive local time in `zone`; raises Rejected naming
+    `field`.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -244,7 +249,7 @@ def _local(text: str, zone: tzinfo, named: bool, field: str) -> datetime:
 
 
 def _instant(local: datetime, zone: tzinfo) -> float:
-    """Returns the seconds since the epoch; fold 0 of PEP 495 treats both odd local times as this module's docstring says."""
+    """Returns the seconds since the epoch of a local time; one that does not exist or comes twice is treated as the module says."""
     return (local.replace(tzinfo=zone) - _EPOCH) / timedelta(seconds=1)
 
 
@@ -270,7 +275,7 @@ def _weekday(word: str) -> int:
 
 
 def _check_length(calendar: Calendar, spec: ReservationSpec) -> None:
-    """Raises Rejected where a window is longer than the time to the next one, by days of 24 hours."""
+    """Raises Rejected where a window is longer than the time to the next one, in days of 24 hours."""
     days = (*calendar.offsets, calendar.offsets[0] + calendar.period)
     gap = min(later - earlier for earlier, later in pairwise(days)) * _DAY
     if calendar.seconds > gap and (calendar.count is None or calendar.count > 1):

@@ -1,7 +1,7 @@
 """Derives phase, Ready, Reconciling and Stalled from an allocation's other conditions.
 
-Whoever writes a condition writes these too, in the same patch, with `settle`: so the derived fields always agree with the conditions,
-whoever wrote last. Ends are final only together with Ready or Stalled:
+Scheduler and reporter, whichever writes a condition, write these too in the same patch, with `settle`: so the derived fields always
+agree with the conditions. Ends are final only together with Ready or Stalled:
 
 | Finished | settled as |
 |---|---|
@@ -10,7 +10,7 @@ whoever wrote last. Ends are final only together with Ready or Stalled:
 | True, Stopped, by a stop order | phase kept, Reconciling `StopPending`: the scheduler decides the next step |
 | True, another reason, requeue possible | phase kept, Reconciling `RequeuePending`: the scheduler decides the next step |
 | True, another reason | Failed, Stalled |
-| False, Unkillable | Running: KILL has not ended all of it |
+| False, Unkillable | Running: KILL has not ended every process of it |
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lattice.models import conditions as kinds
 from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
 
 NODE_SIDE = frozenset({"NodeLost", "Lost", "NodeUnfit"})
-"""Ends that the node caused, not the work: `OnNodeFailure` requeues them."""
+"""Reasons of ends that the node caused, not the work; the policy `OnNodeFailure` requeues them."""
 CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
 
 
 @dataclass(frozen=True)
 class Settled:
-    """All conditions with the derived ones, and the phase that people read."""
+    """The result of `settle`: all conditions, the derived ones included, and the phase that people read."""
 
     phase: str
     conditions: tuple[Condition, ...]
@@ -105,7 +105,7 @@ def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, De
 def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
     """Tells whether policy and attempts left allow another attempt after an end with this reason.
 
-    Whether that attempt spends one of `requeue.max` is decided apart: one lost before its first process does not.
+    Whether that attempt uses one of `requeue.max` is decided apart: one lost before its first process does not.
     """
     policy = lifecycle.requeue
     if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in ("Completed", "WalltimeExceeded", *CANCELLED_ENDS):
@@ -114,7 +114,7 @@ def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: 
 
 
 def is_final(status: AllocationStatus) -> bool:
-    """Tells whether nothing follows: Finished is True together with Ready or Stalled."""
+    """Tells whether an allocation has ended for good: Finished is True together with Ready or Stalled."""
     return is_true(status.conditions, kinds.FINISHED) and (
         is_true(status.conditions, kinds.READY) or is_true(status.conditions, kinds.STALLED)
     )
