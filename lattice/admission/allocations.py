@@ -1,4 +1,4 @@
-"""The chains of checks for an Allocation, in their order."""
+"""The checks of an Allocation in their order: when it is created, when it is changed, and when it is to get nodes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_quota,
     check_ceiling,
 )
-"""The checks of a new Allocation; those whose answer changes with time come last."""
+"""The checks of a new Allocation; those whose result depends on the moment come last."""
 
 ON_PLACEMENT: Final = (check_tenant, check_vcluster, check_leaf, check_nodes, check_tasks, check_walltime, check_class)
-"""The checks of an Allocation that is about to get nodes: the limits of that moment, whoever admitted it."""
+"""The checks of an Allocation that is about to get nodes, against the limits of that moment."""
 
 
 def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
-    """Returns the refusal of an Allocation that may get no nodes; None where it may.
+    """Returns the reason why an Allocation may get no nodes now; None where it may.
 
-    Facts that no cached object shows are not judged.
+    The scheduler asks it before a cycle. Checks whose facts its cache does not have are passed over.
     """
     for check in ON_PLACEMENT:
         for finding in check(asked, facts):
@@ -60,7 +60,7 @@ def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
 
 
 def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a new Allocation whose defaults are filled in."""
+    """Yields every refusal and warning for a new Allocation whose defaults are filled in."""
     asked = read_submission(obj)
     if isinstance(asked, Refused):
         yield asked
@@ -70,7 +70,10 @@ def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a change; an old object that does not parse does not prevent its repair."""
+    """Yields every refusal and warning for a change of an Allocation.
+
+    Where the old object does not parse, nothing is yielded unless the new one does not either: it may be repaired.
+    """
     if old.get("spec") == new.get("spec"):
         return
     before, after = read_submission(old), read_submission(new)

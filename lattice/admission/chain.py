@@ -1,4 +1,4 @@
-"""The entry to admission: takes a request and facts, returns a verdict; one chain a kind, the same for webhook and command line."""
+"""The entry to admission: takes a request and facts, returns a verdict; one chain for each kind, the same for webhook and command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Operation = Literal["CREATE", "UPDATE", "DELETE"]
 
 @dataclass(frozen=True)
 class Request:
-    """A request to judge: `obj` is the object as it would be (empty on DELETE), `old` as it is (empty on CREATE)."""
+    """A request to create, change or delete an object, to be judged.
+
+    `obj` is the object as it would become (empty on DELETE), `old` as it is (empty on CREATE).
+    """
 
     kind: str
     operation: Operation
@@ -29,7 +32,7 @@ class Request:
 
     @classmethod
     def creation(cls, obj: Object, namespace: str = "") -> Request:
-        """Returns the request to make `obj`, for a command line."""
+        """Returns the request to create `obj`, as a command line judges it before it sends the object."""
         where = str(part(obj, "metadata").get("namespace") or namespace)
         return cls(str(obj.get("kind") or ""), "CREATE", obj, {}, where)
 
@@ -61,7 +64,7 @@ _DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
 
 
 def fill(request: Request, facts: Facts) -> Accepted:
-    """Returns the object with absent values filled in; judges nothing, and returns objects of other kinds unchanged."""
+    """Returns the object of a request with absent values filled in; judges nothing, and leaves objects of other kinds unchanged."""
     if request.kind == "Allocation" and request.operation == "CREATE":
         return Accepted(fill_allocation(request.obj, facts))
     if request.kind == "VCluster" and request.operation != "DELETE":
@@ -74,14 +77,20 @@ def fill(request: Request, facts: Facts) -> Accepted:
 
 
 def unreadable(request: Request) -> Refused | None:
-    """Returns the refusal of amounts of a quota that do not parse, before the schema refuses them by a pattern; None: they parse."""
+    """Returns the refusal of a quota object with an amount that does not parse, None: all parse.
+
+    The mutating webhook asks this first, since the schema would refuse the amount by a pattern without a readable sentence.
+    """
     if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
         return None
     return quotas.unreadable(request.kind, request.old, request.obj)
 
 
 def undecided(request: Request, facts: Facts) -> Refused | None:
-    """Returns the refusal of a new Allocation whose vcluster no default decides, before a policy finds the field empty."""
+    """Returns the refusal of a new Allocation that names no vcluster and for which no default decides one; None: one is decided.
+
+    The mutating webhook asks this first, since a policy would refuse the empty field without a readable sentence.
+    """
     spec = part(request.obj, "spec")
     tenant = str(spec.get("tenant") or "")
     if request.kind != "Allocation" or request.operation != "CREATE" or spec.get("vcluster") or facts.vclusters is None:
@@ -92,17 +101,20 @@ def undecided(request: Request, facts: Facts) -> Refused | None:
 
 
 def judge(request: Request, facts: Facts) -> Verdict:
-    """Tells whether the object may enter as it is; a kind or operation without a chain is accepted."""
+    """Returns the verdict on an object as it is, without filling in defaults; a kind or operation without checks is accepted."""
     return conclude(request.obj, _findings(request, facts))
 
 
 def admit(request: Request, facts: Facts) -> Verdict:
-    """Returns the verdict of the server: fills, then judges."""
+    """Returns the verdict that the server would give: fills in absent values, then judges."""
     return judge(replace(request, obj=fill(request, facts).obj), facts)
 
 
 def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]]:
-    """Returns the tenant, and the verbs on it that the verdict depends on; the gatherer asks for these and no others."""
+    """Returns the tenant, and the verbs on it on which the verdict on a request depends; empty: on none.
+
+    The gatherer asks the API server whether the requester holds these verbs, and no others.
+    """
     if request.kind != "Allocation" or request.operation == "DELETE":
         return "", frozenset()
     tenant = str(part(request.obj, "spec").get("tenant") or "")

@@ -1,4 +1,4 @@
-"""Checks of the LatticeConfig: durations that make sense beside each other."""
+"""Checks the LatticeConfig: durations and numbers within their limits, and durations that agree with each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lattice.units import parse_duration, parse_quantity, parse_time, quantity_b
 from lattice.views import Config
 
 LEAST_START_SECONDS = 20
-"""The shortest start timeout: starts that take less are not watched."""
+"""The shortest start timeout in seconds; starts that take less are not watched."""
 MAX_NODES = 16384
-"""Most nodes that the ledger can count."""
+"""The most nodes that the ledger can count."""
 LEAST_RECORDING_BYTES = 1 << 20
-"""The smallest log of cycles: a smaller one holds no cycle of a large machine."""
+"""The smallest size of a cycle log; a smaller one would hold no cycle of a large machine."""
 _OWN_PREFIXES = ("system:", "lattice:")
-"""The prefixes of Kubernetes' and Lattice's own identities."""
+"""Prefixes of user names that belong to Kubernetes and Lattice themselves."""
 LEAST_LOG_BYTES = 65536
-"""The least to keep of a stream: less would lose a single screen of output."""
+"""The least bytes kept of an output stream; less would lose a single screen of output."""
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a LatticeConfig that is made or changed."""
+    """Yields every refusal and warning for a LatticeConfig that is created or changed."""
     del facts
     try:
         config = msgspec.convert(obj, Config)

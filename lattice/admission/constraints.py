@@ -1,4 +1,4 @@
-"""Checks of the requirements on each node: sizes parse, node lists leave enough nodes, constraints do not contradict each other."""
+"""Checks what an Allocation requires of each node: sizes parse, node lists leave enough nodes, constraints do not contradict each other."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lattice.units import count_nodes, expand_nodes, parse_node_count, parse_qua
 CONSTRAINTS = "spec.resources.constraints"
 GPUS = "spec.resources.gpus"
 MOST_NAMED_NODES: Final = 4096
-"""Most names in a node list, and most excluded nodes."""
+"""Most names in a node list, and in a list of excluded nodes."""
 MOST_CHARACTERS: Final = 4096
-"""Most characters of a node set, as in the schema: longer ones are not parsed."""
+"""Most characters of a node set, as in the schema; longer ones are not parsed."""
 EXACT_NAMES: Final = 512
-"""Most names that are expanded at submission, to say exactly how many nodes are left."""
+"""Most names that are expanded at submission, to tell exactly how many nodes a node list leaves."""
 
 
 def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that sizes parse, and that required sizes are above 0."""
+    """Checks that the sizes in `spec.resources` parse, and that the GPU memory is above 0."""
     del facts
     resources = asked.spec.resources
     sizes = (("spec.resources.memory", resources.memory), (f"{CONSTRAINTS}.gpuMemory", resources.constraints.gpu_memory))
@@ -37,7 +37,7 @@ def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that constraints on GPUs come with a request for GPUs."""
+    """Checks that constraints on GPUs come with a request for GPUs; warns of CXL memory without a memory size."""
     del facts
     resources, wanted = asked.spec.resources, asked.spec.resources.constraints
     hint = "set spec.resources.gpus to at least 1, or take the constraint away"
@@ -58,7 +58,7 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that node sets parse, are short enough, and that the node list leaves enough nodes.
+    """Checks that node list and excluded nodes parse, are short enough, and leave enough nodes.
 
     Only short sets are expanded; of longer ones the node list alone is counted, and the scheduler finds how many nodes are left.
     """
@@ -84,7 +84,7 @@ def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _enough(asked: Submission, named: int, *, exact: bool) -> Iterator[Finding]:
-    """Checks that a node list of so many names leaves as many nodes as are asked for."""
+    """Checks that a node list of `named` names leaves as many nodes as are asked for; `exact`: excluded nodes are taken into account."""
     constraints = asked.spec.resources.constraints
     wanted = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(wanted, Refused):

@@ -15,9 +15,9 @@ from lattice.quota.declared import NAME_LABEL, PREEMPTIBLE_LABEL
 from lattice.views import Tenant, VCluster
 
 RELEASE_FINALIZER: Final = "lattice.dev/release"
-"""The finalizer that holds a deleted Allocation until its nodes are free."""
+"""The finalizer that keeps a deleted Allocation until its nodes are free."""
 NAMES_LEAF: Final = "lattice.dev/quota"
-"""The label of an Allocation that names a leaf: the policy of leaves, which compares each group, is for these alone."""
+"""The label that marks Allocations that name a leaf of the quota tree; only these are checked by the policy of leaves."""
 DEFAULT_CLASS: Final = 5
 """The preemption class of an allocation that names none."""
 
@@ -28,12 +28,14 @@ def usable_vclusters(tenant: str, vclusters: dict[str, VCluster] | None) -> list
 
 
 def may_use(tenant: str, vcluster: VCluster) -> bool:
-    """Tells whether the vcluster takes work of the tenant."""
+    """Tells whether a vcluster takes work of a tenant."""
     return "*" in vcluster.spec.tenants or tenant in vcluster.spec.tenants
 
 
 def fill_allocation(obj: Object, facts: Facts) -> Object:
-    """Returns a copy of a new Allocation with every absent value filled in that has a default."""
+    """Returns a new Allocation with every absent value filled in that has a default; parts without a change are shared with the
+    given one.
+    """
     given = obj.get("spec")
     if not isinstance(given, dict):
         return obj  # the schema refuses it with the path
@@ -66,7 +68,7 @@ def _fill_finalizer(obj: Object) -> None:
 
 
 def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
-    """Returns the tenant's default vcluster, else the only one that it may use, else an empty name."""
+    """Returns the tenant's default vcluster, else the only one that it may use; empty: none or several."""
     if tenant is not None and tenant.spec.default_v_cluster:
         return tenant.spec.default_v_cluster
     usable = usable_vclusters(name, dict(facts.vclusters or {})) if name else []

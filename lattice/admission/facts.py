@@ -1,4 +1,4 @@
-"""The facts that the gatherer gives to admission; None is "not known": checks that need an unknown fact are left to the server."""
+"""The facts about the cluster that admission judges by; None: not known, and checks that need the fact are left to the server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lattice.quota.selection import Traits
 from lattice.views import KoordinatorProfile, Reservation, Tenant, VCluster
 
 RUN_AS = "runas"
-"""The verb on a tenant that lets its holder submit and act for other users."""
+"""The verb on a tenant that allows its holder to submit work for other users."""
 EXTEND = "extend"
-"""The verb on a tenant that lets its holder lengthen a walltime."""
+"""The verb on a tenant that allows its holder to lengthen a walltime."""
 MANAGE = "manage"
 """The verb on a tenant that its admins have."""
 
 
 @dataclass(frozen=True)
 class Requester:
-    """The user and groups of a request, as the API server names them."""
+    """The person or program that sends a request, by user name and groups as the API server knows them."""
 
     user: str
     groups: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ class Requester:
 
 @dataclass(frozen=True)
 class Occupied:
-    """The nodes of one allocation (NAMESPACE/NAME), and its latest end (seconds since the epoch; None: unknown)."""
+    """The nodes that one allocation (NAMESPACE/NAME) holds, and its latest end (seconds since the epoch; None: unknown)."""
 
     allocation: str
     nodes: frozenset[str]
@@ -46,7 +46,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Waits:
-    """Allocations that wait in a vcluster: of the user, of the tenant, all; None where the vcluster does not limit them."""
+    """Counts of the allocations that wait in a vcluster: of the user, of his tenant, of all; None: the vcluster does not limit them."""
 
     user: int | None = None
     tenant: int | None = None
@@ -55,7 +55,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Pending:
-    """Allocations that wait in a tenant, held or not, as of the last count: of the user and of all, with the limits of both."""
+    """Counts of the allocations that wait in a tenant, of the user and of all, as last counted; `most_of_…`: the limits of both."""
 
     user: int
     tenant: int
@@ -65,12 +65,12 @@ class Pending:
 
 @dataclass(frozen=True)
 class QuotaFacts:
-    """The quota trees as the gatherer saw them; None is "not known".
+    """The facts about the quota trees; None: not known.
 
-    `declared` are the groups of all objects that parse; `groups` those that take part, by name; `used` and `requested` the figures that
-    the scheduler published of them; `work` counts by leaf the allocations that have not ended; `capacity` is that of all nodes;
-    `charge` is the least request of the Allocation at hand; `may_use`: whether the requester holds the verb `use` on the leaf that it
-    names.
+    `declared` are the groups of all objects that parse; `groups` those that take part, by name; `used` and `requested` the figures
+    that the scheduler published of them; `work` counts by leaf the allocations that have not ended; `capacity` is that of all
+    nodes; `charge` is the least request of the Allocation at hand; `may_use`: whether the requester holds the verb `use` on the
+    leaf that it names.
     """
 
     declared: tuple[Declared, ...] = ()
@@ -88,14 +88,15 @@ class QuotaFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The cluster as the gatherer saw it; checks ask for nothing themselves.
+    """The facts about the cluster that the webhook or the command line gathered for one request; checks ask for nothing themselves.
 
     `namespace_tenant` is the tenant of the request's namespace, "" when it belongs to none; `namespaces` maps each namespace to its
-    tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of `chain.wanted_rights` that the requester holds on
-    the tenant; `holders` counts the allocations that have not ended and name the object that is to be deleted; `now` is seconds since
-    the epoch; `node_names` are the LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts the allocations
-    that wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its users; `pending` is
-    what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a VCluster.
+    tenant in the same way; `nodes` counts the LatticeNodes; `rights` are the verbs of `chain.wanted_rights` that the requester
+    holds on the tenant; `holders` counts the allocations that have not ended and name the object that is to be deleted; `now` is
+    seconds since the epoch; `node_names` are the LatticeNodes that exist, `occupied` the work that holds nodes now; `waits` counts
+    the allocations that wait in the vcluster, where it limits them; `own` is what the user has in the tenant, where it limits its
+    users; `pending` is what waits there, counted every few seconds; `groups` counts the nodes of each topology group, for a
+    VCluster.
     """
 
     requester: Requester

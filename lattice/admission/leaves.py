@@ -1,4 +1,4 @@
-"""Checks of an Allocation's leaf of the quota tree: it exists, may be used, and takes the request."""
+"""Checks the leaf of the quota tree to which an Allocation belongs: it exists, may be used, and takes the request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN: Final = 10
 
 
 def named_leaf(asked: Submission) -> tuple[str, str]:
-    """Returns the leaf that an Allocation names, and the field with the name; empty where it names none."""
+    """Returns the leaf that an Allocation names and the field that names it; the leaf is empty where none is named."""
     quota = asked.raw.get("quota")
     if isinstance(quota, str) and quota:
         return quota, FIELD
@@ -25,7 +25,7 @@ def named_leaf(asked: Submission) -> tuple[str, str]:
 
 
 def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
-    """Returns the leaf that the work belongs to."""
+    """Returns the leaf to which an Allocation belongs: the one it names if it is a leaf, else by the bindings."""
     quota = asked.raw.get("quota")
     label = asked.labels.get(NAME_LABEL, "")
     spec = asked.spec
@@ -55,7 +55,7 @@ def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that Koordinator's label and the field of the lifecycle agree."""
+    """Checks that Koordinator's label does not contradict `spec.lifecycle.preemptible`."""
     del facts
     if asked.labels.get(PREEMPTIBLE_LABEL) == "false" and asked.spec.lifecycle.preemptible != "Never":
         sentence = f"the label {PREEMPTIBLE_LABEL} is false, and spec.lifecycle.preemptible is {asked.spec.lifecycle.preemptible}"
@@ -63,7 +63,7 @@ def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding
 
 
 def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the request against the admission ceiling (R16) and the max of the leaf and of all groups above it."""
+    """Checks the request against the admission ceiling (R16) and the max of the leaf and of every group above it."""
     quotas = facts.quotas
     if quotas is None or not quotas.charge:
         return
@@ -96,7 +96,7 @@ def _over(group: Declared, quotas: QuotaFacts) -> Iterator[Finding]:
 
 
 def _hint(asked: Submission, quotas: QuotaFacts, own: str) -> str:
-    """Returns the leaves that the requester's tenant is bound to, and the one of his work without a name, for a hint."""
+    """Returns the end of a hint: the leaves of the tenant, and the leaf of work that names none."""
     mine = sorted({leaf for binding, leaf in quotas.bindings.by_tenant.items() if binding.tenant == asked.spec.tenant})
     there = f"leaves of your tenant are {', '.join(mine[:SHOWN])}; " if mine else ""
     return f'{there}leave spec.quota out to use "{own}"'

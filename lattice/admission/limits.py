@@ -1,4 +1,4 @@
-"""Checks against the limits of vcluster, tenant and cluster: nodes, walltime, class, hard quota."""
+"""Checks an Allocation against the limits of vcluster, tenant and cluster: nodes, walltime, class, hard quota."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NODES = "spec.resources.nodes"
 WALLTIME = "spec.lifecycle.walltime"
 CLASS = "spec.lifecycle.preemptionClass"
 MOST_TASKS: Final = 4096
-"""Most tasks of one node, as in the model."""
+"""Most tasks on one node, as in the schema."""
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the number of nodes parses and is within the vcluster's limit; warns where fewer exist."""
+    """Checks that the number of nodes parses and is within the vcluster's limit; warns where the cluster has fewer."""
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
         yield count
@@ -39,7 +39,7 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the nodes can start all tasks; for work on the head alone, that they could hold them."""
+    """Checks that the nodes can start all tasks; with tasks on the head only, that their number is within what the schema allows."""
     del facts
     tasks = asked.spec.tasks
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
@@ -78,7 +78,7 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str) -> Iterator[Finding]:
-    """Checks that a walltime is within the vcluster's maximum; `current` is the one in force, for the sentence."""
+    """Checks that a walltime is within the vcluster's maximum; `current`: the one in force, as text for the sentence."""
     vcluster = asked.vcluster(facts)
     limit = vcluster.spec.limits.max_walltime if vcluster is not None else None
     if limit is None or seconds <= parse_duration(limit):
@@ -90,7 +90,7 @@ def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str
 
 
 def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the preemption class is 0 to 10 and not above the highest of the tenant, nor of the vcluster."""
+    """Checks that the preemption class is from 0 to 10 and not above the highest of tenant and vcluster."""
     wanted = asked.spec.lifecycle.preemption_class
     if not 0 <= wanted <= 10:
         yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
@@ -107,7 +107,7 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the number of waiting allocations against the limits of the vcluster (user, tenant, all) and of the tenant."""
+    """Checks how many allocations wait against the limits of the vcluster (of user, tenant, all) and of the tenant."""
     vcluster, waits = asked.vcluster(facts), facts.waits or Waits()
     limits = vcluster.spec.limits if vcluster is not None else VClusterLimits()
     for who, name, current, limit in (
@@ -131,7 +131,7 @@ def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> Iterator[Finding]:
-    """Checks the number of waiting allocations against the default limits of the tenant and, without its own limit, of each user."""
+    """Checks how many allocations wait against the default limits of the tenant and, with `of_user`, of each user."""
     user = (_alone(asked), pending.user, pending.most_of_user)
     whole = (f'tenant "{asked.spec.tenant}"', pending.tenant, pending.most_of_tenant)
     for who, current, limit in (user, whole) if of_user else (whole,):
@@ -142,7 +142,7 @@ def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> I
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the hard quotas of tenant and user (book, "Quota Enforcement"); the ledger checks again, atomically, at commit."""
+    """Checks the hard limits of tenant and user (book, "Quota Enforcement"); the ledger checks them again, atomically, at commit."""
     tenant = asked.tenant(facts)
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if tenant is None or isinstance(count, Refused):
@@ -164,10 +164,10 @@ def _alone(asked: Submission) -> str:
 
 
 def _exceeded(excess: Excess, *, queue: bool) -> Finding:
-    """Returns the finding for an exceeded quota.
+    """Returns the refusal or warning for an exceeded hard limit.
 
-    A paused tenant and a request above the limit itself are refused in every mode; a limit lowered below the present use, and a limit
-    without room now, as the mode says.
+    A limit of 0 and a request above the limit itself are refused always. Otherwise, with `queue` (the tenant's mode) it is a
+    warning that the work will wait, without it a refusal.
     """
     sentence = f"allocation rejected: {excess.sentence}"
     field = NODES if excess.quota == "max_nodes" else "spec.tenant"

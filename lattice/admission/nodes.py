@@ -1,4 +1,4 @@
-"""Fills in and checks an operator's wishes in a LatticeNode: author and time are filled in, and each wish needs a reason."""
+"""Fills in and checks what operators want of a LatticeNode (drain, disable): author and time are filled in, a reason is required."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WISHES = ("drain", "disable")
 
 
 def fill(obj: Object, old: Object, facts: Facts) -> Object:
-    """Returns a copy in which each wish has an author and a time; an earlier wish keeps its own."""
+    """Returns the object with author and time of each wish filled in; those of a wish that existed before stay."""
     filled = copy.deepcopy(obj)
     for wish in WISHES:
         now, before = part(filled, "spec", wish), part(old, "spec", wish)
@@ -28,7 +28,7 @@ def fill(obj: Object, old: Object, facts: Facts) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that every wish has a reason that is more than blanks."""
+    """Checks that each wish (drain, disable) has a reason."""
     del facts
     for wish in WISHES:
         if not isinstance(part(obj, "spec").get(wish), dict):

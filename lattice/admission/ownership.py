@@ -1,4 +1,4 @@
-"""Checks of the requester, the tenant and the vcluster."""
+"""Checks who an Allocation belongs to: its requester, its tenant and its vcluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lattice.admission.verdicts import Caution, Finding, Refused
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns the names in order as text, at most 20 of them; `none` without any."""
+    """Returns names as text, sorted, at most 20 of them; `none` without any."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:20]) or "none"
     return shown + (f" and {len(ordered) - 20} more" if len(ordered) > 20 else "")
@@ -36,7 +36,7 @@ def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the work runs as the requester, or that the requester may submit for others."""
+    """Checks that the work runs as the requester, or that the requester may submit for other users."""
     user, requester = asked.spec.user, facts.requester.user
     if not user:
         yield Refused("UserMismatch", "spec.user is empty", "spec.user", "leave spec.user out: it is set from the request")
@@ -52,7 +52,7 @@ def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
-    """Returns the refusal of work that names no vcluster in a tenant that has no default."""
+    """Returns the refusal of work that names no vcluster while its tenant has no default one; `usable`: those it may use."""
     if not usable:
         sentence, hint = f'tenant "{tenant}" may use no vCluster', "ask the operators to open one to the tenant"
     else:
@@ -62,7 +62,7 @@ def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
 
 
 def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the vcluster is named, exists and takes work of the tenant; warns of a closed one."""
+    """Checks that the named vcluster exists and takes work of the tenant; warns of a closed one."""
     if facts.vclusters is None:
         return
     name, tenant = asked.spec.vcluster, asked.spec.tenant

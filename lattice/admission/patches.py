@@ -1,4 +1,4 @@
-"""Builds the JSON patch (RFC 6902) from one object to another, which the mutating webhook answers with."""
+"""Builds the JSON patch (RFC 6902) from one object to another, which the mutating webhook returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lattice.admission.verdicts import Object
 
 
 def difference(old: Object, new: Object, path: str = "") -> list[Object]:
-    """Returns the operations that turn `old` into `new`, in the order they are applied; lists are replaced whole."""
+    """Returns the operations that turn `old` into `new`, in the order of their application; a changed list is replaced as a whole."""
     return list(_operations(old, new, path))
 
 

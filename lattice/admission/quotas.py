@@ -1,6 +1,6 @@
-"""Checks of the objects that make quota trees: Lattice's ElasticQuota, Koordinator's ElasticQuota and ElasticQuotaProfile.
+"""Checks the objects that declare quota trees: Lattice's ElasticQuota, Koordinator's ElasticQuota and ElasticQuotaProfile.
 
-The rules themselves are `lattice.quota.checks`; this module reads the objects and turns the results into findings.
+The rules themselves are `lattice.quota.checks`; this module reads the objects and turns the results into refusals and warnings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota
 
 OURS: Final = "ElasticQuota"
 KOORDINATORS: Final = "KoordinatorQuota"
-"""The request's kind for an ElasticQuota of scheduling.sigs.k8s.io, which tells it from Lattice's."""
+"""The kind by which a request names an ElasticQuota of scheduling.sigs.k8s.io, to tell it from Lattice's."""
 PROFILE: Final = "KoordinatorProfile"
 QUOTA_KINDS: Final = frozenset({OURS, KOORDINATORS})
 QUANTITIES: Final = "amounts are quantities such as 24, 1500m or 64Gi"
@@ -37,7 +37,7 @@ View = TypeVar("View")
 
 
 def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = ()) -> Declared | Refused:
-    """Returns the group that an object of either kind declares, or the refusal for the first field that does not parse."""
+    """Returns the group that an object of either kind declares, or the refusal of the first field that does not parse."""
     strange = next(_strange_amounts(obj), None)
     if strange is not None:
         return strange
@@ -55,9 +55,9 @@ def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = 
 
 
 def _strange_amounts(obj: Object) -> Iterator[Refused]:
-    """Yields a refusal for each amount that is neither a whole number nor a text.
+    """Yields a refusal of each amount that is neither a whole number nor a text.
 
-    A number with a point is neither for the API server as well.
+    The API server accepts no number with a point as a quantity either.
     """
     lists = {name: part(obj, "spec").get(name) for name in ("min", "max", "sharedWeight", "admission")}
     for name, amounts in (*lists.items(), ("lending.limit", part(obj, "spec", "lending").get("limit"))):
@@ -77,27 +77,27 @@ def _strange_amounts(obj: Object) -> Iterator[Refused]:
 
 
 def means_the_same(kind: str, old: Object, new: Object) -> bool:
-    """Tells whether a change leaves every field that a quota tree reads as it is.
+    """Tells whether a change leaves every field unchanged that a quota tree reads.
 
-    Status, finalizers and other people's annotations may change.
+    Status, finalizers and annotations of others may change.
     """
     before, after = read_quota(kind, old), read_quota(kind, new)
     return isinstance(before, Declared) and isinstance(after, Declared) and replace(before, source=after.source) == after
 
 
 def unreadable(kind: str, old: Object, new: Object) -> Refused | None:
-    """Returns the refusal of an object that does not parse; None where the fault stood before, so that other changes pass."""
+    """Returns the refusal of a quota object that does not parse; None: it does, or `old` had the same fault, so that other changes pass."""
     read = read_quota(kind, new)
     return None if isinstance(read, Declared) or (old and read_quota(kind, old) == read) else read
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a new ElasticQuota of Lattice."""
+    """Yields every refusal and warning for a new ElasticQuota of Lattice."""
     yield from _judge(OURS, {}, obj, facts)
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a changed ElasticQuota of Lattice."""
+    """Yields every refusal and warning for a changed ElasticQuota of Lattice."""
     yield from _judge(OURS, old, new, facts)
 
 
@@ -107,12 +107,12 @@ def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_koordinator(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a new ElasticQuota of Koordinator."""
+    """Yields every refusal and warning for a new ElasticQuota of Koordinator."""
     yield from _judge(KOORDINATORS, {}, obj, facts)
 
 
 def judge_koordinator_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a changed ElasticQuota of Koordinator."""
+    """Yields every refusal and warning for a changed ElasticQuota of Koordinator."""
     yield from _judge(KOORDINATORS, old, new, facts)
 
 
@@ -122,7 +122,7 @@ def judge_koordinator_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_profile(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about an ElasticQuotaProfile: a name of its own for the root, nodes that no other tree has."""
+    """Yields every refusal and warning for an ElasticQuotaProfile: its root has a name of its own, its nodes are in no other tree."""
     try:
         profile = msgspec.convert(_named(obj), KoordinatorProfile)
         tree = tree_of(profile)
@@ -151,13 +151,13 @@ def judge_profile(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_profile_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a changed ElasticQuotaProfile; its annotations count as well."""
+    """Yields every refusal and warning for a changed ElasticQuotaProfile, changes of annotations included."""
     del old
     yield from judge_profile(new, facts)
 
 
 def fill_koordinator(obj: Object, facts: Facts) -> Object:
-    """Returns a copy of a new ElasticQuota of Koordinator with the defaults of its own webhook.
+    """Returns a new ElasticQuota of Koordinator with the defaults that Koordinator's own webhook would fill in.
 
     They are parent, tree-id, and the keys of shared-weight.
     """
@@ -177,7 +177,10 @@ def fill_koordinator(obj: Object, facts: Facts) -> Object:
 
 
 def _weights(given: str, most: Object) -> str:
-    """Returns the annotation unchanged, where its keys are those of max; else aligned with them, missing weights taken from max."""
+    """Returns the annotation of weights with exactly the keys of max; a missing weight is the max.
+
+    `given`: the annotation, may be empty.
+    """
     weights: Object = json.loads(given) if given else most
     if given and weights.keys() == most.keys():
         return given
@@ -185,7 +188,7 @@ def _weights(given: str, most: Object) -> str:
 
 
 def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int] | None) -> int | None:
-    """Returns how many allocations of a group, or of one below it, have not ended; None: unknown."""
+    """Returns how many allocations of a group and of those below it have not ended; None: unknown."""
     if work is None:
         return None
     return sum(
@@ -235,7 +238,7 @@ def _around(group: Declared, quotas: QuotaFacts) -> Around:
 
 
 def _is_same(each: Declared, group: Declared) -> bool:
-    """Tells whether two declarations are one group: one object, or the object of a root that a profile declares."""
+    """Tells whether two declarations are of one group: the same object, or a profile and the object of the root that it names."""
     source, own = each.source, group.source
     if (source.group, source.namespace, source.name) == (own.group, own.namespace, own.name):
         return True
@@ -244,7 +247,7 @@ def _is_same(each: Declared, group: Declared) -> bool:
 
 
 def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
-    """Returns the selections of all trees but one, by the object that declares them."""
+    """Returns the nodes that all other trees select, by the words for the declaring object; `own`: the name or key of the tree left out."""
     trees: dict[str, Selection] = {}
     for each in quotas.declared:
         if each.tree is not None and not each.tree.profile and each.name != own:
@@ -259,7 +262,7 @@ def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
 
 
 def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Selection], quotas: QuotaFacts, field: str) -> Iterator[Finding]:
-    """Checks that no node is in two trees; warns of a tree without nodes."""
+    """Checks that no other tree selects the nodes that a tree selects; warns where it selects none."""
     if quotas.nodes is None:
         return
     own = [node for node in quotas.nodes if selection.selects(node)]
@@ -274,7 +277,7 @@ def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Select
 
 
 def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
-    """Warns of tenants and vclusters in a binding that do not exist yet."""
+    """Warns of tenants and vclusters in the bindings of a group that do not exist yet."""
     tenants, vclusters = facts.tenants, facts.vclusters
     strange = sorted({binding.tenant for binding in group.bindings if tenants is not None and binding.tenant not in tenants})
     if strange:
@@ -287,6 +290,6 @@ def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
 
 
 def _named(obj: Object) -> Object:
-    """Returns the object with an empty name where the server is still to name it."""
+    """Returns the object with an empty name in place of none: the API server may still generate one."""
     metadata = part(obj, "metadata")
     return {**obj, "metadata": {**metadata, "name": str(metadata.get("name") or "")}}

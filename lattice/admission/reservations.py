@@ -1,4 +1,4 @@
-"""Checks of a Reservation (nodes, times, overlaps), and of an Allocation that names one."""
+"""Checks a Reservation (nodes, times, overlaps), and an Allocation that names one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lattice.units import expand_nodes, fold_nodes, format_duration, format_time
 from lattice.views import Reservation
 
 MOST_NODES: Final = 16384
-"""Most nodes of a reservation, as many as a Ledger knows."""
+"""Most nodes of a Reservation, as many as the ledger knows."""
 LATE_SECONDS: Final = 60.0
-"""Seconds by which a start may lie in the past: clocks differ, and a request takes its time."""
+"""Seconds by which a start may lie in the past, since clocks differ and a request takes time."""
 START_SECONDS: Final = 60.0
-"""Seconds that the cycle allows between a placement and the first process."""
+"""Seconds that a cycle plans between a placement and the first process."""
 _SHOWN: Final = 5
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a Reservation that is made."""
+    """Yields every refusal and warning for a new Reservation."""
     yield from _judge(obj, facts, is_new=True)
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a Reservation that is changed; past windows and running work are no reason to refuse then."""
+    """Yields every refusal and warning for a changed Reservation; past windows and running work are no reason to refuse a change."""
     if old.get("spec") != new.get("spec"):
         yield from _judge(new, facts, is_new=False)
 
@@ -58,7 +58,7 @@ def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
 
 
 def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Checks that the reservation names nodes, or how many, within the limit; warns of nodes that do not exist yet."""
+    """Checks that a Reservation either names nodes or gives their number, within the limit; warns of nodes that do not exist yet."""
     wanted = len(nodes) or asked.spec.node_count or 0
     field = "spec.nodes" if asked.spec.nodes else "spec.nodeCount"
     if bool(asked.spec.nodes) == (asked.spec.node_count is not None):
@@ -78,7 +78,7 @@ def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[F
 
 
 def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
-    """Checks that there is a window, and that it is still ahead."""
+    """Checks that a Reservation has a window, and a new one a window in the future; warns of starts that a change of clocks moves."""
     first = calendar.span(float("-inf"))
     if first is None:
         sentence = f"spec.recurrence.until is before the first window, which would begin after spec.start {asked.spec.start}"
@@ -100,7 +100,7 @@ def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bo
 
 
 def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Checks that no other reservation holds the same nodes at the same time."""
+    """Checks that no other Reservation holds the same nodes at the same time."""
     now = facts.now if facts.now is not None else float("-inf")
     name, elsewhere = asked.metadata.name, set[str]()
     for other in sorted((facts.reservations or {}).values(), key=lambda one: one.metadata.name):
@@ -128,7 +128,7 @@ def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts
 
 
 def _meeting(calendar: Calendar, other: Reservation, since: float) -> tuple[Span, Span] | None:
-    """Returns the first two windows that overlap; a reservation that does not parse holds nothing."""
+    """Returns the first two windows of a calendar and another Reservation that overlap; None: none do, or the other does not parse."""
     try:
         return calendar.overlap(calendar_of(other.spec), since)
     except Rejected:
@@ -136,7 +136,7 @@ def _meeting(calendar: Calendar, other: Reservation, since: float) -> tuple[Span
 
 
 def held_nodes(reservation: Reservation) -> frozenset[str]:
-    """Returns the nodes that a reservation names, or those that were chosen for it."""
+    """Returns the nodes that a Reservation names, else those that were chosen for it; empty: it holds none, or does not parse."""
     try:
         return frozenset(expand_nodes(reservation.spec.nodes or reservation.status.nodes))
     except Rejected:
@@ -144,12 +144,14 @@ def held_nodes(reservation: Reservation) -> frozenset[str]:
 
 
 def own_nodes(asked: Reservation) -> frozenset[str]:
-    """Returns the nodes that were chosen for a reservation before; none for a new one."""
+    """Returns the nodes that were chosen before for a Reservation of a number of nodes; empty for a new one, or one that names its
+    nodes.
+    """
     return held_nodes(asked) if not asked.spec.nodes else frozenset()
 
 
 def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) -> Iterator[Finding]:
-    """Checks that no work may run into the first window (as Slurm refuses it without IGNORE_JOBS)."""
+    """Checks that no running work may last into the first window (as Slurm refuses it without IGNORE_JOBS)."""
     late = [one for one in occupied if one.nodes & nodes and (one.end is None or one.end > span.start)]
     if not late:
         return
@@ -167,7 +169,7 @@ def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) 
 
 
 def _people(asked: Reservation, facts: Facts) -> Iterator[Finding]:
-    """Checks that maintenance names nobody; warns of tenants and vclusters that do not exist yet."""
+    """Checks that a maintenance admits nobody; warns of tenants and vclusters that do not exist yet."""
     spec = asked.spec
     if spec.maintenance and (spec.users or spec.tenants or spec.vclusters):
         sentence = "spec.maintenance means that nobody may use it, and users, tenants or vclusters are named"
@@ -179,7 +181,7 @@ def _people(asked: Reservation, facts: Facts) -> Iterator[Finding]:
 
 
 def _names(names: list[str]) -> str:
-    """Returns the first of the names as a node set, and how many more there are."""
+    """Returns the first five names as a node set, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return fold_nodes(names[:_SHOWN]) + more
 
@@ -188,7 +190,7 @@ def _names(names: list[str]) -> str:
 
 
 def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the reservation that an Allocation names exists, is not over, and admits its user, tenant and vcluster."""
+    """Checks that the Reservation that an Allocation names exists, is not over, and admits its user, tenant and vcluster."""
     name = asked.spec.reservation
     if not name:
         return
@@ -215,7 +217,7 @@ def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterator[Finding]:
-    """Checks that the work fits into one window: its nodes, and its walltime with grace period and start."""
+    """Checks that an Allocation fits into one window: its nodes, and its walltime with grace period and start."""
     name, field = found.metadata.name, "spec.reservation"
     nodes = reading(parse_node_count, asked.spec.resources.nodes, field="spec.resources.nodes", reason="NodesInvalid")
     holds = found.spec.node_count or len(held_nodes(found))
@@ -244,7 +246,9 @@ def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterat
 
 
 def _among(asked: Submission, found: Reservation, least: int) -> Iterator[Finding]:
-    """Checks that the node sets of the work leave it enough nodes of the reservation; passes where its nodes are not known yet."""
+    """Checks that node list and excluded nodes of an Allocation leave it enough nodes of the Reservation; skipped where these are
+    unknown.
+    """
     constraints, held = asked.spec.resources.constraints, held_nodes(found)
     try:
         only, without = frozenset(expand_nodes(constraints.node_list)), frozenset(expand_nodes(constraints.exclude_nodes))

@@ -1,7 +1,7 @@
 """Reads a manifest strictly, for the command line: types, unknown fields with "did you mean", parts that are not served yet.
 
-This is the one module of admission that loads pydantic. The server prunes unknown fields with a warning; a person who misspells a field
-wants to know before.
+This is the one module of admission that loads pydantic. The server prunes unknown fields with a warning; a person who misspells a
+field wants to know before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lattice.models.vcluster import VCluster
 KINDS: Final[dict[str, type[Kind]]] = {
     kind.meta.kind: kind for kind in (Allocation, Tenant, VCluster, Reservation, LatticeConfig, LatticeNode)
 }
-"""The kinds that people write."""
+"""The kinds that people write, by name."""
 
 _UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})
 _ATOM = re.compile(
@@ -35,7 +35,7 @@ _ATOM = re.compile(
 
 
 def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
-    """Returns each problem of the manifest as a sentence that names its field; empty when the server's schema would accept it."""
+    """Returns each problem of a manifest as a sentence that names its field; empty: the server's schema would accept it."""
     model = KINDS.get(kind)
     if model is None:
         return [f'kind "{kind}" is not known (known: {", ".join(sorted(KINDS))}){_meant(kind, list(KINDS))}']
@@ -60,7 +60,7 @@ def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator
 
 
 def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
-    """Yields the first problem of each field that pydantic finds, by the names that people write."""
+    """Yields a sentence on the first problem that pydantic finds in each field, by the names that people write."""
     judged = {key: value for key, value in obj.items() if key != "status"}
     try:
         model.model_validate(judged, strict=True)
@@ -89,7 +89,7 @@ def _parts(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[t
 
 
 def _holds(rule: str, value: dict[str, Any]) -> bool:
-    """Tells whether a rule of the simple shapes holds; every other rule is left to the server."""
+    """Tells whether a schema rule of a simple shape holds for a part; True for rules of other shapes, which the server checks."""
     atoms = [_ATOM.fullmatch(atom) for atom in rule.split(" || ")]
     if any(atom is None for atom in atoms):
         return True
@@ -112,12 +112,12 @@ def _atom_holds(atom: re.Match[str], value: dict[str, Any]) -> bool:
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    """Returns the fields of a model by the names that people write, each with its annotation."""
+    """Returns the annotation of each field of a model, by the names that people write."""
     return {(info.alias or name): info.annotation for name, info in model.model_fields.items()}
 
 
 def _children(annotation: Any, value: Any, path: str) -> Iterator[tuple[type[BaseModel], dict[str, Any], str]]:
-    """Yields the models inside a field's value: the part itself, or each part of a list."""
+    """Yields (model, value, path) of the parts inside a field's value: the value itself, or each item of a list."""
     part = _part_of(annotation)
     if part is None:
         return

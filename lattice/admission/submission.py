@@ -1,4 +1,4 @@
-"""A submitted Allocation for the checks: typed, beside the raw object."""
+"""A submitted Allocation in the form that the checks read: typed, beside the raw object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lattice.views.work import WorkSpec
 
 @dataclass(frozen=True)
 class Submission:
-    """The spec of an Allocation, typed (`spec`) and raw (`raw`, which tells absent from default), with its namespace and name."""
+    """An Allocation as the checks read it: the spec typed (`spec`) and raw (`raw`, which tells an absent field from a default)."""
 
     namespace: str
     name: str
@@ -27,16 +27,16 @@ class Submission:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def tenant(self, facts: Facts) -> Tenant | None:
-        """Returns its tenant, where it is known."""
+        """Returns the Allocation's Tenant; None: it does not exist, or tenants are not known."""
         return (facts.tenants or {}).get(self.spec.tenant)
 
     def vcluster(self, facts: Facts) -> VCluster | None:
-        """Returns its vcluster, where it is known."""
+        """Returns the Allocation's VCluster; None: it does not exist, or vclusters are not known."""
         return (facts.vclusters or {}).get(self.spec.vcluster)
 
 
 def read_submission(obj: Object) -> Submission | Refused:
-    """Returns the Allocation typed, or the refusal for the first field whose type is wrong."""
+    """Returns an Allocation typed, or the refusal of the first field whose type is wrong."""
     metadata = part(obj, "metadata")
     try:
         spec = msgspec.convert(obj.get("spec") or {}, WorkSpec)
@@ -49,9 +49,9 @@ def read_submission(obj: Object) -> Submission | Refused:
 
 
 def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Submission:
-    """Returns an Allocation from a daemon's cache, with the walltime that its vcluster gives it.
+    """Returns an Allocation of a daemon's cache for the checks, with the walltime that its vcluster gives by default.
 
-    The cache does not tell a script from an entrypoint: its tasks are taken to stand on the head alone.
+    The cache does not tell a script from an entrypoint: its tasks are taken to run on the head only.
     """
     meta, spec, lifecycle = allocation.metadata, allocation.spec, allocation.spec.lifecycle
     if lifecycle.walltime is None and lifecycle.type == "Bounded" and vcluster is not None:
@@ -65,14 +65,14 @@ def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Subm
 
 
 def malformed(error: msgspec.ValidationError, root: str) -> Refused:
-    """Returns the refusal for a field of the wrong type, with its path below `root`."""
+    """Returns the refusal of a field of the wrong type, naming its path below `root`."""
     what, _, path = str(error).partition(" - at `$")
     field = root + path.rstrip("`")
     return Refused("Malformed", f"{field}: {what[:1].lower()}{what[1:]}", field, "`kubectl explain` shows the type of each field")
 
 
 def part(obj: Object, *path: str) -> Object:
-    """Returns the mapping at `path`, empty where there is none."""
+    """Returns the mapping at `path` of an object; empty where there is none."""
     found: object = obj
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -80,5 +80,5 @@ def part(obj: Object, *path: str) -> Object:
 
 
 def is_placed(status: AllocationStatus) -> bool:
-    """Tells whether the allocation holds nodes, or is about to start on them."""
+    """Tells whether an allocation holds nodes (its condition Scheduled is True)."""
     return is_true(status.conditions, SCHEDULED)

@@ -1,4 +1,4 @@
-"""Checks of a Tenant: namespaces of its own, members that are authenticated, limits beside the present use."""
+"""Checks a Tenant: namespaces that no other has, members who are authenticated, limits beside the present use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lattice.units import parse_duration, parse_quantity
 from lattice.views import Tenant
 
 RESERVED_NAMESPACES: Final = frozenset({"default", "lattice-system", "lattice-node-lease"})
-"""Namespaces that no tenant gets, beside all that begin with `kube-`."""
+"""Namespaces that no tenant may have, besides all that begin with `kube-`."""
 NOBODY: Final = frozenset({"system:anonymous", "system:unauthenticated"})
-"""Names that stand for unauthenticated people."""
+"""User and group names that stand for people who are not authenticated."""
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a Tenant that is made or changed."""
+    """Yields every refusal and warning for a Tenant that is created or changed."""
     try:
         tenant = msgspec.convert(obj, Tenant)
     except msgspec.ValidationError as error:
@@ -40,7 +40,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that a Tenant has no allocations that have not ended."""
+    """Checks that every allocation of a Tenant has ended before it is deleted."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'tenant "{name}" has {facts.holders} allocations that have not ended'
@@ -48,7 +48,7 @@ def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def homes(tenant: Tenant) -> tuple[str, ...]:
-    """Returns the namespaces of the tenant: those it lists, else the one of its name."""
+    """Returns the namespaces of a tenant: those it lists, else the one with its own name."""
     return tenant.spec.namespaces or (tenant.metadata.name,)
 
 
@@ -105,7 +105,7 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Checks hours from 0 on, a share of at most 1, an allowance of at least 1; warns where shares sum to more than 1."""
+    """Checks that hours are not negative, the share is at most 1 and the allowance at least 1; warns where all shares exceed 1."""
     budget, where = tenant.spec.budget, "spec.budget"
     for field, hours in (("gpuHours", budget.gpu_hours), ("nodeHours", budget.node_hours)):
         if hours < 0:
@@ -137,7 +137,7 @@ def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
 
 
 def _accounts(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Checks that an account means one tenant, and has neither blanks nor commas, which separate accounts in Slurm."""
+    """Checks that an account name means one tenant only, and has neither blanks nor commas, which separate accounts in Slurm."""
     field = "spec.accountNames"
     others = [other for other in (facts.tenants or {}).values() if other.metadata.name != tenant.metadata.name]
     taken = {word: other.metadata.name for other in others for word in (*other.spec.account_names, other.metadata.name)}

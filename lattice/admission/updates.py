@@ -1,4 +1,4 @@
-"""Checks of a change to an Allocation: which fields may change, when, and by whom."""
+"""Checks a change of an Allocation: which fields may change, when, and by whom."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lattice.units import format_duration, parse_duration, parse_time
 IMMUTABLE: Final = (
     "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "quota", "reservation",
 )  # fmt: skip
-"""Fields of spec that never change; a test compares them with the model's."""
+"""Fields of spec that may never change; a test compares them with the model's."""
 IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")
-"""Fields of spec.lifecycle that never change."""
+"""Fields of spec.lifecycle that may never change."""
 
 
 def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about the change from `old` to `new`; a change that leaves the spec alone has none."""
+    """Yields every refusal and warning for the change from `old` to `new`; none where the spec is unchanged."""
     if old.raw == new.raw:
         return
     if is_final(old.status):
@@ -41,12 +41,12 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
 
 
 def lengthens(old: Submission, new: Submission) -> bool:
-    """Tells whether the change asks for a longer walltime, which needs a right."""
+    """Tells whether a change asks for a longer walltime, which requires a right."""
     return _seconds(new) > _seconds(old)
 
 
 def _seconds(asked: Submission) -> float:
-    """Returns the walltime in seconds; infinite without one, or where it does not parse (another check refuses that)."""
+    """Returns the walltime in seconds; infinite where there is none, or where it does not parse (another check refuses that)."""
     text = asked.spec.lifecycle.walltime
     if text is None:
         return float("inf")

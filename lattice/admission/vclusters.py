@@ -1,4 +1,4 @@
-"""Checks of a VCluster: partitions and groups of its own, defaults within its limits."""
+"""Checks a VCluster: partition names and home groups that no other has, defaults within its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lattice.views import VCluster
 
 
 def fill(obj: Object) -> Object:
-    """Returns a copy with `spec.state` filled in, so that kubectl's table shows whether the vcluster is open."""
+    """Returns the object with `spec.state` Open where it is absent, so that kubectl's table shows it."""
     filled = copy.deepcopy(obj)
     spec = filled.setdefault("spec", {})
     if isinstance(spec, dict) and spec.get("state") is None:
@@ -27,7 +27,7 @@ def fill(obj: Object) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every finding about a VCluster that is made or changed."""
+    """Yields every refusal and warning for a VCluster that is created or changed."""
     try:
         vcluster = msgspec.convert(obj, VCluster)
     except msgspec.ValidationError as error:
@@ -50,7 +50,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that a VCluster has no allocations that have not ended."""
+    """Checks that every allocation of a VCluster has ended before it is deleted."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'vCluster "{name}" has {facts.holders} allocations that have not ended'
@@ -87,7 +87,7 @@ def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
 
 
 def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Iterator[Finding]:
-    """Warns of a vcluster without home groups that loses nodes to the home groups of this one."""
+    """Warns where a vcluster without home groups loses nodes to home groups that this one claims."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     counts, held = facts.groups, {group for other in others for group in _home_groups(other)}
     had = set(_home_groups(before)) if before is not None else set[str]()
@@ -106,7 +106,7 @@ def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Itera
 
 
 def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Warns once of home groups without any node: likelier a slip than machines to come."""
+    """Warns of new home groups without any node, which are more likely a slip than machines to come."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     had = set(_home_groups(before)) if before is not None else set[str]()
     empty = [group for group in _home_groups(vcluster) if group not in had and not (facts.groups or {}).get(group)]
@@ -123,7 +123,7 @@ def _nodes(count: int) -> str:
 
 
 def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Warns of tenants that had one vcluster without naming a default, and now have several."""
+    """Warns of tenants without a default vcluster that could use one only, and now can use several."""
     if facts.vclusters is None or facts.tenants is None:
         return
     known = dict(facts.vclusters)
@@ -185,7 +185,7 @@ def _limits(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _weights(vcluster: VCluster) -> Iterator[Finding]:
-    """Checks for a profile or own weights, as quantities from 0 on, not all 0; warns where they do not sum to 1."""
+    """Checks that either a profile or weights are given, as quantities from 0 on, not all 0; warns where they do not sum to 1."""
     weights, profile = vcluster.spec.weights, vcluster.spec.profile
     if weights is None:
         return
@@ -213,7 +213,7 @@ def _weights(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def camel(name: str) -> str:
-    """Returns the field's name as people write it."""
+    """Returns a field's name in camelCase, as people write it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 

@@ -1,4 +1,4 @@
-"""The outcomes of admission: accepted with warnings, or refused with a reason, a sentence and a next step."""
+"""The results of admission: accepted with warnings, or refused with a reason, a sentence and a next step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from lattice.errors import Rejected
 
 Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as JSON has it."""
+"""A Kubernetes object, or a part of one, as parsed JSON."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The object may enter as `obj`, with the defaults filled in; `warnings` are shown to the person."""
+    """The verdict that an object may enter as `obj`, with defaults filled in; `warnings` are shown to the person."""
 
     obj: Object
     warnings: tuple[str, ...] = ()
@@ -22,7 +22,10 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The object may not enter: `reason` is a word of `reasons.REFUSALS`, `sentence` has the numbers, `hint` the next step."""
+    """The verdict, or the finding of one check, that an object may not enter.
+
+    `reason` is a word of `reasons.REFUSALS`, `sentence` has the numbers, `hint` says the next step.
+    """
 
     reason: str
     sentence: str
@@ -31,7 +34,7 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """Returns the sentence and the next step as one text; after a sentence of several lines the next step has its own line."""
+        """Returns sentence and next step as one text; after a sentence of several lines the next step has its own line."""
         if not self.hint:
             return self.sentence
         return f"{self.sentence}\n  Hint: {self.hint}" if "\n" in self.sentence else f"{self.sentence}. Hint: {self.hint}"
@@ -39,7 +42,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Caution:
-    """The object may enter, with a warning for the person."""
+    """The finding of one check that an object may enter, with a warning for the person."""
 
     sentence: str
 
@@ -52,7 +55,7 @@ Finding = Refused | Caution
 
 
 def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
-    """Returns the first refusal, else acceptance with every caution; asks for no finding after a refusal."""
+    """Returns the first refusal of these findings, else acceptance with every warning; does not continue after a refusal."""
     warnings: list[str] = []
     for finding in findings:
         match finding:
@@ -64,7 +67,7 @@ def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
 
 
 def reading(parse: Callable[[Text], Read], value: Text, *, field: str, reason: str) -> Read | Refused:
-    """Returns the result of `parse`, or the refusal that names the field where the value does not parse."""
+    """Returns the result of `parse`; where the value does not parse, the refusal with this reason that names the field."""
     try:
         return parse(value)
     except Rejected as error:

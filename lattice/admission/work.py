@@ -1,4 +1,4 @@
-"""Checks of the work to start: entrypoint, script, variables, working directory, output files, job name."""
+"""Checks the work that an Allocation starts: entrypoint, script, variables, working directory, output files, job name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Caution, Finding, Refused
 
 MAX_WORK_BYTES: Final = 65536
-"""The longest entrypoint, and the longest script, in bytes."""
+"""Most bytes of an entrypoint, and of a script."""
 MAX_OUTPUT: Final = 1024
-"""The longest name of an output file, in characters, as in the schema."""
+"""Most characters of an output file's name, as in the schema."""
 MAX_VARIABLES: Final = 512
 """Most variables, as in the schema."""
 MAX_VARIABLES_BYTES: Final = 131072
 """Most bytes in names and values of all variables together, as in `policies-limits.yaml`."""
 MAX_JOB_NAME: Final = 253
-"""The longest value of a tag, in characters."""
+"""Most characters of a tag's value."""
 OUTPUT_LETTERS: Final = "jxuAaNnJts%"
-"""The letters that may follow a %, and the width between, in the name of an output file."""
+"""The letters that may follow % (and a width) in an output file's name."""
 SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "PRIVATE_KEY")
-"""Parts of a variable's name that indicate a secret."""
+"""Parts of a variable's name that suggest a secret."""
 
 _PATTERN = re.compile(r"%[0-9]{0,2}(.?)", re.DOTALL)
 _PIECE = r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*+\""""
@@ -37,7 +37,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that exactly one of entrypoint and script is given, and that it can be started."""
+    """Checks that either an entrypoint or a script is given, and that it can be started."""
     del facts
     entrypoint, script = asked.spec.entrypoint, asked.spec.script
     if entrypoint is not None and script is not None:
@@ -98,7 +98,7 @@ def _script(text: str) -> Iterator[Finding]:
 
 
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that each variable can be set; warns of names that indicate a secret, and of names that Lattice sets itself."""
+    """Checks that each variable can be set; warns of names that suggest a secret, and of names that Lattice sets itself."""
     del facts
     count = len(asked.spec.environment.variables)
     if count > MAX_VARIABLES:
@@ -133,7 +133,7 @@ def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the working directory is absolute, and that the names of output files have only known patterns."""
+    """Checks that the working directory is absolute, and that output files' names contain only known patterns."""
     del facts
     environment = asked.spec.environment
     if environment.workdir and (not environment.workdir.startswith("/") or "\0" in environment.workdir):
@@ -157,7 +157,7 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the job name is short free text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
+    """Checks that the job name is short text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
     del facts
     name = asked.spec.tags.get("name")
     if name is None:
