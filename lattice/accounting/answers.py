@@ -17,11 +17,11 @@ EndState = Literal["Completed", "Failed", "Cancelled", "Requeued", "Running"]
 
 
 class UsagePart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The base of every part of these answers: camelCase outside, what is empty left out."""
+    """The base of every part of these documents: field names in camelCase, empty fields left out."""
 
 
 class DayUse(UsagePart, frozen=True):
-    """Hours of one day."""
+    """The node-hours and GPU-hours used on one day (UTC)."""
 
     day: str
     node_hours: float
@@ -29,51 +29,51 @@ class DayUse(UsagePart, frozen=True):
 
 
 class PartUse(UsagePart, frozen=True):
-    """Hours of one tenant, project or user among those asked about."""
+    """The hours used by one tenant, project or user among those that the question concerns."""
 
     name: str
-    """Empty: those without a project; `others`: those whom the reader may not name, in sums."""
+    """Empty: work without a project. `others`: those whom the reader may not name, in one sum."""
     node_hours: float
     gpu_hours: float
     attempts: int
 
 
 class BudgetHours(UsagePart, frozen=True):
-    """One of the two budgets of a scope."""
+    """The use of one of the two budgets (GPU-hours, node-hours) of a tenant, project or user."""
 
     used: float
     limit: float
     per_day: float = 0.0
-    """The rate that the forecast takes: use of the last 7 days, per day."""
+    """Hours used a day over the last 7 days, the rate of the forecast."""
 
 
 class BudgetReport(UsagePart, frozen=True):
-    """The state of a budget, and when it runs out."""
+    """The state of the budget of one tenant, project or user, and when it runs out."""
 
     scope: Literal["Tenant", "Project", "User"]
     name: str
-    """Of the tenant, the project or the user."""
+    """The name of the tenant, the project or the user."""
     tenant: str
     period: str
-    """Which hours count, as words."""
+    """The time whose hours count, in words."""
     fraction: float
-    """Used ÷ agreed of the worse of the two; 1 is used up."""
+    """Used ÷ agreed, of the worse of GPU-hours and node-hours; 1: used up."""
     on_exhausted: Literal["Penalise", "Queue"]
     source: Literal["Internal", "External"]
-    """External: an outside source told it."""
+    """External: an outside source gives the figures."""
     told_by: str = ""
-    """That source."""
+    """The name of that source."""
     period_start: str | None = None
     period_end: str | None = None
-    """Absent: a rolling window."""
+    """Absent: the hours of a rolling window count."""
     gpu_hours: BudgetHours | None = None
     node_hours: BudgetHours | None = None
     runs_out: str | None = None
-    """When, if work goes on as in the last 7 days; absent: not in this period, or not at that rate, or it has."""
+    """When it is used up if work goes on as in the last 7 days; absent: it is already, or will not be in this period."""
 
 
 class UsageReport(UsagePart, frozen=True):
-    """The answer to `usage`."""
+    """The document that answers `usage`: the hours used since a time, by day, tenant, project and user, and the budgets."""
 
     schema: Literal["lattice.dev/usage/v1"]
     at: str
@@ -81,34 +81,34 @@ class UsageReport(UsagePart, frozen=True):
     node_hours: float
     gpu_hours: float
     attempts: int
-    """Attempts that used something in this time."""
+    """How many attempts used nodes in this time."""
     running: int = 0
-    """Of them, those that still run; they count up to now."""
+    """How many of these still run; they count up to now."""
     tenant: str = ""
-    """Empty: all tenants."""
+    """The tenant asked about; empty: all."""
     user: str = ""
-    """Empty: everybody's."""
+    """The user asked about; empty: all."""
     project: str = ""
-    """Empty: all projects."""
+    """The project asked about; empty: all."""
     days: list[DayUse] = []
     tenants: list[PartUse] = []
-    """Most hours first, as are the next two."""
+    """Those with most hours first, as in the next two lists."""
     projects: list[PartUse] = []
     users: list[PartUse] = []
     budgets: list[BudgetReport] = []
     incomplete: str = ""
-    """What is missing, and why: the scheduler, which tells of running work, does not answer."""
+    """What is missing, and why: the scheduler, which knows of running work, does not answer."""
 
 
 class HistoryRow(UsagePart, frozen=True):
-    """One attempt."""
+    """One attempt of an allocation in the history."""
 
     tenant: str
     namespace: str
     name: str
     uid: str
     attempt: int
-    """0: it never had nodes."""
+    """Its number; 0: the allocation ended without ever having had nodes."""
     state: EndState
     """Requeued: another attempt followed."""
     submitted: str
@@ -120,17 +120,17 @@ class HistoryRow(UsagePart, frozen=True):
     vcluster: str = ""
     preemption_class: int = 0
     first_attempt: int | None = None
-    """The row sums up the attempts from this one on."""
+    """Given where the row sums up the attempts from this one to `attempt`."""
     nodes: int = 0
     gpus: int = 0
-    """Of all its nodes together."""
+    """The GPUs of all its nodes together."""
     scheduled: str | None = None
-    """When it got its nodes: it is charged from then on."""
+    """When it got its nodes, from which it is charged."""
     started: str | None = None
-    """Its first process."""
+    """When its first process started."""
     ended: str | None = None
     seconds: int = 0
-    """From the first process to the end, or to now."""
+    """Seconds from its first process to its end, or to now."""
     reason: str = ""
     exit: int | None = None
     node_hours: float = 0.0
@@ -138,7 +138,7 @@ class HistoryRow(UsagePart, frozen=True):
 
 
 class HistoryReport(UsagePart, frozen=True):
-    """The answer to `history`, the newest first."""
+    """The document that answers `history`: attempts, the newest first."""
 
     schema: Literal["lattice.dev/history/v1"]
     at: str
@@ -146,15 +146,15 @@ class HistoryReport(UsagePart, frozen=True):
     until: str
     rows: list[HistoryRow]
     node_hours: float = 0.0
-    """Of all rows that match, those that were left out included."""
+    """Of all attempts that match, those left out included."""
     gpu_hours: float = 0.0
     left_out: int = 0
-    """Rows that match, beyond the limit of the question."""
+    """How many attempts match beyond the limit that the question set."""
     incomplete: str = ""
 
 
 class Unsettled(msgspec.Struct, frozen=True):
-    """The charges of the scheduler that no usage record held when it had read the records up to `version`."""
+    """The scheduler's charges that no UsageRecord held when it had seen the records up to resourceVersion `version`."""
 
     version: str
     charges: list[Charge]

@@ -1,8 +1,9 @@
-"""Budgets: the agreement with a tenant, the period in which it counts, and its balance (book, "Quota Enforcement", "Soft Quotas").
+"""Budgets: the hours agreed with a tenant, the period in which they count, and the balance (book, "Quota Enforcement", "Soft
+Quotas").
 
-A budget of hours is the tenant's, a project's in it, or each user's. Hours of a rolling window count, or those since the beginning of
-the month, quarter or year (UTC). An outside source takes precedence for the tenant's own budget while its figures are fresh. Times are
-seconds since the epoch.
+A budget of hours is the tenant's, a project's in it, or each user's. Hours of a rolling window count, or those since the beginning
+of the month, quarter or year (UTC). An outside source takes precedence for the tenant's own budget while its figures are fresh.
+Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OF_TENANT, OF_PROJECT, OF_USER = "Tenant", "Project", "User"
 
 
 class Scope(NamedTuple):
-    """The owner of a budget: the tenant (name empty), or a project or a user in it."""
+    """The owner of a budget: a tenant (`name` empty), or a project or a user in it."""
 
     kind: str
     tenant: str
@@ -33,7 +34,7 @@ class Scope(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Returns the words for the scope, for a sentence."""
+        """Returns words for a sentence that say whose budget it is, such as `project "lattice-qcd" of tenant "physics"`."""
         if self.kind == OF_TENANT:
             return f'tenant "{self.tenant}"'
         return f'{"project" if self.kind == OF_PROJECT else "user"} "{self.name}" of tenant "{self.tenant}"'
@@ -41,30 +42,30 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Hours in a period; 0: no such budget."""
+    """An amount of GPU-hours and node-hours, agreed or used; 0 as a limit: no such budget."""
 
     gpu_hours: float = 0.0
     node_hours: float = 0.0
 
     @property
     def given(self) -> bool:
-        """Tells whether there is a budget at all."""
+        """Tells whether there is a budget of GPU-hours or of node-hours."""
         return self.gpu_hours > 0 or self.node_hours > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The hours that count: of a rolling window of so many seconds, or since the beginning of the calendar's month, quarter or year."""
+    """The time whose hours count: a rolling window of `seconds`, or since the beginning of the month, quarter or year."""
 
     kind: str = ROLLING
     seconds: float = 90 * DAY
 
     def begin(self, now: float) -> float:
-        """Returns the beginning of the present period."""
+        """Returns when the period that contains `now` began."""
         return now - self.seconds if self.kind == ROLLING else self._start(now, 0)
 
     def end(self, now: float) -> float | None:
-        """Returns when the present period ends and the next one begins; None: a rolling window has no end."""
+        """Returns when the period that contains `now` ends and the next begins; None: a rolling window does not end."""
         return None if self.kind == ROLLING else self._start(now, 1)
 
     def _start(self, now: float, ahead: int) -> float:
@@ -75,13 +76,13 @@ class Period:
 
     @property
     def words(self) -> str:
-        """Returns the words for the period, for a sentence."""
+        """Returns words for a sentence, such as `this month`."""
         return f"in the last {self.seconds / DAY:g} days" if self.kind == ROLLING else f"this {self.kind.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The figures of an outside source for the tenant's budget; they count until `until`."""
+    """The figures that an outside source gives for a tenant's budget; valid until `until`."""
 
     name: str
     used: Allowance
@@ -91,29 +92,29 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """All budgets of one tenant."""
+    """All budgets of one tenant, as its spec and the outside source give them."""
 
     whole: Allowance = Allowance()
     projects: Mapping[str, Allowance] = field(default_factory=dict)
     per_user: Allowance = Allowance()
     period: Period = Period()
     queues: bool = False
-    """`onExhausted: Queue`: at the end of a budget work waits; else its score falls."""
+    """Whether work waits while a budget is used up (`onExhausted: Queue`); False: its score falls."""
     outside: Outside | None = None
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """Returns a key of the hours that are kept; where it changes, everything is counted again."""
+        """Returns a key of which hours have to be kept; where it changes, all hours are counted again."""
         return self.whole.given, tuple(sorted(name for name, one in self.projects.items() if one.given)), self.per_user.given, self.period
 
     def allowance(self, scope: Scope) -> Allowance:
-        """Returns the budget of one of the tenant's scopes; an empty one without a budget."""
+        """Returns the budget of one of the tenant's scopes; zero hours where it has none."""
         if scope.kind == OF_TENANT:
             return self.whole
         return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
 
     def scopes(self, tenant: str, user: str, project: str) -> list[Scope]:
-        """Returns the scopes whose budgets apply to work of this user and project."""
+        """Returns the owners of the budgets on which work of this user and project draws."""
         found = [Scope(OF_TENANT, tenant)] if self.whole.given or self.outside is not None else []
         if project in self.projects and self.projects[project].given:
             found.append(Scope(OF_PROJECT, tenant, project))
@@ -136,20 +137,20 @@ class Balance:
     end: float | None
     source: str = INTERNAL
     told_by: str = ""
-    """The outside source whose figures count; empty: counted here."""
+    """The outside source whose figures these are; empty: the hours were counted here."""
 
     @property
     def fraction(self) -> float:
-        """Returns used ÷ agreed, of the worse of the two budgets; 0 without one."""
+        """Returns used ÷ agreed, of the worse of GPU-hours and node-hours; 0 without a budget."""
         return max((used / limit for used, limit in self.pairs()), default=0.0)
 
     @property
     def exhausted(self) -> bool:
-        """Tells whether one of the two budgets is used up."""
+        """Tells whether the GPU-hours or the node-hours are used up."""
         return self.fraction >= 1.0
 
     def pairs(self) -> Iterable[tuple[float, float]]:
-        """Yields (used, agreed) of GPU-hours and node-hours, where there is a budget."""
+        """Yields (used, agreed) of GPU-hours and of node-hours, those without a budget left out."""
         pairs = ((self.used.gpu_hours, self.limit.gpu_hours), (self.used.node_hours, self.limit.node_hours))
         return ((used, limit) for used, limit in pairs if limit > 0)
 

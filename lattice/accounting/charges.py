@@ -1,4 +1,4 @@
-"""Computes the charge of each attempt: from the time at which it got its nodes to its end, both from its status.
+"""Computes the charge of each attempt: from the time at which it got its nodes to its end, both from the Allocation's status.
 
 node-seconds = nodes × (end − commit), GPU-seconds = GPUs of these nodes × (end − commit); a node without GPUs counts none (book,
 "Internal Budget Ledger"; decisions, "Staging": hours count from the commit). Times are whole seconds since the epoch.
@@ -19,18 +19,19 @@ from lattice.views.allocation import Allocation, Attempt, Exit
 
 COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancelled", "Requeued", "Running"
 STATES: Final = (COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING)
-"""The states of an attempt: the first four have ended; after Requeued another attempt followed."""
+"""The states of a charged attempt; all but Running have ended, and after Requeued another attempt followed."""
 
 REMOVED: Final = "Removed"
-"""The reason of an end by force: somebody took the object away before the attempt had ended."""
+"""The reason of an attempt whose object was removed by force before it had ended."""
 HEARD_LATE: Final = 2.0
-"""Seconds after an end for which a heartbeat under way may still report running work."""
+"""Seconds after an end in which a heartbeat that was under way may still report running work."""
 
 _moment = lru_cache(maxsize=65536)(parse_time)
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, or several summed into one (`first` below `attempt`); 0 as a time: none.
+    """The use of nodes by one attempt of an allocation, or by several attempts summed up (`first` below `attempt`); 0 as a time:
+    none.
 
     Attempt 0 is an allocation that ended without ever having had nodes.
     """
@@ -49,12 +50,12 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     vcluster: str
     nodes: int
     gpus: int
-    """GPUs of all its nodes together."""
+    """The GPUs of all its nodes together."""
     submitted: int
     committed: int
     """When it got its nodes."""
     started: int
-    """When its first process began."""
+    """When its first process started."""
     ended: int
     """When it ended; 0: not yet."""
     state: str
@@ -66,11 +67,11 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def summed(self) -> bool:
-        """Tells whether the charge sums several attempts: it has amounts, and neither nodes nor a commit."""
+        """Tells whether the charge sums up several attempts; it then has amounts, but neither nodes nor a commit time."""
         return not self.nodes and self.node_seconds > 0
 
     def at(self, now: float) -> Charge:
-        """Returns the charge up to now, where the attempt has not ended."""
+        """Returns the charge with the amounts used up to `now`, if the attempt has not ended; else unchanged."""
         if self.ended or not self.committed:
             return self
         held = max(0, int(now) - self.committed)
@@ -78,7 +79,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
-    """Returns an ended charge that ends no later than now, and not before a node of the attempt was last heard to run it.
+    """Returns an ended charge with its end moved to `now` at the latest, and not before a node was last heard to run the attempt.
 
     `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote rests on its node's word alone.
     """
@@ -93,7 +94,7 @@ def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
 
 
 def removed(allocation: Allocation, at: float) -> Allocation:
-    """Returns the last known state of an object that is gone, as if all of it had ended by then (seconds since the epoch)."""
+    """Returns the last known state of an Allocation that is gone, with everything ended at `at` (seconds since the epoch)."""
     status = allocation.status
     if is_final(status):
         return allocation
@@ -106,10 +107,10 @@ def removed(allocation: Allocation, at: float) -> Allocation:
 
 
 def charges_of(allocation: Allocation) -> list[Charge]:
-    """Returns every attempt in the object's status, oldest first; the last one may be running, or not be judged yet.
+    """Returns the charge of every attempt in the Allocation's status, oldest first; the last may still run.
 
-    Without a tenant nobody is charged (the admission policy refuses such objects). Attempts that fell out of `attempts` are not among
-    them (`fallen_out`).
+    Without a tenant nobody is charged (the admission policy refuses such objects). Attempts that fell out of `attempts` are not
+    among them (`fallen_out`).
     """
     if not allocation.spec.tenant:
         return []
@@ -119,14 +120,14 @@ def charges_of(allocation: Allocation) -> list[Charge]:
 
 
 def settled_only(charges: list[Charge]) -> list[Charge]:
-    """Returns the charges that have ended for good: nothing about them changes any more."""
+    """Returns the charges of attempts that have ended for good, which never change again."""
     return [charge for charge in charges if charge.state != RUNNING]
 
 
 def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds: int) -> Charge | None:
-    """Returns the attempts after `upto` that left `attempts` before a record held them, as one charge; None without any.
+    """Returns, as one charge, the attempts after `upto` that left the status before a record held them; None: there are none.
 
-    `upto`: the last attempt that records hold; the amounts: those that records hold of this allocation up to there.
+    `upto`: the last attempt that records hold. `node_seconds`, `gpu_seconds`: what records hold of this allocation up to there.
     """
     usage = allocation.status.usage
     if usage is None or usage.attempts <= upto or not allocation.spec.tenant:
@@ -148,7 +149,7 @@ def _former(allocation: Allocation, entry: Attempt) -> Charge:
 
 
 def _present(allocation: Allocation) -> Charge | None:
-    """Returns the charge of the present attempt, where it has nodes or is final."""
+    """Returns the charge of the Allocation's present attempt; None: it has no nodes, and the Allocation has not ended."""
     status, final = allocation.status, is_final(allocation.status)
     committed = _second(status.scheduled_time or status.start_time)
     if not final and not (status.attempt and committed and status.node_count):
@@ -179,7 +180,7 @@ def _charge(
 
 
 def held_seconds(begin: str | None, end: str | None) -> int:
-    """Returns the whole seconds from one time to another, not below 0; 0 where one of them is missing."""
+    """Returns the whole seconds between two times (RFC 3339), at least 0; 0 where one of them is absent."""
     return max(0, _second(end) - _second(begin)) if begin and end else 0
 
 

@@ -1,6 +1,6 @@
-"""Keeps the hours in a period of everybody who has a budget, by events; exact, and the same whatever the order of events.
+"""Keeps the hours in a period of every tenant, project and user with a budget; exact, and equal in whatever order events come.
 
-`MeterWindow` keeps when rates change; `Meter` keeps one window of nodes and one of GPUs for each scope that has a budget. Sums are whole
+`MeterWindow` keeps when rates change; `Meter` keeps one window of nodes and one of GPUs for each owner of a budget. Sums are whole
 numbers.
 """
 
@@ -19,10 +19,10 @@ _HOUR = 3_600_000
 
 @dataclass(slots=True)
 class MeterWindow:
-    """A rate over time, and its sum between two moments.
+    """The number of nodes (or GPUs) in use over time, of one owner of a budget, and its sum between two moments.
 
-    Changes that lie after the beginning of the window stand in `moments` (milliseconds, ascending) and `changes`; the others are folded
-    into `before` (rates, and rates times milliseconds). The sum up to t is Σ change · (t - moment).
+    Changes that lie after the beginning of the window stand in `moments` (milliseconds, ascending) and `changes`; the others are
+    folded into `before` (rates, and rates times milliseconds). The sum up to t is Σ change · (t - moment).
     """
 
     moments: array[int] = field(default_factory=lambda: array("q"))
@@ -34,7 +34,7 @@ class MeterWindow:
     begin: int = -(10**18)
 
     def add(self, at: float, change: int) -> None:
-        """Changes the rate by so much at this time, in seconds."""
+        """Changes the number in use by `change` from the time `at` (seconds) on."""
         if not change:
             return
         moment = round(at * 1000)
@@ -57,7 +57,7 @@ class MeterWindow:
             self.changes.insert(place, change)
 
     def hours(self, begin: float, now: float) -> float:
-        """Returns rate × hours between two times in seconds; the beginning never goes back, for folded changes stay folded."""
+        """Returns number × hours between two times in seconds; a later call may not ask for an earlier `begin`, which is then ignored."""
         moment, start = round(now * 1000), max(round(begin * 1000), self.begin)
         self._fold(start)
         until_now = self.rates * moment - self.products
@@ -65,16 +65,18 @@ class MeterWindow:
         return max(0, until_now - until_begin) / _HOUR
 
     def is_over(self, begin: float) -> bool:
-        """Tells whether the window holds nothing from this time on, in seconds, which becomes its beginning."""
+        """Tells whether nothing was in use since `begin` (seconds); earlier changes are folded away."""
         self._fold(max(round(begin * 1000), self.begin))
         return not self.moments and not self.before_rates
 
     def rate(self) -> int:
-        """Returns the rate after the last change."""
+        """Returns the number in use after the last change."""
         return self.rates
 
     def below(self, hours: float, length: float, now: float) -> float | None:
-        """Returns when a rolling window of so many seconds holds fewer hours if use stops now; None: it holds fewer already."""
+        """Returns when a rolling window of `length` seconds holds fewer than `hours` if use stops at `now`; None: it holds fewer
+        already.
+        """
         over = self.hours(now - length, now) - hours
         if over < 0:
             return None
@@ -98,35 +100,37 @@ class MeterWindow:
 
 
 class Meter:
-    """The hours of every scope that has a budget, as `agree` names them."""
+    """The hours of every owner of a budget in the present period; `agree` says who has budgets."""
 
     def __init__(self, *, every_tenant: bool = False) -> None:
         self._every_tenant = every_tenant
-        """Whether hours are kept of tenants without a budget, and of unknown ones, too."""
+        """Whether hours of tenants without a budget, and of unknown ones, are kept too."""
         self._budgets: dict[str, Budgets] = {}
         self._windows: dict[Scope, tuple[MeterWindow, MeterWindow]] = {}
         self._users: dict[str, list[Scope]] = {}
-        """By tenant: the scopes of users that have windows."""
+        """By tenant: the users whose hours are kept."""
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
-        """Replaces the budgets of every tenant; tells whether other hours are kept than before, so that all must be counted again."""
+        """Replaces the budgets of all tenants; returns True where other hours have to be kept than before, so that all must be
+        counted again.
+        """
         before = self._kept()
         self._budgets = dict(budgets)
         return before != self._kept()
 
     def _kept(self) -> dict[str, tuple[object, ...]]:
-        """Returns by tenant a key of the hours that are kept beyond those of a tenant without a budget."""
+        """Returns by tenant a key of the hours that are kept for it; tenants without budgets are left out."""
         return {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
 
     def begin(self, now: float) -> float:
-        """Returns the beginning of the longest period for which hours are kept; now where none are."""
+        """Returns when the longest period begins of which hours are kept; `now` where none are."""
         periods = [self._budgets[name].period for name in self._kept()]
         if self._every_tenant:
             periods.append(NO_BUDGETS.period)
         return min((period.begin(now) for period in periods), default=now)
 
     def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int, until: float | None = None) -> None:
-        """Adds so many nodes and GPUs (takes off where negative) from one time on, or up to another one."""
+        """Adds the use of so many nodes and GPUs (negative: subtracts) from the time `at` on, up to `until` if it is given."""
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets is NO_BUDGETS and not self._every_tenant:
             return
@@ -146,7 +150,7 @@ class Meter:
                         window.add(until, -amount)
 
     def trim(self, now: float) -> None:
-        """Drops hours from before the present periods, and scopes that used nothing since."""
+        """Drops hours from before the present periods, and owners who have used nothing since."""
         for scope, windows in list(self._windows.items()):
             begin = self._budgets.get(scope.tenant, NO_BUDGETS).period.begin(now)
             over = [window.is_over(begin) for window in windows]
@@ -157,12 +161,12 @@ class Meter:
         self._users = {tenant: scopes for tenant, scopes in self._users.items() if scopes}
 
     def charge(self, charge: Charge, sign: int = 1) -> None:
-        """Counts an attempt in (+1), or out again (-1); an attempt without an end goes on counting."""
+        """Adds the use of an attempt (`sign` +1) or subtracts it (−1); an attempt without an end goes on using its nodes."""
         for begin, end, nodes, gpus in spans(charge):
             self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus, end)
 
     def balance(self, scope: Scope, now: float) -> Balance:
-        """Returns the balance of a budget: by the outside source while that is fresh, else by the hours counted here."""
+        """Returns the balance of a budget: by the outside source while its figures are fresh, else by the hours counted here."""
         budgets = self._budgets.get(scope.tenant, NO_BUDGETS)
         begin, end = budgets.period.begin(now), budgets.period.end(now)
         outside = budgets.outside
@@ -171,7 +175,7 @@ class Meter:
         return Balance(scope, self.used(scope, now), budgets.allowance(scope), begin, end)
 
     def used(self, scope: Scope, now: float) -> Allowance:
-        """Returns the hours of a scope in the present period, as counted here."""
+        """Returns the hours that an owner has used in the present period, as counted here."""
         windows = self._windows.get(scope)
         if windows is None:
             return Allowance()
@@ -179,7 +183,7 @@ class Meter:
         return Allowance(gpu_hours=windows[1].hours(begin, now), node_hours=windows[0].hours(begin, now))
 
     def lets_go(self, balance: Balance, now: float) -> float | None:
-        """Returns when an exhausted budget is free again if nothing more is used; None: unknown, for an outside source.
+        """Returns when a used-up budget has hours again if no more are used; None: unknown, as for an outside source.
 
         At the next period, or when enough hours have left the rolling window.
         """
@@ -198,13 +202,13 @@ class Meter:
         return max((end for end in ends if end is not None), default=None)
 
     def balances(self, tenant: str, now: float) -> Iterator[Balance]:
-        """Yields the balance of every budget of a tenant and its projects, and of the users that have drawn on theirs."""
+        """Yields the balances of a tenant, of its projects, and of those of its users who have used hours."""
         yield from self.shared(tenant, now)
         for scope in sorted(self._users.get(tenant, ())):
             yield self.balance(scope, now)
 
     def shared(self, tenant: str, now: float) -> Iterator[Balance]:
-        """Yields the balances of a tenant and its projects, which its status shows; those of users are theirs alone to see."""
+        """Yields the balances of a tenant and its projects, which the tenant's status shows; those of users only the users may see."""
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets.whole.given or budgets.outside is not None:
             yield self.balance(Scope(OF_TENANT, tenant), now)
@@ -213,27 +217,31 @@ class Meter:
                 yield self.balance(Scope(OF_PROJECT, tenant, name), now)
 
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns used ÷ agreed of the worst of the budgets that apply to work of this user and project; 0 without one."""
+        """Returns used ÷ agreed of the budget used most, of those on which work of this user and project draws; 0 without one."""
         budgets = self._budgets.get(tenant)
         if budgets is None or budgets is NO_BUDGETS:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 
     def windows(self, scope: Scope) -> tuple[MeterWindow, MeterWindow]:
-        """Returns the windows of nodes and of GPUs; a later question moves their beginning, so ask the meter no earlier time after."""
+        """Returns an owner's windows of nodes and of GPUs; asking them for a time moves their beginning, so earlier questions come
+        first.
+        """
         return self._windows.get(scope) or (MeterWindow(), MeterWindow())
 
     def period_words(self, tenant: str) -> str:
-        """Returns the period of a tenant's budgets as words, for a sentence."""
+        """Returns words for the period of a tenant's budgets, such as `this month`."""
         return self._budgets.get(tenant, NO_BUDGETS).period.words
 
     def queueing(self) -> list[str]:
-        """Returns the tenants whose work waits at the end of a budget."""
+        """Returns the tenants whose work waits while a budget is used up."""
         return [name for name, budgets in self._budgets.items() if budgets.queues]
 
 
 def spans(charge: Charge) -> list[tuple[float, float | None, int, int]]:
-    """Returns (begin, end or None, nodes, GPUs) of a charge; a summed charge counts as one node, and one GPU, up to its end."""
+    """Returns (begin, end or None, nodes, GPUs) of each stretch of a charge; a summed charge counts as one node, and one GPU, up to
+    its end.
+    """
     if charge.summed:
         ended = float(charge.ended)
         return [(ended - charge.node_seconds, ended, 1, 0), (ended - charge.gpu_seconds, ended, 0, 1)]

@@ -1,4 +1,4 @@
-"""Computes the state of a tenant's budgets for its status, and which mark each has crossed: 80 and 100 percent, noticed once each."""
+"""Computes the state of budgets for a tenant's status, and which marks (80 and 100 percent) were crossed; each is noticed once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from lattice.units import format_time
 from lattice.views.cluster import BudgetState
 
 MARKS: Final = (80, 100)
-"""Percent of a budget at which the tenant's admins are noticed."""
+"""Percent of a budget at which an Event tells the tenant's admins."""
 RETREAT: Final = 0.05
-"""The part of a budget by which use must fall below a mark before crossing it is noticed again, in the same period."""
+"""A mark is noticed again in the same period only after use fell below it by this part of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A mark that was crossed; `crossing` numbers the crossings, so that each is noticed once."""
+    """A mark that the use of a budget has crossed, to be told in an Event.
+
+    `crossing` numbers the crossings of a budget, so that each is told once.
+    """
 
     key: str
     mark: int
@@ -27,12 +30,15 @@ class Notice:
 
 
 def key_of(balance: Balance) -> str:
-    """Returns the key of a budget: `Tenant`, or `Project/NAME`."""
+    """Returns the key of a budget in the status: `Tenant`, or `Project/NAME`."""
     return balance.scope.kind + (f"/{balance.scope.name}" if balance.scope.name else "")
 
 
 def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[dict[str, Any], Notice | None]:
-    """Returns the entry of `status.usage.budgets` now, and the mark that was crossed since `before`, if any."""
+    """Returns the entry of a budget in `status.usage.budgets`, and the mark that was crossed since `before` (None: none).
+
+    `before`: the entry in the status; None: there is none. `period`: words for the sentence.
+    """
     start = format_time(balance.begin) if balance.end is not None else None
     told, crossings = (before.told, before.crossings) if before is not None else (0, 0)
     if before is not None and before.period_start != start:
@@ -49,13 +55,13 @@ def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[di
 
 
 def hours(amount: float) -> str:
-    """Returns hours as a quantity: two decimals, rounded down."""
+    """Returns hours as text for the status: two decimals, rounded down."""
     text = str(Decimal(repr(amount)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def usage_of(used: Allowance, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns `status.usage`: hours and the entries of budgets."""
+    """Returns the tenant's `status.usage` with these hours and entries of budgets."""
     return {"gpuHours": hours(used.gpu_hours), "nodeHours": hours(used.node_hours), "budgets": entries}
 
 

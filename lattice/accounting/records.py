@@ -1,7 +1,7 @@
-"""UsageRecords: their rows as text (format 1, docs/explanation/formats.md), and which attempts they hold.
+"""UsageRecords: their rows as text (format 1, docs/explanation/formats.md), and the index of the attempts that they hold.
 
-A record belongs to one tenant and the month (UTC) in which the attempts ended; its rows are only ever appended to. When it is full it
-is sealed, and the next part is opened: so the parts of a month are one chain, of which only the last one is written.
+A record belongs to one tenant and the month (UTC) in which the attempts ended; its rows are only ever appended to. When it is full
+it is sealed, and the next part is opened: so the parts of a month are one chain, of which only the last one is written.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _COLUMNS: Final = 22
 _NONE: Final = "-"
 _SAFE: Final = "!#$&'()*+,/:;=?@[]~"
 NEVER: Final = -1
-"""The last attempt of an allocation that no record knows."""
+"""Stands for the last attempt of an allocation of which no record holds any."""
 
 
 def month_of(second: int) -> str:
-    """Returns the month (UTC) of a time in seconds since the epoch: `2026-11`."""
+    """Returns the month (UTC) of a time in seconds since the epoch, such as `2026-11`."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m")
 
 
 def record_name(tenant: str, month: str, part: int) -> str:
-    """Returns the name of a record: `physics-2026-11`, then `physics-2026-11-1` and so on."""
+    """Returns the name of a part of a tenant's month: `physics-2026-11`, then `physics-2026-11-1` and so on."""
     return f"{tenant}-{month}" + (f"-{part}" if part else "")
 
 
 def encode_row(charge: Charge) -> str:
-    """Returns one attempt as a line, with its newline; the record names the tenant."""
+    """Returns the line of a record's row for one charge, with its newline; the tenant is not in it, since the record names it."""
     numbers = (charge.nodes, charge.gpus, charge.submitted, charge.committed, charge.started, charge.ended)
     columns = (
         encode_uid(charge.uid), charge.attempt, charge.first, charge.number, word(charge.namespace), word(charge.name),
@@ -48,7 +48,7 @@ def encode_row(charge: Charge) -> str:
 
 
 def decode_row(line: str, tenant: str) -> Charge:
-    """Returns the attempt of a line; raises Corrupt where the line is no row."""
+    """Returns the charge of a line; raises Corrupt where the line is no row."""
     parts = line.split(" ")
     if len(parts) < _COLUMNS:
         raise Corrupt(f"a usage row has {len(parts)} columns instead of {_COLUMNS}: {line[:80]!r}", reason="UsageRecordBroken")
@@ -64,18 +64,18 @@ def decode_row(line: str, tenant: str) -> Charge:
 
 
 def rows_text(charges: Iterable[Charge], before: str = "") -> str:
-    """Returns the rows of a record: those before, and these appended."""
+    """Returns the text of a record's rows: those of `before`, then these."""
     return (before or _OPENING) + "".join(map(encode_row, charges))
 
 
 def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
-    """Yields the attempts of a record's rows, from the character `begin` on (0: all)."""
+    """Yields the charges of a record's rows, from the character `begin` on (0: all)."""
     for line in lines_of(text, begin):
         yield decode_row(line, tenant)
 
 
 def lines_of(text: str, begin: int = 0) -> list[str]:
-    """Returns the rows as text, from the character `begin` on (0: all); raises Corrupt where the text is of another format."""
+    """Returns a record's rows as lines, from the character `begin` on (0: all); raises Corrupt for text of another format."""
     if not begin:
         opening, newline, _ = text.partition("\n")
         if not newline or opening != str(FORMAT):
@@ -89,7 +89,9 @@ def lines_of(text: str, begin: int = 0) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One record as it was last seen: `version` is its resourceVersion, `text` its rows."""
+    """One UsageRecord as it was last seen; `version`: its resourceVersion, `text`: its rows, `part`: its place in the chain of the
+    month.
+    """
 
     name: str
     tenant: str
@@ -100,13 +102,13 @@ class Page:
     text: str
 
     def is_older(self, other: Page) -> bool:
-        """Tells whether the other page was written later."""
+        """Tells whether the other copy of the record was written later."""
         return int(self.version) < int(other.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """The rows of a record that are new, as text from the character `begin` on; decoded on demand."""
+    """The rows that a record has gained since it was last seen, decoded only when they are read."""
 
     tenant: str = ""
     text: str = ""
@@ -114,11 +116,11 @@ class Fresh:
 
     @property
     def count(self) -> int:
-        """Returns the number of rows."""
+        """Returns how many rows are new."""
         return self.text.count("\n", self.begin or len(_OPENING))
 
     def rows(self) -> list[Charge]:
-        """Returns the attempts; raises Corrupt where one cannot be read."""
+        """Returns the new charges; raises Corrupt where a row cannot be read."""
         return list(read_rows(self.text, self.tenant, self.begin)) if self.count else []
 
 
@@ -126,26 +128,26 @@ NOTHING_NEW: Final = Fresh()
 
 
 class Records:
-    """Every record as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
+    """All UsageRecords as last seen, and the last attempt of each allocation that they hold; changed by `put` and `drop` only.
 
     An attempt stands in one row: the writer makes sure of it (`settlement`), and `validate` finds violations. Records are never
-    deleted, so that there are millions of rows in time: taking one over reads its first two columns only.
+    deleted, so that there are millions of rows in time: `put` reads only their first two columns.
     """
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
-        """By name of the record."""
+        """The records by name."""
         self.restarts = 0
-        """How often rows went away, which only a restored or tampered server causes; counters of rows start again then."""
+        """How often known rows have vanished, which only a restored or tampered server causes; counters of rows then start again."""
         self.version = "0"
-        """The newest resourceVersion of a record that was put."""
+        """The newest resourceVersion among the records."""
         self._upto: dict[str, int] = {}
-        """The last attempt by the 22 characters of a uid."""
+        """By encoded uid (22 characters): the last attempt that the records hold."""
 
     def put(self, record: UsageRecord) -> Fresh:
-        """Takes over a record as the server holds it now, and returns its new rows.
+        """Takes over a record as the API server has it now, and returns the rows that are new.
 
-        After a restore of the server, fewer rows than known are valid, too.
+        After a restore of the server a record may have fewer rows than were known.
         """
         page = page_of(record)
         before = self.pages.get(page.name)
@@ -160,21 +162,21 @@ class Records:
         return Fresh(page.tenant, page.text, len(known))
 
     def drop(self, name: str) -> None:
-        """Removes a record that is gone."""
+        """Removes a record that does not exist any more."""
         page = self.pages.pop(name, None)
         if page is not None and page.text:
             self._restart()
 
     def upto(self, uid: str) -> int:
-        """Returns the last attempt of an allocation that the records hold, all before it included; -1: none."""
+        """Returns the last attempt of an allocation that the records hold, which hold all before it too; −1: none."""
         return self._upto.get(encode_uid(uid), NEVER)
 
     def holds(self, uid: str, attempt: int) -> bool:
-        """Tells whether the records hold this attempt."""
+        """Tells whether the records hold this attempt of an allocation."""
         return attempt <= self.upto(uid)
 
     def amounts(self, uid: str, tenant: str) -> tuple[int, int]:
-        """Returns the node-seconds and GPU-seconds that the records hold of one allocation; scans the tenant's rows."""
+        """Returns the node-seconds and GPU-seconds of one allocation in the records; reads all of the tenant's rows."""
         key = encode_uid(uid)
         node_seconds = gpu_seconds = 0
         for page in self.pages.values():
@@ -187,20 +189,20 @@ class Records:
         return node_seconds, gpu_seconds
 
     def chain(self, tenant: str, month: str) -> list[Page]:
-        """Returns the parts of a tenant's month, in order."""
+        """Returns the parts of a tenant's month in their order; empty: there are none."""
         pages: list[Page] = []
         while (page := self.pages.get(record_name(tenant, month, len(pages)))) is not None:
             pages.append(page)
         return pages
 
     def all_rows(self) -> Iterator[Charge]:
-        """Yields every row, the oldest months first."""
+        """Yields the charge of every row, the oldest months first."""
         for page in sorted(self.pages.values(), key=lambda page: (page.month, page.tenant, page.part)):
             if page.text:
                 yield from read_rows(page.text, page.tenant)
 
     def validate(self) -> None:
-        """Reads everything again; raises Corrupt where an attempt stands twice, or an allocation's last attempt differs."""
+        """Reads all rows again; raises Corrupt where an attempt is in two rows, or the index differs from the rows."""
         upto: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
         for charge in self.all_rows():
@@ -214,7 +216,7 @@ class Records:
             raise Corrupt("the index of the usage records differs from their rows", reason="UsageIndexDiffers")
 
     def _take(self, page: Page, begin: int = 0) -> None:
-        """Notes the attempts of the rows from the character `begin` on."""
+        """Enters the rows of a record from the character `begin` on into the index."""
         upto = self._upto
         for line in lines_of(page.text, begin) if page.text else ():
             columns = line.split(" ", 2)
@@ -233,13 +235,13 @@ class Records:
 
 
 def page_of(record: UsageRecord) -> Page:
-    """Returns the page of a record."""
+    """Returns a UsageRecord as a page."""
     spec, metadata = record.spec, record.metadata
     return Page(metadata.name, spec.tenant, spec.month, spec.part, metadata.resource_version or "0", spec.sealed, spec.rows)
 
 
 def word(text: str) -> str:
-    """Returns a text for a row: without blanks, in ASCII, and never empty."""
+    """Returns a text in the form of a row's column: ASCII, without blanks, never empty."""
     return "%2D" if text == _NONE else quote(text, safe=_SAFE) or _NONE
 
 

@@ -1,4 +1,4 @@
-"""Builds the answers to `usage` and `history` from charges: sums, days, budgets with a forecast; rows that match a question.
+"""Builds the documents that answer `usage` and `history` from charges: sums, days, budgets with a forecast, matching attempts.
 
 Times are seconds since the epoch. The caller has found out before what the reader may see (`names`, `reader`).
 """
@@ -30,7 +30,7 @@ from lattice.units import format_time
 
 DAY: Final = 86400
 RATE_DAYS: Final = 7
-"""Days over which the forecast takes the rate of use."""
+"""Days whose mean use is the rate of the forecast."""
 OTHERS: Final = "others"
 MOST_DAYS: Final = 3650
 _HOUR: Final = 3600
@@ -38,7 +38,7 @@ _HOUR: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The subject of a question; empty texts: all. `names`: whether people other than `reader` may be named."""
+    """The tenant, user and project that a question of `reader` is about; empty: all. `names`: people other than `reader` may be named."""
 
     reader: str
     tenant: str = ""
@@ -47,7 +47,7 @@ class Asked:
     names: bool = False
 
     def admits(self, charge: Charge) -> bool:
-        """Tells whether a charge belongs to the subject of the question."""
+        """Tells whether the question is about this charge."""
         return (
             (not self.tenant or charge.tenant == self.tenant)
             and (not self.user or charge.user == self.user)
@@ -57,10 +57,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """The filter of a history: attempts in [since, until), in these states (none: all), at most `limit`.
+    """The filter of a `history` question: attempts in [since, until), in these states (none: all), at most `limit`.
 
-    `numbers` are ranges, both ends included, and `names` those of objects or jobs; an attempt matches one or the other; without both,
-    all match.
+    `numbers` are ranges of allocation numbers, both ends included, and `names` those of objects or jobs; an attempt matches one or
+    the other; without both, all match.
     """
 
     since: float
@@ -73,7 +73,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The charges that are read: of these tenants (None: of all), and of this user in any tenant; from `since` on."""
+    """The charges that a question may read: of these tenants (None: of all), and of `user` in any tenant; ended after `since`."""
 
     since: float
     tenants: frozenset[str] | None = None
@@ -81,7 +81,10 @@ class Reach:
 
 
 def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Reach, now: float) -> Iterator[Charge]:
-    """Yields every charge within reach that ended after `since`, or has not ended (then up to now), each once."""
+    """Yields each charge within reach that ended after `since` or has not ended (counted up to `now`), once.
+
+    `pages`: the records; `open_ones`: charges that may be in no record yet.
+    """
     first, everybody, mark = month_of(int(reach.since)), reach.tenants is None, f" {word(reach.user)} "
     tenants = reach.tenants or frozenset()
     settled: set[tuple[str, int]] = set()
@@ -105,7 +108,7 @@ def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Rea
 def usage_report(
     charges: Iterable[Charge], asked: Asked, since: float, now: float, budgets: Mapping[str, Budgets], incomplete: str = ""
 ) -> UsageReport:
-    """Returns the answer to `usage`: hours in [since, now), and the budgets that concern the subject.
+    """Returns the document of `usage`: the hours used in [since, now), and the budgets that the question concerns.
 
     `charges` reach back to the earliest of `since` and the beginnings of the budgets' periods, and are all of the budgets' tenants.
     """
@@ -125,7 +128,7 @@ def usage_report(
 
 
 def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: float, incomplete: str = "") -> HistoryReport:
-    """Returns the answer to `history`: the attempts that match, the newest first."""
+    """Returns the document of `history`: the attempts that match, the newest first."""
     found = [charge for charge in charges if asked.admits(charge) and _matches(charge, among)]
     kept = nlargest(among.limit, found, key=lambda charge: (charge.ended or now, charge.number, charge.attempt))
     return HistoryReport(
@@ -136,7 +139,7 @@ def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: f
 
 
 def row_of(charge: Charge, now: float) -> HistoryRow:
-    """Returns one attempt as a row of the answer."""
+    """Returns one charge as a row of `history`."""
     times = {"scheduled": charge.committed, "started": charge.started, "ended": charge.ended}
     return HistoryRow(
         tenant=charge.tenant, namespace=charge.namespace, name=charge.name, uid=charge.uid, attempt=charge.attempt,
@@ -159,7 +162,7 @@ def _matches(charge: Charge, among: Among) -> bool:
 
 @dataclass(slots=True)
 class _Sums:
-    """Node-seconds and GPU-seconds in [since, now): in all, by day, by tenant, project and user."""
+    """The sums of node-seconds and GPU-seconds used in [since, now): in all, by day, and by tenant, project and user."""
 
     since: float
     now: float
@@ -170,7 +173,7 @@ class _Sums:
     by: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def take(self, charge: Charge) -> None:
-        """Adds one attempt."""
+        """Adds the use of one attempt."""
         used = [0, 0]
         first = int(self.since)
         for begin, end, nodes, gpus in spans(charge):
@@ -197,13 +200,13 @@ class _Sums:
             part[2] += 1
 
     def by_day(self) -> list[DayUse]:
-        """Returns the use of every day in the time of the question."""
+        """Returns the hours of each day, from the day of `since` to today."""
         days = range(int(self.since) // DAY, int(self.now) // DAY + 1)
         used = [(day, self.days.get(day, (0, 0))) for day in days]
         return [DayUse(day=format_time(day * DAY)[:10], node_hours=_hours(sums[0]), gpu_hours=_hours(sums[1])) for day, sums in used]
 
     def parts(self, kind: str, only: str | None) -> list[PartUse]:
-        """Returns the use by name, most hours first; with `only`, all other names in one sum."""
+        """Returns the hours by name of a tenant, project or user (`kind`), most first; with `only`, all other names in one sum."""
         names: dict[str, Counter[int]] = defaultdict(Counter)
         for (of, name), sums in self.by.items():
             if of == kind:
@@ -213,7 +216,7 @@ class _Sums:
 
 
 class _Forecasts:
-    """The budgets that concern a question, with their use, and when they run out."""
+    """The budgets that a question concerns, with their use, and when they run out."""
 
     def __init__(self, budgets: Mapping[str, Budgets], asked: Asked, now: float) -> None:
         self._budgets = budgets
@@ -224,7 +227,7 @@ class _Forecasts:
         self._recent: dict[Scope, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def take(self, charge: Charge) -> None:
-        """Counts one attempt."""
+        """Adds the use of one attempt."""
         budgets = self._budgets.get(charge.tenant)
         if budgets is None:
             return
@@ -244,7 +247,7 @@ class _Forecasts:
             recent[1] += used[1]
 
     def reports(self) -> Iterator[BudgetReport]:
-        """Yields each budget that the reader may see: of the tenant, of projects, and of users as far as they may be named."""
+        """Yields each budget that the reader may see: of tenants, of projects, and of those users whom he may name."""
         asked = self._asked
         for tenant, budgets in sorted(self._budgets.items()):
             for balance in self._meter.balances(tenant, self._now):
@@ -270,7 +273,7 @@ class _Forecasts:
         )  # fmt: skip
 
     def _runs_out(self, balance: Balance, rates: tuple[float, float]) -> str | None:
-        """Returns when the first of the two budgets is used up, if work goes on at these rates (hours a day); None: not in sight."""
+        """Returns when GPU-hours or node-hours are used up at these rates (hours a day); None: not in sight, or used up already."""
         if balance.exhausted:
             return None
         used = (balance.used.node_hours, balance.used.gpu_hours)
@@ -284,7 +287,7 @@ class _Forecasts:
         return format_time(first) if first is not None else None
 
     def _end(self, balance: Balance, window: MeterWindow, used: float, limit: float, rate: float) -> float | None:
-        """Returns when the hours reach the limit; None: not in sight.
+        """Returns when the hours reach the limit at this rate (hours a day); None: not in sight.
 
         Hours of a rolling window leave it day by day; those of a calendar period count until its end.
         """

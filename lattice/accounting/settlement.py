@@ -1,8 +1,8 @@
 """Decides the next write of UsageRecords, so that each ended attempt stands in them exactly once.
 
-The parts of a tenant's month are a chain. Only its last part is appended to, with compare-and-swap on the version that was read; before
-a next part is made the last one is sealed, which a compare-and-swap decides, too. A writer with an older reading is refused by one of
-the two, or by the name of the next part, which is taken. So no attempt is written twice, whoever else writes, and a kill at any point
+The parts of a tenant's month are a chain. Only its last part is appended to, with compare-and-swap on the version that was read;
+before a next part is made the last one is sealed, also by compare-and-swap. A writer with an older reading is refused by one of the
+two, or by the name of the next part, which is taken. So no attempt is written twice, whoever else writes, and a kill at any point
 loses nothing: attempts that no record holds are settled again.
 """
 
@@ -18,12 +18,12 @@ from lattice.accounting.records import Page, Records, encode_row, month_of, reco
 from lattice.views.allocation import Allocation
 
 LARGEST: Final = 64 * 1024
-"""Most bytes of the rows of one part, which one write carries."""
+"""Most bytes of the rows of one part, since one write carries them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Replaces the rows of a part as it was read (`page`) by longer ones."""
+    """The write that replaces the rows of a record (`page`, as it was read) by the same rows with more at the end."""
 
     page: Page
     text: str
@@ -32,7 +32,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Makes a new part."""
+    """The write that makes a new record, the next part of a tenant's month."""
 
     name: str
     tenant: str
@@ -45,7 +45,7 @@ Write = Append | Open
 
 
 def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
-    """Returns the attempts of an allocation that have ended for good and that no record holds, oldest first."""
+    """Returns the charges of an allocation's ended attempts that no record holds, oldest first."""
     uid, usage = allocation.metadata.uid, allocation.status.usage
     upto = records.upto(uid)
     charges = [charge for charge in settled_only(charges_of(allocation)) if charge.attempt > upto]
@@ -56,15 +56,15 @@ def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
 
 
 def is_settled(allocation: Allocation, records: Records) -> bool:
-    """Tells whether the records hold every attempt of a final allocation."""
+    """Tells whether the records hold every ended attempt of an allocation."""
     charges = settled_only(charges_of(allocation))
     return not charges or charges[-1].attempt <= records.upto(allocation.metadata.uid)
 
 
 def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest: int = LARGEST) -> Write | None:
-    """Returns the next write for these unsettled attempts of one tenant; None without any.
+    """Returns the next write for these unsettled charges of one tenant; None: there are none.
 
-    Once it is carried out, and the records show it, ask again, until nothing is left.
+    The caller carries it out, waits until the records show it, and asks again until nothing is left.
     """
     month, rows = _first_month(charges)
     if not rows:
@@ -79,9 +79,10 @@ def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest
 
 
 def _first_month(charges: Iterable[Charge]) -> tuple[str, list[Charge]]:
-    """Returns the earliest month with something to write, and its rows: of each allocation the first attempts without a gap.
+    """Returns the earliest month with something to write, and its charges: of each allocation the first attempts, without a gap.
 
-    Attempts of an allocation are written in their order whatever the clocks said, since a record that holds one holds all before it.
+    Attempts of an allocation are written in their order whatever the clocks said, since a record that holds one holds all before
+    it.
     """
     by_uid: dict[str, list[Charge]] = {}
     for charge in sorted(charges, key=lambda charge: charge.attempt):
@@ -96,7 +97,7 @@ def _month(charge: Charge) -> str:
 
 
 def _fitting(rows: Sequence[Charge], taken: int, largest: int) -> int:
-    """Returns how many of the rows fit beside so many bytes."""
+    """Returns how many of the first rows fit into `largest` bytes beside the `taken` ones."""
     for count, charge in enumerate(rows):
         taken += len(encode_row(charge))
         if taken > largest:

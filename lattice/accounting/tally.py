@@ -1,7 +1,7 @@
-"""Counts every attempt once, from the object or from the record that holds it, whichever comes first.
+"""Counts every attempt's charge once, from the Allocation or from the record that holds it, whichever comes first.
 
-Attempts that no record holds are counted from the objects, and counted again as they change; attempts in a record are counted from
-their row and never again. An object that is gone before its record was read stays counted until that comes.
+Attempts that no record holds are counted from the Allocations, and counted again as they change; attempts in a record are counted
+from their row and never again. An Allocation that is gone before its record was read stays counted until that comes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lattice.views.allocation import Allocation
 
 
 class Tally:
-    """Calls `count` with each charge that begins to count (+1), or ceases to (-1)."""
+    """Tells a counter (shares, meters) every charge once: calls `count` with a charge that begins to count (+1) or ceases to (−1)."""
 
     def __init__(self, records: Records, count: Callable[[Charge, int], None]) -> None:
         self._records = records
         self._count = count
         self._open: dict[str, tuple[Charge, ...]] = {}
-        """By uid: the counted charges that no record holds."""
+        """By uid: the counted charges that no record holds yet."""
 
     def see(self, allocation: Allocation) -> None:
-        """Counts an object that is new or has changed."""
+        """Counts the charges of an Allocation that is new or has changed."""
         uid = allocation.metadata.uid
         upto, usage = self._records.upto(uid), allocation.status.usage
         charges = [charge for charge in charges_of(allocation) if charge.attempt > upto]
@@ -35,13 +35,13 @@ class Tally:
         self._replace(uid, tuple(charges))
 
     def forget(self, uid: str, at: float) -> None:
-        """Ends the charges of an object that is gone: its use stays counted, running attempts end at `at`."""
+        """Ends the charges of an Allocation that is gone: its use stays counted, running attempts end at `at`."""
         charges = self._open.get(uid)
         if charges is not None:
             self._replace(uid, tuple(_ended(charge, at) for charge in charges))
 
     def settle(self, rows: Iterable[Charge]) -> None:
-        """Takes over rows that records hold now."""
+        """Counts rows that records hold now, in place of the charges of the same attempts."""
         for row in rows:
             self._count(row, 1)
             charges = self._open.get(row.uid)
@@ -49,12 +49,14 @@ class Tally:
                 self._replace(row.uid, tuple(charge for charge in charges if charge.attempt > row.attempt))
 
     def unsettled(self) -> Iterator[Charge]:
-        """Yields the counted charges that no record holds."""
+        """Yields the counted charges that no record holds yet."""
         for charges in self._open.values():
             yield from charges
 
     def tell_open(self) -> None:
-        """Counts again every charge that no record holds, for a counter that starts now; `Recount` does so for the records' rows."""
+        """Calls `count` again for every charge that no record holds, for a counter that starts anew; `Recount` does the same for
+        records.
+        """
         for charge in self.unsettled():
             self._count(charge, 1)
 
@@ -73,9 +75,9 @@ class Tally:
 
 
 class Recount:
-    """Counts the rows of all records again, one record a step, so that other tasks run in between; later rows come at the end.
+    """Counts the rows of all records again, one record a step so that other tasks run in between; rows written meanwhile come last.
 
-    Months that ended before `since` (seconds since the epoch) are passed over: records are never deleted, and every question has a
+    Months that ended before `since` (seconds since the epoch) are skipped: records are never deleted, and every question has a
     beginning.
     """
 
@@ -85,12 +87,12 @@ class Recount:
         self._count = count
         self._restarts = records.restarts
         self._counted: dict[str, int] = {}
-        """By name of a record: the characters of its rows that are counted."""
+        """By name of a record: how many characters of its rows have been counted."""
         self._left = sorted(records.pages.values(), key=lambda page: (page.month, page.tenant, page.part), reverse=True)
 
     @property
     def stale(self) -> bool:
-        """Tells whether rows have gone away meanwhile, so that everything is to be counted again."""
+        """Tells whether known rows have vanished meanwhile, so that the recount must start again."""
         return self._restarts != self._records.restarts
 
     def step(self) -> bool:
@@ -103,7 +105,7 @@ class Recount:
         return False
 
     def finish(self) -> None:
-        """Counts the rest, and rows that were written meanwhile; from then on new rows are for the caller to count."""
+        """Counts the remaining records, and rows written meanwhile; from then on the caller counts new rows."""
         while self.step():
             pass  # one more
         for page in self._records.pages.values():
