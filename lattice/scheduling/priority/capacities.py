@@ -54,7 +54,7 @@ class Capacity:
 
 
 @dataclass(slots=True)
-class Stand:
+class NodeCounts:
     """The counts by group and by fingerprint of the free, or of the usable, nodes that serve one need.
 
     Nodes of unknown fingerprint ("") equal no other.
@@ -79,11 +79,11 @@ class Stand:
 
 
 @dataclass(slots=True)
-class _Ground:
+class _NeedCounts:
     """The counts of free and of usable nodes that serve one need."""
 
-    free: Stand = field(default_factory=Stand)
-    usable: Stand = field(default_factory=Stand)
+    free: NodeCounts = field(default_factory=NodeCounts)
+    usable: NodeCounts = field(default_factory=NodeCounts)
     capacity: Capacity | None = None
     """The capacity computed last; None: counts have changed since."""
 
@@ -111,12 +111,12 @@ class Capacities:
     _buckets: list[Bucket] = field(default_factory=list)
     _free: list[int] = field(default_factory=list)
     _usable: list[int] = field(default_factory=list)
-    _grounds: dict[tuple[Need, Homes], _Ground] = field(default_factory=dict)
-    _of: list[list[_Ground]] = field(default_factory=list)
+    _by_need: dict[tuple[Need, Homes], _NeedCounts] = field(default_factory=dict)
+    _of: list[list[_NeedCounts]] = field(default_factory=list)
 
     def follow(self, node_cache: NodeCache) -> None:
         """Brings the counts up to date with the node cache; called before `capacity`."""
-        if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._grounds) > MOST_NEEDS:
+        if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._by_need) > MOST_NEEDS:
             self._begin(node_cache)
             return
         free, usable = [len(bucket.free) for bucket in self._buckets], [bucket.usable for bucket in self._buckets]
@@ -124,35 +124,35 @@ class Capacities:
             before = zip(self._free, self._usable, strict=True)
             for place, ((was_free, was_usable), is_free, is_usable) in enumerate(zip(before, free, usable, strict=True)):
                 if was_free != is_free or was_usable != is_usable:
-                    for ground in self._of[place]:
-                        ground.add(self._buckets[place], is_free - was_free, is_usable - was_usable)
+                    for counts in self._of[place]:
+                        counts.add(self._buckets[place], is_free - was_free, is_usable - was_usable)
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
         """Returns the capacity for a need on the nodes at home in these vclusters; `follow` must have been called."""
         if not need.lists <= node_cache.masks:
             return _count(_nodes(node_cache, need, homes))
-        ground = self._grounds.get((need, homes))
-        if ground is None:
-            ground = self._grounds[need, homes] = _Ground()
+        counts = self._by_need.get((need, homes))
+        if counts is None:
+            counts = self._by_need[need, homes] = _NeedCounts()
             for place, bucket in enumerate(self._buckets):
                 if bucket.key.home in homes and bucket.admitted_by(need):
-                    self._of[place].append(ground)
-                    ground.add(bucket, self._free[place], self._usable[place])
-        return ground.make()
+                    self._of[place].append(counts)
+                    counts.add(bucket, self._free[place], self._usable[place])
+        return counts.make()
 
     def validate(self, node_cache: NodeCache) -> None:
         """Counts every need again, node by node; raises Corrupt on a difference."""
         self.follow(node_cache)
-        for (need, homes), ground in self._grounds.items():
-            if ground.make() != _count(_nodes(node_cache, need, homes)):
+        for (need, homes), counts in self._by_need.items():
+            if counts.make() != _count(_nodes(node_cache, need, homes)):
                 raise Corrupt(f"the capacity for {need} differs from the nodes", reason="CapacityDiffers")
 
     def _begin(self, node_cache: NodeCache) -> None:
         self._node_cache, self._shape = node_cache, node_cache.shape
         self._buckets = list(node_cache.buckets.values())
         self._free, self._usable = [len(bucket.free) for bucket in self._buckets], [bucket.usable for bucket in self._buckets]
-        self._grounds = {}
+        self._by_need = {}
         self._of = [[] for _ in self._buckets]
 
 
@@ -165,7 +165,7 @@ def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[st
 
 
 def _count(nodes: Iterator[tuple[str, str, bool]]) -> Capacity:
-    free, usable = Stand(), Stand()
+    free, usable = NodeCounts(), NodeCounts()
     for group, fingerprint, is_free in nodes:
         usable.add(group, fingerprint, 1)
         if is_free:
