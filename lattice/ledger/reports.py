@@ -65,9 +65,9 @@ class ReportRow(msgspec.Struct, frozen=True, gc=False):
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
     """A node's report, which every heartbeat carries: one row for each attempt that the node knows.
 
-    `hb`: the number of the heartbeat. `seq`: the newest commit of the ledger that the node saw in its plan; `epoch` and `term` are
-    those of that plan (0 and empty: unknown). `boot`, `inst`: ids of the machine's boot and of the agent process. `more`: rows were
-    left out. `away`: nodes of its attempts that it cannot reach.
+    `hb`: the number of the heartbeat. `seq`: the highest commit of the ledger that the node has ever seen in a plan; `epoch` and
+    `term` are those of that plan (0 and empty: unknown). `boot`, `inst`: ids of the machine's boot and of the agent process.
+    `more`: rows were left out. `away`: nodes of its attempts that it cannot reach.
     """
 
     hb: int

@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def sets(self) -> int:
-        """Returns the number of sets."""
+        """Returns how many sets of siblings the batch has."""
         return len(self.names)
 
 
@@ -155,7 +155,7 @@ def _mins(columns: TreeColumns, views: Views, batch: Batch, available: Ints) -> 
 
 
 class _Rows(NamedTuple):
-    """The input of a vector division: one row for each resource of each set."""
+    """The input of a vector division: one row for each resource of each set of siblings."""
 
     pool: Ints
     """What a row has left once each slot has its floor, or its request if that is less."""

@@ -222,7 +222,7 @@ def _steady(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _burst(site: SyntheticSite) -> list[TraceJob]:
-    """Makes half a load, and at a third of the time as many jobs at once as the whole machine runs in an hour and a half."""
+    """Makes jobs that keep half of the machine busy, and at a third of the time a spike of 1.5 hours' work for the whole machine."""
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:
@@ -249,7 +249,7 @@ def _unfair(site: SyntheticSite) -> list[TraceJob]:
 
 
 def _claims(site: SyntheticSite) -> list[TraceJob]:
-    """Makes a full machine, and sensitive jobs that never ask for more nodes than are free at their home."""
+    """Makes jobs that fill the machine without a home, and sensitive jobs that never ask for more nodes than are free at their home."""
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:

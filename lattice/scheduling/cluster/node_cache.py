@@ -169,7 +169,8 @@ class NodeCache:
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
         """Marks nodes as held; `until` is when they come free at the latest, seconds since the epoch.
 
-        `planned`: a cycle placed the work and so kept every backfill reservation; if False, `losses` grows.
+        `planned`: a cycle placed the work and so kept every backfill reservation. If False, `losses` grows, since reservations may
+        fail now.
         """
         self.losses += not planned
         self.due = min(self.due, until)

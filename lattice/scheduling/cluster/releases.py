@@ -107,7 +107,7 @@ class Releases:
         return known.counts[bisect_right(known.times, time)]
 
     def free_of(self, buckets: Iterable[Bucket], time: float) -> dict[Bucket, int]:
-        """Returns `free_at` of each of these buckets."""
+        """Returns how many nodes of each of these buckets are free at a time if no work starts until then."""
         if time <= self.now:
             return {bucket: len(bucket.free) for bucket in buckets}
         known_of, found = self._by_bucket, dict[Bucket, int]()

@@ -78,7 +78,10 @@ def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
 
 
 def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """Returns the first and the last rank of the shortest stretch of two groups, or of three: its ends and the largest group between."""
+    """Returns the first and the last rank of the shortest stretch in which 2 or 3 groups (`groups`) hold `nodes`.
+
+    With three groups these are the two ends and the largest group between them.
+    """
     step = min(map(sub, ranks[1:], ranks))
     inner = [0] * len(counts)
     best: tuple[int, int, int] | None = None

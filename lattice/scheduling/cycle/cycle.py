@@ -32,8 +32,9 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     """Runs one cycle of a vcluster: yields one outcome for each candidate, in order of evaluation, and claims in `state` what it
     places.
 
-    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. `explain=False` leaves reasons,
-    sentences and scores empty where candidates wait for nodes; the decisions are the same. `now` in seconds since the epoch.
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. With `explain=False` no outcome
+    has a score, and candidates that wait for nodes have neither reason nor sentence; the decisions are the same. `now` in seconds
+    since the epoch.
     """
     # 1. The queue, its scores and the reservations of the last cycle; holders of reservations come first in the order.
     cycle = Cycle(state, vcluster, list(candidates), now, explain=explain)

@@ -242,7 +242,7 @@ class Explainer:
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         """Returns the reason where enough nodes are free but kept: by windows, by reservations of others, or taken in this cycle.
 
-        None: too few are free, and were when the cycle began; the caller then says that too few are free.
+        None: too few are free, or they do not fit together, also before this cycle; the caller then explains that.
         """
         wanted, once, pool = candidate.minimum, self.cache.once, eq_class.pool
         free = pool.whole.total

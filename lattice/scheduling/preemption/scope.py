@@ -61,7 +61,7 @@ class PreemptionScope:
 
 
 def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> PreemptionScope:
-    """Copies what a preemption for the candidate needs from the cluster state; the state's decisions stay as they are."""
+    """Copies what a preemption for the candidate needs from the cluster state; the candidate's own backfill reservation bars no node."""
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)

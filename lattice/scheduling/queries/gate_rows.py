@@ -55,7 +55,7 @@ EARLIER_GATES: Final = frozenset(
 class Subject:
     """The allocation that `quota explain` asks about, pending or holding nodes.
 
-    `asked`: the nodes that it still asks for, 0 where it holds nodes.
+    `asked`: the nodes that it still asks for; 0 where it holds nodes.
     """
 
     work: Candidate | NodeHolder

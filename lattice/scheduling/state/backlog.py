@@ -54,7 +54,7 @@ def scopes_of(tenant: str, user: str, vcluster: str) -> tuple[Scope, ...]:
 class Backlog:
     """The waiting allocations by scope; `limit` gives how many of a scope may start, first submitted first (None: all).
 
-    The scheduler's handler of allocations enters and removes them. Each operation costs log n and a shift.
+    The scheduler enters an allocation when it begins to wait and removes it afterwards. Each operation costs log n and a shift.
     """
 
     def __init__(self, limit: Callable[[Scope], int | None]) -> None:

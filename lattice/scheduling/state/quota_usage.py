@@ -320,7 +320,10 @@ class QuotaUsage:
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 
     def _blocked(self, candidate: Candidate, plainest: Hardware) -> Blocked | None:
-        """Returns the level that blocks the least request of a candidate, None: none does; found once for all with equal charges."""
+        """Returns the level of the tree that blocks the least request of a candidate; None: no level does.
+
+        The answer is kept for all candidates of the same leaf, class, minimum and preemptibility.
+        """
         self._fresh()
         least = candidate.minimum
         if self._booked(candidate) is _NOTHING:
