@@ -72,7 +72,7 @@ def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
     """Yields every refusal and warning for a change of an Allocation.
 
-    Where the old object does not parse, nothing is yielded unless the new one does not either: it may be repaired.
+    A new object that does not parse is refused; where only the old one does not, nothing is yielded, so that it can be repaired.
     """
     if old.get("spec") == new.get("spec"):
         return

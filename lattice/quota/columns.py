@@ -139,7 +139,7 @@ class TreeColumns:
     def book(self, slot: int, key: str, request: int, used: int, fixed: int) -> bool:
         """Adds (negative: subtracts) demand of a resource at a slot and in the sums above it.
 
-        Returns False, without a change, when the sums may no longer fit; the caller then makes new columns.
+        Returns False, with nothing added, when the sums may no longer fit into 64 bits; the caller then makes new columns.
         """
         k = self.index[key]
         base = k * self.width

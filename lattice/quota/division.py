@@ -64,7 +64,10 @@ def _pour(pool: int, claims: Sequence[Claim], hungry: list[int], shares: list[in
 
 
 def _round(pool: int, weight: int, claims: Sequence[Claim], rest: list[int], shares: list[int]) -> None:
-    """Adds weight_i × pool ÷ weight to each claim of `rest`: rounded down, then one unit each to the largest remainders."""
+    """Adds weight_i × pool ÷ weight to the shares of the claims at the places `rest`.
+
+    Rounded down; then the largest remainders get one unit more each.
+    """
     remainders: list[tuple[int, str, int]] = []
     for at in rest:
         share, remainder = divmod(claims[at].weight * pool, weight)

@@ -250,12 +250,12 @@ class _Balance:
         return holding.key in self._gone
 
     def remove(self, holding: Holding) -> None:
-        """Takes a holding out of the use."""
+        """Subtracts a holding's amounts from the use of its leaf and of the groups above."""
         self._gone.add(holding.key)
         self._book(holding, -1)
 
     def restore(self, holding: Holding) -> None:
-        """Puts a holding back into the use."""
+        """Adds a holding's amounts back to the use of its leaf and of the groups above."""
         self._gone.discard(holding.key)
         self._book(holding, 1)
 
