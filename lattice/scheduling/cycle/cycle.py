@@ -111,7 +111,7 @@ class Cycle:
         shapes, unlimited, now = self._placer.classes.shapes, self._gates.unlimited, self._now
         gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:
-            shape = shapes[number]
+            shape = shapes.get(number)
             # Most of a long queue: an identical request has failed in this cycle, and nothing but nodes keeps this one.
             if shape is not None and shape.failed and opens <= now and unlimited[person]:
                 reason, message = reasons.get(shape) or explainer.reason_of(candidate, shape)

@@ -455,13 +455,13 @@ class EquivalenceClasses:
         self.state, self.policy, self.strategy, self.profile, self.now = state, policy, strategy, profile, now
         self.home = policy.name if policy.home else ""
         self.borrowing = policy.borrowing.borrow and strategy.lends
-        self.shapes: list[RequestShape | None] = [None] * queue.numbers
-        """By the number of a request shape in the pending queue; None: no candidate of the shape has been evaluated yet."""
+        self.shapes: dict[int, RequestShape] = {}
+        """By their numbers in the pending queue, those of which a candidate has been evaluated."""
+        self._queue = queue
         self._families = queue.families
         self._by_family: dict[int, EquivalenceClass] = {}
         self._narrowed: dict[tuple[int, frozenset[Hardware]], RequestShape] = {}
         self._evaluated: list[RequestShape] = []
-        self._asked = queue.asked
         self._by_key: dict[EquivalenceKey, EquivalenceClass] = {}
         self._pressure: dict[Hardware, float] | None = None
         self._lenders: dict[float | None, frozenset[str]] = {}
@@ -476,11 +476,8 @@ class EquivalenceClasses:
         return eq_class
 
     def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
-        """Returns the request shape of a candidate; `number`: that of the shape in the pending queue.
-
-        `classes`: only nodes of these classes of hardware, as the quota tree allows (None: of all).
-        """
-        shape = self.shapes[number] if classes is None else self._narrowed.get((number, classes))
+        """Returns the request shape of a candidate, which has this number in the queue, on nodes of these classes of hardware only."""
+        shape = self.shapes.get(number) if classes is None else self._narrowed.get((number, classes))
         if shape is None:
             eq_class = self._class_of_family(self._families[number], candidate) if classes is None else self.class_of(candidate, classes)
             shape = RequestShape(eq_class, self.state.occupancy(candidate))
@@ -530,7 +527,7 @@ class EquivalenceClasses:
 
     def _pressures(self) -> dict[Hardware, float]:
         shares: dict[Hardware, list[float]] = {}
-        for need, nodes in self._asked.items():
+        for need, nodes in self._queue.asked.items():
             pool = self.state.free_counts.of(need, self.home)
             usable = max(1, pool.sizes[1])
             for hardware in pool.kinds:

@@ -8,7 +8,7 @@ same gates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -229,6 +229,18 @@ GATES: Final = (
 """Every gate before nodes, in its order: the only place that states it."""
 
 
+class _Unlimited(dict[int, bool]):
+    """Whether no gate limits a person, by number; found out at the first question, for a queue knows many who are gone."""
+
+    def __init__(self, state: ClusterState, limitless: bool, persons: Sequence[tuple[str, str]]) -> None:
+        self._state, self._persons = state, persons
+        self._possible = limitless and state.quota_usage is None and not state.exhausted
+
+    def __missing__(self, person: int) -> bool:
+        found = self[person] = self._possible and boundless(self._state, self._persons[person][0])
+        return found
+
+
 class GateChain:
     """The gates of one cycle of one vcluster; keeps the headroom of each person (tenant and user) until work is placed."""
 
@@ -240,9 +252,9 @@ class GateChain:
         self._limitless = policy.limits == Limits()
         self._headrooms: dict[int, Headroom] = {}
         self._limited: list[int] = []
-        """Persons with finite headroom, whose headroom is computed again after a placement."""
-        self.unlimited = self._find_unlimited(queue)
-        """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
+        """Persons with finite headroom: recomputed after a placement."""
+        self.unlimited: Mapping[int, bool] = _Unlimited(state, self._limitless, queue.persons)
+        """By person: whether nothing but his candidates' own wishes can keep them from nodes."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
         """Runs the gates in their order; returns Waiting of the first that blocks, else what they leave to the candidate.
@@ -269,15 +281,6 @@ class GateChain:
         for person in self._limited:
             del self._headrooms[person]
         self._limited.clear()
-
-    def _find_unlimited(self, queue: PendingQueue) -> list[bool]:
-        state = self._state
-        if not self._limitless or state.quota_usage is not None or state.exhausted:
-            return [False] * len(queue.persons)
-        tenants = {tenant for tenant in queue.tenants if boundless(state, tenant)}
-        if len(tenants) == len(queue.tenants):
-            return [True] * len(queue.persons)
-        return [tenant in tenants for tenant, _ in queue.persons]
 
     def _headroom(self, person: int) -> Headroom:
         left = self._headrooms.get(person)

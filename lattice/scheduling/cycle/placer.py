@@ -20,10 +20,8 @@ class Placer:
         self.classes = classes
 
     def shape(self, number: int, candidate: Candidate, admission: Admission) -> RequestShape:
-        """Returns the request shape of a candidate on the nodes that the gates leave to it; `number`: that of the shape in the
-        pending queue.
-        """
-        shape = self.classes.shapes[number] if admission.classes is None else None
+        """Returns the request shape of a candidate, which has this number in the queue, on the nodes that the gates leave to it."""
+        shape = self.classes.shapes.get(number) if admission.classes is None else None
         return shape or self.classes.shape(number, candidate, admission.classes)
 
     def fit(self, candidate: Candidate, shape: RequestShape, admission: Admission, *, retry: bool = False) -> Fit | NoFit:

@@ -6,6 +6,7 @@ The columns are kept from cycle to cycle, so candidates that stay cost nothing. 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NEVER
@@ -14,6 +15,8 @@ from lattice.scheduling.model.work import Candidate
 
 _SPARE: Final = 10_000
 """Entries of candidates that are gone are evicted when they exceed 3 × pending + this; what-ifs add a few between cycles."""
+
+_NO_LISTS: Final[frozenset[int]] = frozenset()
 
 _Entry = tuple[float, str, str, int, Candidate, int, int, float]
 """Submitted, key, uid, a unique number (entries compare up to here); the candidate, its shape's and its person's number, `opens`."""
@@ -36,16 +39,8 @@ class PendingQueue:
         self.opens: list[float] = []
         """Until when each candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates must check them."""
         self.persons: list[tuple[str, str]] = []
-        self.tenants: set[str] = set()
-        """The tenants of `persons`."""
-        self.numbers = 0
-        """How many numbers of request shapes have been given, in use or not."""
         self.families: list[int] = []
-        """By the number of a shape: the number of its family; shapes of a family differ only in size and time."""
-        self.asked: dict[Need, int] = {}
-        """By need: how many nodes its candidates ask for together, each its minimum."""
-        self.lists: frozenset[int] = frozenset()
-        """The node lists (bit sets of indices) that the needs name."""
+        """By the number of a shape: shapes of one family ask for the same nodes in the same way, and differ in size and time."""
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
         self._shape_of: dict[tuple[object, ...], int] = {}
@@ -53,6 +48,26 @@ class PendingQueue:
         self._examples: list[Candidate] = []
         self._person_of: dict[tuple[str, str], int] = {}
         self._entered = 0
+        self._asked: dict[Need, int] | None = {}
+        """None: to be summed up when it is asked for."""
+        self._naming: set[int] = set()
+        """The shapes whose needs name node lists."""
+
+    @property
+    def asked(self) -> Mapping[Need, int]:
+        """Returns the least number of nodes that all candidates of a need ask for together."""
+        if self._asked is None:
+            self._asked = {}
+            for shape, count in Counter(self.shapes).items():
+                example = self._examples[shape]
+                self._asked[example.need] = self._asked.get(example.need, 0) + count * example.minimum
+        return self._asked
+
+    @property
+    def lists(self) -> frozenset[int]:
+        """Returns the node lists (bit sets of indices) that the needs name."""
+        naming = self._naming.intersection(self.shapes) if self._naming else ()
+        return _NO_LISTS.union(*(self._examples[shape].need.lists for shape in naming))
 
     def replace(self, candidates: list[Candidate]) -> None:
         """Replaces the candidates; the given order does not matter. Entries of candidates that stay are reused."""
@@ -71,15 +86,7 @@ class PendingQueue:
         self.shapes = [entry[5] for entry in entries]
         self.people = [entry[6] for entry in entries]
         self.opens = [entry[7] for entry in entries]
-        self._sum()
-
-    def _sum(self) -> None:
-        asked: dict[Need, int] = {}
-        for shape, count in Counter(self.shapes).items():
-            example = self._examples[shape]
-            asked[example.need] = asked.get(example.need, 0) + count * example.minimum
-        self.asked = asked
-        self.lists = frozenset().union(*(need.lists for need in asked))
+        self._asked = None
 
     def _enter(self, candidate: Candidate) -> _Entry:
         family = (
@@ -88,16 +95,16 @@ class PendingQueue:
         key = (*family, candidate.minimum, candidate.maximum, candidate.walltime)
         shape = self._shape_of.get(key)
         if shape is None:
-            shape = self._shape_of[key] = self.numbers
+            shape = self._shape_of[key] = len(self._examples)
             self.families.append(self._family_of.setdefault(family, len(self._family_of)))
             self._examples.append(candidate)
-            self.numbers += 1
+            if candidate.need.lists:
+                self._naming.add(shape)
         who = (candidate.tenant, candidate.user)
         person = self._person_of.get(who)
         if person is None:
             person = self._person_of[who] = len(self.persons)
             self.persons.append(who)
-            self.tenants.add(candidate.tenant)
         self._entered += 1
         entry = (candidate.submitted, candidate.key, candidate.uid, self._entered, candidate, shape, person, opens(candidate))
         self._known[candidate.uid] = entry
@@ -109,10 +116,9 @@ class PendingQueue:
         self._family_of.clear()
         self.families.clear()
         self._examples.clear()
+        self._naming.clear()
         self._person_of.clear()
         self.persons.clear()
-        self.tenants.clear()
-        self.numbers = 0
 
 
 def opens(candidate: Candidate) -> float:

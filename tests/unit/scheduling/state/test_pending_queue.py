@@ -44,7 +44,7 @@ def test_columns_kept_from_cycle_to_cycle_are_those_made_anew(queues: list[list[
         }  # fmt: skip
         numbers = dict(zip(kept.shapes, kept.candidates, strict=True))
         for number, one in zip(kept.shapes, kept.candidates, strict=True):
-            assert number < kept.numbers
+            assert number < len(kept.families)
             assert (one.need, one.minimum, one.walltime) == (numbers[number].need, numbers[number].minimum, numbers[number].walltime)
 
 
@@ -72,5 +72,5 @@ def test_what_is_long_gone_is_forgotten() -> None:
     pending_queue.replace([replace(one, key=f"t/{number}", uid=f"u{number}", user=f"user{number}") for number in range(12_000)])
     pending_queue.replace([one])
     pending_queue.replace([replace(one, minimum=2, maximum=2)])
-    assert (len(pending_queue.persons), pending_queue.numbers) <= (2, 2)
+    assert (len(pending_queue.persons), len(pending_queue.families)) <= (2, 2)
     assert pending_queue.persons[pending_queue.people[0]] == ("t", "")
