@@ -74,7 +74,9 @@ class Releases:
         self.now = NEVER
         self._node_cache = node_cache
         self.overrun = 0.0
-        """Nodes that are held past their end are taken to be held for so many more seconds."""
+        """For so many more seconds nodes are needed that are held past their end."""
+        self.restarts = 0
+        """How often every time has been forgotten."""
         self._valid_until = NEVER
         """From this time on rounded times are to be rounded again; seconds since the epoch."""
         self._rounded: dict[float, float] = {}
@@ -88,6 +90,7 @@ class Releases:
     def restart(self, overrun: float) -> None:
         """Drops every rounded time and every count made of them, and sets the overrun."""
         self.overrun = overrun
+        self.restarts += 1
         self._valid_until = NEVER
         self._rounded.clear()
         self._by_bucket.clear()

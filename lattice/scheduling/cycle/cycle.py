@@ -7,9 +7,10 @@ reservation. Reservations last from cycle to cycle (`reservations`); other vclus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
+from typing import Any
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cycle.equivalence import EquivalenceClasses, Fit, RequestShape
@@ -17,6 +18,7 @@ from lattice.scheduling.cycle.gates import UNRESTRICTED, Admission, GateChain
 from lattice.scheduling.cycle.placer import Placer
 from lattice.scheduling.cycle.reasons import Explainer
 from lattice.scheduling.cycle.reservations import CycleReservations
+from lattice.scheduling.cycle.retries import Retries
 from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
@@ -32,26 +34,27 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     """Runs one cycle of a vcluster: yields one outcome for each candidate, in order of evaluation, and claims in `state` what it
     places.
 
-    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. With `explain=False` no outcome
-    has a score, and candidates that wait for nodes have neither reason nor sentence; the decisions are the same. `now` in seconds
-    since the epoch.
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. Without `explain` what waits for
+    nodes has no reason and no sentence, nothing has a score, and who waits comes in no order; the decisions are the same.
     """
     # 1. The queue, its scores and the reservations of the last cycle; holders of reservations come first in the order.
     cycle = Cycle(state, vcluster, list(candidates), now, explain=explain)
+    # 2. Where nothing is explained: those who found no nodes in the last cycle and could find none now, with their reservations.
+    yield from cycle.unschedulable()
+    # 3. While anybody left may gain, move or lose a reservation: gates, own reservation, nodes, overtaking, a new reservation.
     pending = cycle.entries()
-    # 2. While anybody left may gain, move or lose a reservation: gates, own reservation, nodes, overtaking, a new reservation.
     while cycle.reservations.contested and (entry := next(pending, None)) is not None:
         yield cycle.evaluate(entry)
-    # 3. Nobody left may: gates, nodes, and the reason that the request shape has already.
+    # 4. Nobody left may: gates, nodes, and the reason that the request shape has already.
     yield from cycle.evaluate_capacity(pending)
-    # 4. The reservations that the next cycle goes on from, and those that have moved.
+    # 5. The reservations that the next cycle goes on from, and those that have moved.
     cycle.commit()
 
 
 class Cycle:
     """One cycle of one vcluster while it runs; `decide` makes it and calls its methods in their order."""
 
-    __slots__ = ("_explain", "_explainer", "_gates", "_now", "_placer", "_queue", "_scores", "_strategy", "reservations")
+    __slots__ = ("_explain", "_explainer", "_gates", "_needless", "_placer", "_queue", "_retries", "_scores", "reservations")
 
     def __init__(self, state: ClusterState, vcluster: str, candidates: list[Candidate], now: float, *, explain: bool) -> None:
         policy, queue = state.policy(vcluster), state.pending_queue(vcluster)
@@ -60,26 +63,43 @@ class Cycle:
         state.set_lists(vcluster, queue.lists)
         if state.quota_usage is not None:
             state.quota_usage.ask(candidates, now)
-        self._queue, self._now, self._explain = queue, now, explain
-        self._strategy = strategy_of(policy)
+        self._queue, self._explain = queue, explain
         self._scores = state.scoring(vcluster).score(queue.candidates, state.node_cache, now)
         self.reservations = CycleReservations(state, policy, candidates, now)
         profile = self.reservations.profile
-        self._placer = Placer(state, EquivalenceClasses(state, policy, self._strategy, profile, queue, now), now)
+        self._placer = Placer(state, EquivalenceClasses(state, policy, strategy_of(policy), profile, queue, now), now)
         self._gates = GateChain(state, policy, queue, now)
+        self._retries = Retries(state, queue, self.reservations, self._placer.classes, self._gates)
+        self._needless: Mapping[str, Candidate] = {}
+        """By uid, the candidates that are not evaluated in this cycle."""
         self._explainer = Explainer(state, policy, self._placer.classes, self.reservations, now, silent=not explain)
 
+    def unschedulable(self) -> Iterator[Waiting]:
+        """Yields, without a reason, the candidates that need no evaluation; nobody in a cycle that gives reasons."""
+        if not self._explain:
+            self._needless = self._retries.needless()
+        held = self.reservations.profile.reservations
+        for uid, candidate in self._needless.items():
+            promise = held.get(uid)
+            yield Waiting(candidate, "", "", None, None, None if promise is None else promise.start)
+
     def entries(self) -> Iterator[Entry]:
-        """Yields the candidates in the order in which they are evaluated: by score, or first come; holders of reservations first."""
-        queue, scores = self._queue, self._scores
-        order = self._strategy.order(scores.totals) if len(queue.candidates) > 1 else range(len(queue.candidates))
-        order = self.reservations.put_holders_first(queue.candidates, order)
-        shown = scores.ordered(order) if self._explain else repeat(None)
-        if len(order) < 2:
-            return zip(queue.candidates, queue.shapes, queue.people, queue.opens, shown, strict=False)
-        reordered = itemgetter(*order)
-        columns = reordered(queue.candidates), reordered(queue.shapes), reordered(queue.people), reordered(queue.opens)
-        return zip(*columns, shown, strict=False)
+        """Yields the candidates to evaluate in their order: by score, or first come; holders of reservations first."""
+        queue, order = self._queue, self._order()
+        shown = self._scores.ordered(order) if self._explain else repeat(None)
+        columns = queue.candidates, queue.shapes, queue.people, queue.opens
+        reordered: Callable[[Any], Any] = itemgetter(*order) if len(order) > 1 else lambda column: [column[place] for place in order]
+        return zip(*map(reordered, columns), shown, strict=False)
+
+    def _order(self) -> Sequence[int]:
+        """Returns the places of the candidates to evaluate, in order; scores are computed only where they are shown, or decide."""
+        candidates, strategy = self._queue.candidates, self._placer.classes.strategy
+        if self._needless:
+            coming = {place for place, one in enumerate(candidates) if one.uid not in self._needless}
+            return [*coming] if len(coming) < 2 else [place for place in strategy.order(self._scores.totals) if place in coming]
+        decided = len(candidates) < 2 or (not self._explain and self.reservations.decide_order(candidates))
+        order = range(len(candidates)) if decided else strategy.order(self._scores.totals)
+        return self.reservations.put_holders_first(candidates, order)
 
     def evaluate(self, entry: Entry) -> Outcome:
         """Evaluates one candidate in the contested phase: gates, its reservation, nodes, revocation of lower classes, a new reservation."""
@@ -107,8 +127,8 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
-        """Evaluates the remaining candidates in the capacity phase: gates, free nodes, and a reason, which equal request shapes share."""
-        shapes, unlimited, now = self._placer.classes.shapes, self._gates.unlimited, self._now
+        """Evaluates the candidates that are left when nobody may gain, move or lose a reservation any more."""
+        shapes, now, unlimited = self._placer.classes.shapes, self._placer.classes.now, self._gates.unlimited
         gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:
             shape = shapes.get(number)
@@ -124,6 +144,8 @@ class Cycle:
     def commit(self) -> None:
         """Ends the cycle: hands its reservations, and the moves of those of the last cycle, to the cluster state."""
         self.reservations.commit()
+        if not self._explain:
+            self._retries.keep()
 
     def _evaluate_alone(self, candidate: Candidate, number: int, admission: Admission | Waiting, score: Score | None) -> Outcome:
         """Evaluates one candidate by its gates' answer and free nodes only; reservations are neither sought nor revoked."""

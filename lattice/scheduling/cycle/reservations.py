@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
-from lattice.scheduling.cluster.node_cache import Bucket
+from lattice.scheduling.cluster.node_cache import NEVER, Bucket
+from lattice.scheduling.cluster.releases import NEAR
 from lattice.scheduling.cycle.equivalence import EquivalenceClass, NoFit, RequestShape
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.reservation_order import HIGHER_CLASS, OVERRUN, OWNER, POWER, UNEXPLAINED, Move, cause_of, holders_first
+
+_HIGHEST: Final = 10
+"""The highest preemption class."""
 
 
 @dataclass(slots=True)
@@ -54,8 +59,8 @@ class CycleReservations:
     """The backfill reservations of one cycle of one vcluster; grants, confirms, revokes and ends them."""
 
     __slots__ = (
-        "_awaited", "_before", "_changed", "_depth", "_firm", "_heirs", "_holdings", "_kept", "_now", "_standing", "_state", "_strict",
-        "_unevaluated", "_vcluster", "epoch", "profile",
+        "_awaited", "_before", "_changed", "_depth", "_heirs", "_holdings", "_kept", "_now", "_some_wait", "_standing", "_state", "_strict",
+        "_unevaluated", "_vcluster", "epoch", "firm", "lasting", "profile",
     )  # fmt: skip
 
     def __init__(self, state: ClusterState, policy: Policy, candidates: Sequence[Candidate], now: float) -> None:
@@ -85,12 +90,16 @@ class CycleReservations:
         self._awaited: set[Bucket] = set()
         """In strict order only: the buckets that an earlier candidate waits for."""
         self._changed = "" if epoch is None else state.reservation_epoch(policy).changed(epoch)
-        """The cause by which reservations may have moved since the last cycle; empty: there was none."""
-        self._firm = (
+        """The cause by which reservations may have moved since the last cycle."""
+        self.firm = (
             kept is not None and kept is before and epoch is not None and not self._changed
             and state.power.limit is None and not self._strict and not self.profile.late
         )  # fmt: skip
-        """Whether nothing happened since the last cycle that could move a reservation, so that a cheap check confirms one."""
+        """Whether every reservation of the last cycle holds as it did."""
+        self.lasting = not self._strict and state.power.limit is None
+        """Whether nodes are all that candidates wait for, and none of them could have more by now than when it was evaluated."""
+        self._some_wait = False
+        """Whether a candidate has been evaluated that waits for nodes."""
 
     @property
     def contested(self) -> bool:
@@ -104,6 +113,26 @@ class CycleReservations:
         """Tells whether this cycle has given or confirmed a reservation."""
         return bool(self._kept)
 
+    def bind(self, newcomers: Sequence[Candidate]) -> bool:
+        """Keeps every reservation of the last cycle, where nothing but these candidates is new; returns whether all of them bind them."""
+        lowest = min([holding.level for holding in self._holdings.values()], default=_HIGHEST)
+        if len(self._holdings) > len(self._before) or min([one.start for one in self._before.values()], default=NEVER) <= self._now:
+            return False
+        if any(one.preemption_class > lowest or one.uid in self._holdings for one in newcomers):
+            return False
+        for held in self._before.values():
+            self._keep(held)
+        self._unevaluated.clear()
+        return True
+
+    def decide_order(self, candidates: Sequence[Candidate]) -> bool:
+        """Tells whether scores have no part in the order: at most one candidate holds no reservation, and it passes no holder."""
+        others = [one for one in candidates if one.uid not in self._holdings]
+        if len(others) > 1:
+            return False
+        lowest = min([holding.level for holding in self._holdings.values()], default=_HIGHEST)
+        return all(one.preemption_class <= lowest for one in others)
+
     def put_holders_first(self, candidates: Sequence[Candidate], order: Sequence[int]) -> Sequence[int]:
         """Returns the order of candidates (places in the list) with holders of reservations first, and revokes all of them if
         overbooked.
@@ -115,7 +144,7 @@ class CycleReservations:
         for one in candidates:
             if one.uid in self._holdings and one.uid in self.profile.reservations:
                 self._standing[one.uid] = one.preemption_class
-        if not self._firm and self.profile.overbooked():
+        if not self.firm and self.profile.overbooked():
             for uid in self._standing:
                 self._revoke(uid)
             self._standing.clear()
@@ -142,8 +171,8 @@ class CycleReservations:
         return held is None or self._is_held_up(candidate, shape, held)
 
     def confirms(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
-        """Confirms the reservation that a candidate holds if a search would only find it again; returns False where a search is needed."""
-        if not self._firm or candidate.reservation or shape.eq_class.borrows:
+        """Confirms a reservation that a search would find again: no nodes now, and none earlier, even by the totals."""
+        if not self.firm or candidate.reservation or shape.eq_class.borrows:
             return False
         if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
             return False
@@ -151,6 +180,7 @@ class CycleReservations:
             return False
         self._standing.pop(held.uid, None)
         self._keep(held)
+        self._some_wait = True
         return True
 
     def take_back(self, uid: str) -> None:
@@ -173,18 +203,24 @@ class CycleReservations:
         try:
             yield revocation
         finally:
-            if not revocation.kept:
+            if revocation.kept:
+                self._note_given_up()
+            else:
                 self._restore(uids)
 
     def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
-        """Gives a reservation to a candidate that found no nodes: `held`, its own before, or an earlier one.
+        """Gives a candidate that found no nodes a reservation, where it may have one: `held`, which it held, or an earlier one."""
+        found = self._grant(candidate, shape, held, fit)
+        if held is not None and found is not held:
+            self._note_given_up()
+        self._some_wait = True
+        return found
 
-        None: it may hold none (the depth is reached), power is what lacks, or no time is known at which it could start.
-        """
+    def _grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
         holding = self._holdings.get(candidate.uid)
         if holding is None and not self._strict and len(self._kept) >= self._depth:
             return None
-        found = self._seek(candidate, shape.eq_class, held) if not fit.watts and shape.eq_class.usable >= candidate.minimum else None
+        found = self._seek(candidate, shape, held) if not fit.watts and shape.eq_class.usable >= candidate.minimum else None
         if found is None:
             if holding is not None:
                 self._heirs[candidate.uid] = holding.given
@@ -198,7 +234,8 @@ class CycleReservations:
         return found
 
     def end(self, uid: str, reason: str) -> None:
-        """Ends the reservation of a candidate that a gate keeps waiting with this reason; others may use its nodes."""
+        """Leaves what a candidate holds to others: a gate keeps it from nodes with this reason."""
+        self.lasting = False
         holding = self._holdings.get(uid)
         if holding is not None:
             self._end(uid)
@@ -229,10 +266,11 @@ class CycleReservations:
             cause = OVERRUN if self.profile.late or before.start <= self._now else UNEXPLAINED
         return Move(uid, self._now, before.start, None if kept is None else kept.start, cause, holding.by)
 
-    def _seek(self, candidate: Candidate, eq_class: EquivalenceClass, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the reservation to give to a candidate: its own of before, or an earlier one; None: it may hold none, or no start
-        is known.
-        """
+    def _seek(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> BackfillReservation | None:
+        """Finds the reservation that a candidate gets, where it may hold one."""
+        if shape.duration <= NEAR:
+            self.lasting = False  # its end is rounded less from moment to moment
+        eq_class = shape.eq_class
         if self._strict:
             self._awaited.update(eq_class.pool.buckets)
         holding = self._holdings.get(candidate.uid)
@@ -270,7 +308,12 @@ class CycleReservations:
             holding.revoked, holding.cause, holding.by = None, "", ""
             self._standing[uid] = holding.level
 
+    def _note_given_up(self) -> None:
+        """Notes that a reservation is given up or moves: those who were evaluated before could have more now."""
+        self.lasting = self.lasting and not self._some_wait
+
     def _end(self, uid: str) -> None:
+        self._note_given_up()
         self._heirs.pop(uid, None)
         self._standing.pop(uid, None)
         self.profile.remove(uid)

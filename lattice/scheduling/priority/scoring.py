@@ -54,6 +54,7 @@ class _Columns:
     weights: Weights
     candidates: list[Candidate] = field(default_factory=list)
     entries: list[_Entry] = field(default_factory=list)
+    """Of the candidates, once they are settled."""
     queued_gpu_hours: float = 0.0
     waiting: frozenset[tuple[str, str]] = frozenset()
     """The (tenant, user) of each candidate."""
@@ -65,18 +66,28 @@ class _Columns:
     _fitness: list[tuple[float, float]] = field(default_factory=list)
     _capacities: list[Capacity] = field(default_factory=list)
     _known: dict[str, _Entry] = field(default_factory=dict)
+    _settled: bool = True
 
-    def take(self, candidates: list[Candidate]) -> None:
-        """Replaces the candidates, and keeps the entries of those that stay."""
+    def replace(self, candidates: list[Candidate]) -> None:
+        """Replaces the candidates; what follows from them is found by `settle`, once it is asked for."""
+        if self.candidates != candidates:
+            self.candidates = candidates
+            self._settled = False
+
+    def settle(self) -> _Columns:
+        """Makes the entries of the candidates, where they are not made yet, and keeps those of candidates that stay; returns itself."""
+        if self._settled:
+            return self
+        self._settled = True
         known = self._known
-        self.candidates = candidates
         self.entries = [
             entry if (entry := known.get(candidate.uid)) is not None and entry.candidate is candidate else self._enter(candidate)
-            for candidate in candidates
+            for candidate in self.candidates
         ]
         self.queued_gpu_hours = sum(entry.gpu_hours for entry in self.entries)
         people = list(self.people)
         self.waiting = frozenset(people[person][:2] for person in {entry.person for entry in self.entries})
+        return self
 
     @property
     def crowded(self) -> bool:
@@ -172,38 +183,45 @@ class SharesRead(NamedTuple):
 NOTHING_READ: Final = SharesRead({}, (), (), {}, {})
 
 
+class _Totals(NamedTuple):
+    """The totals of the candidates, what they are made of, and their entries."""
+
+    totals: list[float]
+    terms: _Terms
+    entries: Sequence[_Entry]
+
+
 class Scores(Sequence[Score]):
     """The scores of one cycle's candidates in the given order, computed when the first is read.
 
     The first reading asks shares, backlog and capacities, so it must come before any of them changes.
     """
 
-    def __init__(self, entries: Sequence[_Entry], find: Callable[[], tuple[list[float], _Terms]]) -> None:
-        self._entries = entries
+    def __init__(self, size: int, find: Callable[[], _Totals]) -> None:
+        self._size = size
         self._find = find
-        self._found: tuple[list[float], _Terms] | None = None
+        self._found: _Totals | None = None
 
     @property
     def totals(self) -> list[float]:
-        """Returns the total score of each candidate, in the order in which they were given."""
-        return self._all()[0]
+        """Returns the total of each candidate, in their order."""
+        return self._all().totals
 
-    def _all(self) -> tuple[list[float], _Terms]:
+    def _all(self) -> _Totals:
         if self._found is None:
             self._found = self._find()
         return self._found
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._size
 
     def __iter__(self) -> Iterator[Score]:
-        return self.ordered(range(len(self._entries)))
+        return self.ordered(range(self._size))
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places of the given order."""
-        totals, terms = self._all()
-        entries = map(self._entries.__getitem__, order)
-        return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), entries)
+        """Yields the scores of the candidates at these places."""
+        totals, terms, entries = self._all()
+        return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), map(entries.__getitem__, order))
 
     @overload
     def __getitem__(self, at: int) -> Score: ...
@@ -212,8 +230,8 @@ class Scores(Sequence[Score]):
     def __getitem__(self, at: int | slice) -> Score | Sequence[Score]:
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
-        totals, terms = self._all()
-        return Score(totals[at], (), 1.0, terms, self._entries[at])
+        totals, terms, entries = self._all()
+        return Score(totals[at], (), 1.0, terms, entries[at])
 
 
 @dataclass
@@ -245,7 +263,7 @@ class Scoring:
         columns = self._current(vcluster, candidates, weights)
         columns.seen = now
         self._forget_emptied(now)
-        return Scores(columns.entries, lambda: self._found(columns, node_cache, now))
+        return Scores(len(columns.candidates), lambda: self._found(columns, node_cache, now))
 
     def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
         """Sums the GPU-hours of all holders for f6: walltime × nodes × GPUs of a node (0 counts as 1)."""
@@ -257,7 +275,7 @@ class Scoring:
 
     def backlog(self) -> tuple[Backlog, ...]:
         """Returns the GPU-hours that wait in each vcluster, as of its last cycle."""
-        return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._columns.items())
+        return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._settled().items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
         """Takes over the backlog that a recording, or an earlier scheduler, noted."""
@@ -278,15 +296,13 @@ class Scoring:
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
             columns = self._columns[vcluster] = _Columns(vcluster, weights)
-        listed = list(candidates)
-        if columns.candidates != listed:
-            columns.take(listed)
+        columns.replace(list(candidates))
         return columns
 
     def _terms(self, columns: _Columns, node_cache: NodeCache, now: float) -> _Terms:
         homes = self._homes(columns.vcluster)
         capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.needs]
-        queued = sum(each.queued_gpu_hours for each in self._columns.values())
+        queued = sum(each.queued_gpu_hours for each in self._settled().values())
         people = tuple(columns.people)
         tenants = {tenant for tenant, _, _ in people}
         standings = {tenant: self.shares.standing(tenant, now) for tenant in tenants}
@@ -308,18 +324,25 @@ class Scoring:
         )
 
     def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """Returns for each tenant how many users have work: those of `with_work`, and those whose work waits in any vcluster."""
-        waiting = {pair for columns in self._columns.values() for pair in columns.waiting if pair[0] in with_work}
+        """Returns how many users of each tenant have work, counting those whose work waits in any vcluster."""
+        waiting = {pair for columns in self._settled().values() for pair in columns.waiting if pair[0] in with_work}
         counts = {tenant: len(users) for tenant, users in with_work.items()}
         for tenant, user in waiting:
             counts[tenant] += user not in with_work[tenant]
         return counts
 
-    def _found(self, columns: _Columns, node_cache: NodeCache, now: float) -> tuple[list[float], _Terms]:
-        with self.timed(columns.vcluster) if columns.entries else nullcontext():
+    def _settled(self) -> dict[str, _Columns]:
+        """Returns the columns of every vcluster, their entries made."""
+        for columns in self._columns.values():
+            columns.settle()
+        return self._columns
+
+    def _found(self, columns: _Columns, node_cache: NodeCache, now: float) -> _Totals:
+        with self.timed(columns.vcluster) if columns.candidates else nullcontext():
+            columns.settle()
             self._capacities.follow(node_cache)
             terms = self._terms(columns, node_cache, now)
-            return self._totals(columns, terms), terms
+            return _Totals(self._totals(columns, terms), terms, columns.entries)
 
     def _forget_emptied(self, now: float) -> None:
         """Drops vclusters that were not scored for two of their intervals, at least a minute: no work waits there."""

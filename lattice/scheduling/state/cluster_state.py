@@ -18,6 +18,7 @@ from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCountsByNeed
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache, indices_of
 from lattice.scheduling.cluster.placement import Counts
+from lattice.scheduling.cluster.releases import EPOCH
 from lattice.scheduling.model.outcomes import Score
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.windows import ReservationWindow
@@ -26,6 +27,7 @@ from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.scheduling.state.reservation_order import Move, ReservationEpoch
+from lattice.scheduling.state.unschedulable import Opportunities, Unschedulable
 from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
@@ -173,7 +175,9 @@ class ClusterState:
     waiting: frozenset[str] = frozenset()
     """The vclusters in which work still waits for nodes after each had its cycle of the round; read by `ranges`."""
     last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
-    """By vcluster: the reservations at the end of its last cycle, and the `reservation_epoch` of that time; changed by `decide`."""
+    """By vcluster: the reservations at the end of its last cycle, and `reservation_epoch` then; changed by `decide`."""
+    unschedulable: dict[str, Unschedulable] = field(default_factory=dict)
+    """By vcluster: who found no nodes in its last cycle, where that is kept; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists (bit sets) that the needs of its last cycle named; changed by `decide`."""
     quota_usage: QuotaUsage | None = None
@@ -325,6 +329,15 @@ class ClusterState:
         """Ends a cycle of a vcluster: keeps its reservations with the present `reservation_epoch`, and the moves of earlier ones."""
         self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
+
+    def keep_unschedulable(self, vcluster: str, found: Unschedulable) -> None:
+        """Keeps who found no nodes in a cycle of a vcluster."""
+        self.unschedulable[vcluster] = found
+
+    def opportunities(self, now: float) -> Opportunities:
+        """Returns a stamp that changes with whatever may give nodes to waiting work: nodes, reservations, windows, the rounding of ends."""
+        profile = self._profile
+        return self.node_cache.changes, profile.layout, profile.windows, profile.releases.restarts, now // EPOCH
 
     def undo_cycles(
         self, promises: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
