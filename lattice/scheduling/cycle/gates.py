@@ -230,7 +230,7 @@ GATES: Final = (
 
 
 class _Unlimited(dict[int, bool]):
-    """Whether no gate limits a person, by number; found out at the first question, for a queue knows many who are gone."""
+    """Persons whom no gate limits, by number; each is found out at the first question, for a queue knows many who are gone."""
 
     def __init__(self, state: ClusterState, limitless: bool, persons: Sequence[tuple[str, str]]) -> None:
         self._state, self._persons = state, persons
