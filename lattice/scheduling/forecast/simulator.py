@@ -143,6 +143,7 @@ class BackfillSimulator:
         self._free = list(stage.free)
         self._sets = stage.sets
         self._touching = _touching(stage)
+        self._members = [frozenset(columns) for columns in stage.sets]
         self._near = [frozenset(near for column in columns for near in self._touching[column]) for columns in stage.sets]
         """By set: the sets that share a column with it."""
         self._in_set = [sum(self._free[column] for column in columns) for columns in stage.sets]
@@ -309,12 +310,12 @@ class BackfillSimulator:
         """Starts, in order of rank, the jobs that fit and delay no reservation (`kept`); a shape is tried once in a pass."""
         in_set = self._in_set
         own = kept[-1] if kept else _Reservation(-1, NEVER, 0)
-        waiting = [
-            (shape.ranks[0], shape)
-            for by_size, free in zip(self._of_set[queue], in_set, strict=True)
-            for _, _, shape in by_size[: bisect_left(by_size, (free + 1,))]
-            if shape.columns != own.columns or shape.nodes <= own.extra or now + shape.believed <= own.shadow
-        ]
+        waiting: list[tuple[int, _Shape]] = []
+        for columns, (by_size, free) in enumerate(zip(self._of_set[queue], in_set, strict=True)):
+            some = by_size[: bisect_left(by_size, (free + 1,))]
+            if columns == own.columns:
+                some = [entry for entry in some if entry[0] <= own.extra or now + entry[2].believed <= own.shadow]
+            waiting += [(shape.ranks[0], shape) for _, _, shape in some]
         waiting.sort()
         at = 0
         while at < len(waiting):
@@ -328,9 +329,8 @@ class BackfillSimulator:
             ):
                 continue
             self._begin(queue, shape, now, kept)
-            waiting, at = [entry for entry in waiting[at:] if entry[1].nodes <= in_set[entry[1].columns]], 0
-            if shape.ranks and shape.nodes <= in_set[shape.columns]:
-                insort(waiting, (shape.ranks[0], shape))
+            if shape.ranks:
+                insort(waiting, (shape.ranks[0], shape), at)
 
     def _closed(self, shape: _Shape, now: float) -> frozenset[int]:
         """Returns the columns that windows close to a shape if it starts now."""
@@ -399,20 +399,26 @@ class BackfillSimulator:
                 reservation.extra -= self._within(columns, reservation.columns)
 
     def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
-        """Returns (column, nodes) to start a shape on, in the order of use of its set."""
-        left, chosen = shape.nodes, []
+        """Counts by column, in the set's order."""
+        left, chosen, free = shape.nodes, [], self._free
         closed = self._closed(shape, now) if self._stage.column_windows else ()
         for column in self._sets[shape.columns]:
-            count = 0 if column in closed else min(left, self._free[column])
-            if count:
-                chosen.append((column, count))
-                left -= count
-                if not left:
-                    break
+            count = free[column]
+            if not count or column in closed:
+                continue
+            if count >= left:
+                chosen.append((column, left))
+                break
+            chosen.append((column, count))
+            left -= count
         return tuple(chosen)
 
     def _within(self, columns: tuple[tuple[int, int], ...], number: int) -> int:
-        return sum(count for column, count in columns if number in self._touching[column])
+        members, within = self._members[number], 0
+        for column, count in columns:
+            if column in members:
+                within += count
+        return within
 
     def _has_room(self, shape: _Shape) -> bool:
         return all(self._room[cap] >= amount for cap, amount in shape.caps)
