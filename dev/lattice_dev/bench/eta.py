@@ -29,8 +29,9 @@ from lattice.replay.jobs import Log as Jobs
 from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.forecaster import Forecaster, foresee, simulator_inputs, work_of
-from lattice.scheduling.forecast.simulator import NEVER, BackfillSimulator, SimulatorInput
+from lattice.scheduling.forecast.simulator import BackfillSimulator, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState

@@ -12,10 +12,11 @@ from statistics import median
 from time import process_time
 from typing import Final
 
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.columns import View
 from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, simulator_inputs
 from lattice.scheduling.forecast.predictor import Work
-from lattice.scheduling.forecast.simulator import BACKFILL, IN_ORDER, NEVER, Job, SimulatorInput
+from lattice.scheduling.forecast.simulator import BACKFILL, IN_ORDER, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.quota.gates import WAITING as QUOTA_SHARE
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
 from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
 from lattice.scheduling.forecast.predictor import RunTimes, Work
-from lattice.scheduling.forecast.simulator import NEVER, BackfillSimulator, ColumnWindow, Held, Job, SimulatorInput
+from lattice.scheduling.forecast.simulator import BackfillSimulator, ColumnWindow, Held, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder

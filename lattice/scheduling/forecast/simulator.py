@@ -21,7 +21,8 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, log2
 from typing import Final
 
-NEVER: Final = float("inf")
+from lattice.scheduling.cluster.node_cache import NEVER
+
 BACKFILL, FIRST_FIT, IN_ORDER = "Backfill", "FirstFit", "InOrder"
 MOST_SHAPES: Final = 512
 """With more shapes than this, believed durations are rounded up by an eighth at most, so that shapes coincide."""

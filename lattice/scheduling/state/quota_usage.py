@@ -17,12 +17,11 @@ from lattice.quota.amounts import CPU, GPU, MEMORY, NODES, gpu_of
 from lattice.quota.forest import Forest
 from lattice.quota.gates import Blocked, Gate
 from lattice.quota.groups import Resources
-from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
+from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
 
 NO_LIMIT: Final = 1 << 60
-NEVER: Final = float("inf")
 _NOTHING: Final[Resources] = {}
 
 

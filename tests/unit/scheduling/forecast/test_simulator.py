@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from lattice.replay.engine import Estimates, Policy, simulate
 from lattice.replay.workload import Workload
+from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast import simulator
 from lattice.scheduling.forecast.simulator import (
     BACKFILL,
     FIRST_FIT,
     IN_ORDER,
-    NEVER,
     BackfillSimulator,
     ColumnWindow,
     Held,
