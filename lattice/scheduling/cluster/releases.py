@@ -74,7 +74,7 @@ class Releases:
         self.now = NEVER
         self._node_cache = node_cache
         self.overrun = 0.0
-        """For so many more seconds nodes are needed that are held past their end."""
+        """Nodes that are held past their end are taken to be held for so many more seconds."""
         self.restarts = 0
         """How often every time has been forgotten."""
         self._valid_until = NEVER

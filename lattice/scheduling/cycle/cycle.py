@@ -34,8 +34,9 @@ def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], 
     """Runs one cycle of a vcluster: yields one outcome for each candidate, in order of evaluation, and claims in `state` what it
     places.
 
-    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. Without `explain` what waits for
-    nodes has no reason and no sentence, nothing has a score, and who waits comes in no order; the decisions are the same.
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. With `explain=False` no outcome
+    has a score, candidates that wait for nodes have neither reason nor sentence, and who waits comes in no order; the decisions are
+    the same. `now` in seconds since the epoch.
     """
     # 1. The queue, its scores and the reservations of the last cycle; holders of reservations come first in the order.
     cycle = Cycle(state, vcluster, list(candidates), now, explain=explain)
@@ -127,7 +128,7 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
-        """Evaluates the candidates that are left when nobody may gain, move or lose a reservation any more."""
+        """Evaluates the remaining candidates in the capacity phase: gates, free nodes, and a reason, which equal request shapes share."""
         shapes, now, unlimited = self._placer.classes.shapes, self._placer.classes.now, self._gates.unlimited
         gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:

@@ -456,7 +456,7 @@ class EquivalenceClasses:
         self.home = policy.name if policy.home else ""
         self.borrowing = policy.borrowing.borrow and strategy.lends
         self.shapes: dict[int, RequestShape] = {}
-        """By their numbers in the pending queue, those of which a candidate has been evaluated."""
+        """By the number of a request shape in the pending queue; only those of which a candidate has been evaluated."""
         self._queue = queue
         self._families = queue.families
         self._by_family: dict[int, EquivalenceClass] = {}
@@ -476,7 +476,10 @@ class EquivalenceClasses:
         return eq_class
 
     def shape(self, number: int, candidate: Candidate, classes: frozenset[Hardware] | None = None) -> RequestShape:
-        """Returns the request shape of a candidate, which has this number in the queue, on nodes of these classes of hardware only."""
+        """Returns the request shape of a candidate; `number`: that of the shape in the pending queue.
+
+        `classes`: only nodes of these classes of hardware, as the quota tree allows (None: of all).
+        """
         shape = self.shapes.get(number) if classes is None else self._narrowed.get((number, classes))
         if shape is None:
             eq_class = self._class_of_family(self._families[number], candidate) if classes is None else self.class_of(candidate, classes)

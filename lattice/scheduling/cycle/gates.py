@@ -252,9 +252,9 @@ class GateChain:
         self._limitless = policy.limits == Limits()
         self._headrooms: dict[int, Headroom] = {}
         self._limited: list[int] = []
-        """Persons with finite headroom: recomputed after a placement."""
+        """Persons with finite headroom, whose headroom is computed again after a placement."""
         self.unlimited: Mapping[int, bool] = _Unlimited(state, self._limitless, queue.persons)
-        """By person: whether nothing but his candidates' own wishes can keep them from nodes."""
+        """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
         """Runs the gates in their order; returns Waiting of the first that blocks, else what they leave to the candidate.

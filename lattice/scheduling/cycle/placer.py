@@ -20,7 +20,9 @@ class Placer:
         self.classes = classes
 
     def shape(self, number: int, candidate: Candidate, admission: Admission) -> RequestShape:
-        """Returns the request shape of a candidate, which has this number in the queue, on the nodes that the gates leave to it."""
+        """Returns the request shape of a candidate on the nodes that the gates leave to it; `number`: that of the shape in the
+        pending queue.
+        """
         shape = self.classes.shapes.get(number) if admission.classes is None else None
         return shape or self.classes.shape(number, candidate, admission.classes)
 

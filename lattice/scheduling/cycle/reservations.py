@@ -90,12 +90,12 @@ class CycleReservations:
         self._awaited: set[Bucket] = set()
         """In strict order only: the buckets that an earlier candidate waits for."""
         self._changed = "" if epoch is None else state.reservation_epoch(policy).changed(epoch)
-        """The cause by which reservations may have moved since the last cycle."""
+        """The cause by which reservations may have moved since the last cycle; empty: there was none."""
         self.firm = (
             kept is not None and kept is before and epoch is not None and not self._changed
             and state.power.limit is None and not self._strict and not self.profile.late
         )  # fmt: skip
-        """Whether every reservation of the last cycle holds as it did."""
+        """Whether nothing happened since the last cycle that could move a reservation, so that a cheap check confirms one."""
         self.lasting = not self._strict and state.power.limit is None
         """Whether nodes are all that candidates wait for, and none of them could have more by now than when it was evaluated."""
         self._some_wait = False
@@ -171,7 +171,7 @@ class CycleReservations:
         return held is None or self._is_held_up(candidate, shape, held)
 
     def confirms(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
-        """Confirms a reservation that a search would find again: no nodes now, and none earlier, even by the totals."""
+        """Confirms the reservation that a candidate holds if a search would only find it again; returns False where a search is needed."""
         if not self.firm or candidate.reservation or shape.eq_class.borrows:
             return False
         if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
@@ -209,7 +209,10 @@ class CycleReservations:
                 self._restore(uids)
 
     def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
-        """Gives a candidate that found no nodes a reservation, where it may have one: `held`, which it held, or an earlier one."""
+        """Gives a reservation to a candidate that found no nodes: `held`, its own before, or an earlier one.
+
+        None: it may hold none (the depth is reached), power is what lacks, or no time is known at which it could start.
+        """
         found = self._grant(candidate, shape, held, fit)
         if held is not None and found is not held:
             self._note_given_up()
@@ -234,7 +237,7 @@ class CycleReservations:
         return found
 
     def end(self, uid: str, reason: str) -> None:
-        """Leaves what a candidate holds to others: a gate keeps it from nodes with this reason."""
+        """Ends the reservation of a candidate that a gate keeps waiting with this reason; others may use its nodes."""
         self.lasting = False
         holding = self._holdings.get(uid)
         if holding is not None:
@@ -267,7 +270,9 @@ class CycleReservations:
         return Move(uid, self._now, before.start, None if kept is None else kept.start, cause, holding.by)
 
     def _seek(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the reservation that a candidate gets, where it may hold one."""
+        """Finds the reservation to give to a candidate: its own of before, or an earlier one; None: it may hold none, or no start
+        is known.
+        """
         if shape.duration <= NEAR:
             self.lasting = False  # its end is rounded less from moment to moment
         eq_class = shape.eq_class

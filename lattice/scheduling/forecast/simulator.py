@@ -400,7 +400,7 @@ class BackfillSimulator:
                 reservation.extra -= self._within(columns, reservation.columns)
 
     def _choose(self, shape: _Shape, now: float) -> tuple[tuple[int, int], ...]:
-        """Counts by column, in the set's order."""
+        """Returns (column, nodes) to start a shape on, in the order of use of its set."""
         left, chosen, free = shape.nodes, [], self._free
         closed = self._closed(shape, now) if self._stage.column_windows else ()
         for column in self._sets[shape.columns]:

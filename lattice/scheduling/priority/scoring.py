@@ -204,7 +204,7 @@ class Scores(Sequence[Score]):
 
     @property
     def totals(self) -> list[float]:
-        """Returns the total of each candidate, in their order."""
+        """Returns the total score of each candidate, in the order in which they were given."""
         return self._all().totals
 
     def _all(self) -> _Totals:
@@ -219,7 +219,7 @@ class Scores(Sequence[Score]):
         return self.ordered(range(self._size))
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places."""
+        """Yields the scores of the candidates at these places of the given order."""
         totals, terms, entries = self._all()
         return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), map(entries.__getitem__, order))
 
@@ -324,7 +324,7 @@ class Scoring:
         )
 
     def _users(self, with_work: Mapping[str, Collection[str]]) -> dict[str, int]:
-        """Returns how many users of each tenant have work, counting those whose work waits in any vcluster."""
+        """Returns for each tenant how many users have work: those of `with_work`, and those whose work waits in any vcluster."""
         waiting = {pair for columns in self._settled().values() for pair in columns.waiting if pair[0] in with_work}
         counts = {tenant: len(users) for tenant, users in with_work.items()}
         for tenant, user in waiting:

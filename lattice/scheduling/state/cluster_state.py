@@ -175,7 +175,7 @@ class ClusterState:
     waiting: frozenset[str] = frozenset()
     """The vclusters in which work still waits for nodes after each had its cycle of the round; read by `ranges`."""
     last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
-    """By vcluster: the reservations at the end of its last cycle, and `reservation_epoch` then; changed by `decide`."""
+    """By vcluster: the reservations at the end of its last cycle, and the `reservation_epoch` of that time; changed by `decide`."""
     unschedulable: dict[str, Unschedulable] = field(default_factory=dict)
     """By vcluster: who found no nodes in its last cycle, where that is kept; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)

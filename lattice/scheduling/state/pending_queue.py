@@ -40,7 +40,7 @@ class PendingQueue:
         """Until when each candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates must check them."""
         self.persons: list[tuple[str, str]] = []
         self.families: list[int] = []
-        """By the number of a shape: shapes of one family ask for the same nodes in the same way, and differ in size and time."""
+        """By the number of a shape: the number of its family; shapes of a family differ only in size and time."""
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
         self._shape_of: dict[tuple[object, ...], int] = {}
@@ -55,7 +55,7 @@ class PendingQueue:
 
     @property
     def asked(self) -> Mapping[Need, int]:
-        """Returns the least number of nodes that all candidates of a need ask for together."""
+        """Returns, by need, how many nodes its candidates ask for together, each its minimum."""
         if self._asked is None:
             self._asked = {}
             for shape, count in Counter(self.shapes).items():
