@@ -10,12 +10,14 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from itertools import product
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lattice.errors import Rejected
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 MAX_NODES_IN_A_SET = 16_384
 """Most names of a node set; a set that expands to more is refused."""
@@ -113,6 +115,8 @@ def parse_quantity(value: int | str) -> int | Decimal:
     parts: int = 10**scale
     if number % parts == 0:
         return number // parts
+    from decimal import Decimal  # few quantities are no whole number
+
     return Decimal((0, tuple(map(int, str(number))), -scale))
 
 

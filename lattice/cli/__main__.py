@@ -87,7 +87,7 @@ def parse(verb: str, rest: list[str]) -> argparse.Namespace:
     """Reads the flags and arguments of a verb; `command` is what stands after `--`. Ends the program with 2 where they are wrong."""
     module = verb_module(verb)
     before, after = _split_command(rest)
-    parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=_HelpFormatter)
     parser.words = before = getattr(module, "simplify", list)(before)
     module.arguments(parser)
     add_global_flags(parser)
@@ -113,6 +113,24 @@ def complete() -> NoReturn:
 def rm_replay() -> int:
     """Runs `rm-replay`: `lattice replay` under the name that the book gives it."""
     return main(["replay", *sys.argv[1:]])
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Is as wide as the terminal; argparse makes one for each flag and would load shutil to ask for that."""
+
+    def __init__(self, prog: str, indent_increment: int = 2, max_help_position: int = 24, width: int | None = None) -> None:
+        super().__init__(prog, indent_increment, max_help_position, width or _terminal_columns() - 2)
+
+
+def _terminal_columns() -> int:
+    """Returns COLUMNS, else the width of the terminal, else 80."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (AttributeError, OSError, ValueError):
+        return 80
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from lattice.errors import NotFound, Rejected
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """Holds the defaults that a flag or a variable overrides; unknown keys are refused."""
 
     default_tenant: str = ""
@@ -44,7 +43,7 @@ def parse_configuration(text: str, path: str) -> Configuration:
         document = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise Rejected(f"{path} is no YAML: {error}", reason="BadInput") from error
-    known = {field.name: field.type for field in fields(Configuration)}
+    known = {name: type(default).__name__ for name, default in Configuration._field_defaults.items()}
     if not isinstance(document, dict):
         raise Rejected(f"{path} must be a map with keys of {', '.join(known)}", reason="BadInput")
     for key, value in document.items():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 from lattice.cli.cluster import Blocking
 from lattice.cli.configuration import Configuration
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
 
-@dataclass(frozen=True)
-class Outside:
+class Outside(NamedTuple):
     """Holds the surroundings of a run; tests pass their own."""
 
     stdin: BinaryIO

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 if TYPE_CHECKING:
     from socket import socket
@@ -21,8 +20,7 @@ class BadAnswerError(OSError):
     """The answer is no HTTP, or ended too early."""
 
 
-@dataclass(frozen=True)
-class PlainAnswer:
+class PlainAnswer(NamedTuple):
     """The head of an answer, its headers by names in small letters, and its body as it comes."""
 
     status: int

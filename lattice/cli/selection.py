@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lattice.errors import Rejected
 from lattice.models.conditions import PHASES
@@ -15,8 +15,7 @@ ENDED_SECONDS = 3600.0
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class StatusQuery:
+class StatusQuery(NamedTuple):
     """Says which allocations: of which namespace (empty: all) and user (empty: all, unless `mine`), and what of theirs."""
 
     namespace: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from lattice.cli.plain_http import LONGEST_LINE, exchange
@@ -44,9 +43,9 @@ def open_stream(
 
     from lattice.kube.credentials import Credentials
 
-    there = replace(config, server=url, plugin=config.plugin)
+    there = config._replace(server=url)
     if ca:
-        there = replace(there, ca_data=ca.encode(), ca_file="", insecure=False, server_name="")
+        there = there._replace(ca_data=ca.encode(), ca_file="", insecure=False, server_name="")
     identity = Credentials(there).identity()
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if identity.tls is not None else 80)

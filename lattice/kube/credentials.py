@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import ssl
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from lattice.errors import Denied, LatticeError, Rejected
-from lattice.kube.certificates import not_after
 from lattice.kube.kubeconfig import ClusterConfig, load
-from lattice.units import format_time
 
 CHECK_SECONDS = 1.0
 PLUGIN_SECONDS = 300.0
@@ -22,8 +20,7 @@ PLUGIN_SECONDS = 300.0
 Header = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientIdentity:
+class ClientIdentity(NamedTuple):
     """The credentials of a request: the TLS context (None: plain HTTP) and the headers that name the caller."""
 
     tls: ssl.SSLContext | None
@@ -93,6 +90,9 @@ def _expiry(config: ClusterConfig, now: float) -> str:
             pem = Path(config.cert_file).read_bytes()
         except OSError:
             return ""
+    from lattice.kube.certificates import not_after  # only a refusal needs them
+    from lattice.units import format_time
+
     end = not_after(pem)
     if end is None or end > now:
         return ""
@@ -116,7 +116,7 @@ def _identity(config: ClusterConfig) -> ClientIdentity:
     headers = list(config.headers)
     if config.plugin is not None:
         given = config.plugin()
-        config = replace(config, cert_file=given.cert_file or config.cert_file, key_file=given.key_file or config.key_file)
+        config = config._replace(cert_file=given.cert_file or config.cert_file, key_file=given.key_file or config.key_file)
         if given.authorization:
             headers.append(("Authorization", given.authorization))
     elif config.token_file:
@@ -166,15 +166,27 @@ def _trust(context: ssl.SSLContext, config: ClusterConfig) -> None:
 
 
 def _present(context: ssl.SSLContext, config: ClusterConfig) -> None:
-    """Loads the client certificate; bytes of a kubeconfig pass through a private file that lives only meanwhile."""
+    """Loads the client certificate; OpenSSL reads bytes of a kubeconfig from a private file that lives only meanwhile."""
     if not (config.cert_file or config.cert_data):
         return
-    with tempfile.TemporaryDirectory(prefix="lattice-") as directory:
-        certificate, key = config.cert_file, config.key_file
-        if config.cert_data:
-            certificate = str(Path(directory, "certificate"))
-            Path(certificate).write_bytes(config.cert_data)
-        if config.key_data:
-            key = str(Path(directory, "key"))
-            Path(key).write_bytes(config.key_data)
+    with _as_file(config.cert_data, config.cert_file) as certificate, _as_file(config.key_data, config.key_file) as key:
         context.load_cert_chain(certificate, key or None)
+
+
+@contextmanager
+def _as_file(data: bytes, path: str) -> Generator[str, None, None]:
+    """Gives the path of a file with these bytes, in memory where the system can; without bytes the path that is given."""
+    if not data:
+        yield path
+    elif hasattr(os, "memfd_create") and os.access("/proc/self/fd", os.X_OK):
+        with os.fdopen(os.memfd_create("lattice"), "wb") as file:
+            file.write(data)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        import tempfile
+
+        with tempfile.NamedTemporaryFile(prefix="lattice-") as named:
+            named.write(data)
+            named.flush()
+            yield named.name

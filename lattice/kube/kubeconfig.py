@@ -9,20 +9,16 @@ import base64
 import binascii
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, NamedTuple
 
 from lattice.errors import Denied, NotFound, Rejected
+from lattice.kube import plain_yaml
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
-class PluginCredentials:
+class PluginCredentials(NamedTuple):
     """The output of a plugin: an Authorization header, or the files of a client certificate."""
 
     authorization: str
@@ -30,8 +26,7 @@ class PluginCredentials:
     key_file: str
 
 
-@dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(NamedTuple):
     """A server and an identity; each credential is a file, or bytes from inside the kubeconfig."""
 
     server: str
@@ -150,16 +145,30 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a safe loader, in C where there is one
+        document = _parse(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise NotFound(f"there is no kubeconfig {file}", reason="KubeconfigNotFound") from error
     except PermissionError as error:
         raise Denied(f"kubeconfig {file} may not be read", reason="KubeconfigUnreadable") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise Rejected(f"kubeconfig {file} cannot be read: {error}", reason="KubeconfigWrong") from error
     if not isinstance(document, dict):
         raise Rejected(f"kubeconfig {file} is empty or no map", reason="KubeconfigWrong")
     return document
+
+
+def _parse(text: str) -> Any:
+    """Returns the document; ValueError where it is no YAML."""
+    plain = plain_yaml.read(text)
+    if plain is not None:
+        return plain
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader, in C where there is one
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:

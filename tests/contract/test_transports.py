@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ async def test_a_line_larger_than_any_buffer_is_told_whole(config: ClusterConfig
 
 
 def test_an_unknown_token_is_denied(config: ClusterConfig) -> None:
-    stranger = replace(config, token="nobody", cert_file="", key_file="", source="")  # noqa: S106
+    stranger = config._replace(token="nobody", cert_file="", key_file="", source="")  # noqa: S106
     with BlockingCluster(stranger) as cluster, pytest.raises(Denied, match="Unauthorized"):
         cluster.get(NAMESPACES, "default")
 
@@ -84,7 +83,7 @@ def test_a_user_without_rights_is_denied_with_the_servers_sentence(api_server: s
 def test_a_server_that_the_authority_did_not_sign_is_denied(config: ClusterConfig, tmp_path: Path) -> None:
     servers.authority(tmp_path)
     with (
-        BlockingCluster(replace(config, ca_file=str(tmp_path / "ca.crt"), source="")) as cluster,
+        BlockingCluster(config._replace(ca_file=str(tmp_path / "ca.crt"), source="")) as cluster,
         pytest.raises(Denied, match="not trusted"),
     ):
         cluster.get(NAMESPACES, "default")
@@ -92,7 +91,7 @@ def test_a_server_that_the_authority_did_not_sign_is_denied(config: ClusterConfi
 
 async def test_a_server_that_the_authority_did_not_sign_is_denied_to_daemons_too(config: ClusterConfig, tmp_path: Path) -> None:
     servers.authority(tmp_path)
-    wrong = replace(config, ca_file=str(tmp_path / "ca.crt"), source="")
+    wrong = config._replace(ca_file=str(tmp_path / "ca.crt"), source="")
     async with connect(wrong, user_agent="lattice-contract") as cluster:
         with pytest.raises(Denied, match="not trusted"):
             await cluster.get(NAMESPACES, "default")

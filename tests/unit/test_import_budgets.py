@@ -58,6 +58,21 @@ def test_help_of_the_command_line_loads_nothing_heavy() -> None:
     assert loaded(HELP) & unwanted == set()
 
 
+STATUS = """
+import json, sys
+from lattice.cli.__main__ import parse
+import lattice.cli.console, lattice.cli.surroundings
+import lattice.cli.from_memory, lattice.cli.stream, lattice.cli.own_writes, lattice.kube.credentials, lattice.kube.kubeconfig
+import lattice.cli.verbs.status_view
+parse("status", [])
+"""
+
+
+def test_a_list_from_the_gateway_is_shown_without_what_takes_longer_to_load() -> None:
+    unwanted = {"msgspec", "yaml", "dataclasses", "inspect", "decimal", "tempfile", "shutil", "random", "asyncio"}
+    assert loaded(STATUS) & unwanted == set()
+
+
 @pytest.mark.parametrize("module", ["lattice.kube.kubeconfig", "lattice.kube.blocking"])
 def test_one_shot_verbs_talk_to_the_server_without_aiohttp(module: str) -> None:
     assert loaded(f"import json, sys, {module}\n") & {"aiohttp", "kubernetes", "pydantic"} == set()

@@ -32,7 +32,8 @@ from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnap
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection, StatusRows
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
+from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice.scheduling.queries.what_if import may_ever
 from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState

@@ -42,7 +42,6 @@ async def measure(driver: Driver, counts: Sequence[int]) -> list[Figure]:
             await seen.until(partial(_explained, seen.lives, count), within=120 + count / 20, what="a reason for each that is held")
             figures.append((await asyncio.to_thread(footprint.commands, driver.instance, count))[0])
             figures += [await _answers(config, public, what, path, count) for what, path in ASKED]
-        await driver.clear(seen)
     return figures
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from lattice.cli.render.answers import expected_sentence, start_cell
-from lattice.cli.render.text import Column, age, clock, fields, plural, span, table
+from lattice.cli.render.answers import expected_sentence
+from lattice.cli.render.status_table import kill_words
+from lattice.cli.render.text import age, clock, fields, plural, span
 from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, PENDING
 from lattice.scheduling.queries.answers import ExpectedStart
 from lattice.scheduling.queries.status_rows import (
-    StatusDetail,
-    StatusRow,
     blocker,
     expected_of,
     is_final,
@@ -20,30 +17,8 @@ from lattice.scheduling.queries.status_rows import (
     since,
     submitted,
 )
-from lattice.units import format_clock, parse_duration, parse_time
+from lattice.units import parse_duration, parse_time
 from lattice.views import Allocation, Attempt, Exit
-
-_COLUMNS = (
-    Column("NAMESPACE", shrink_to=8),
-    Column("ID", right=True),
-    Column("NAME", shrink_to=12),
-    Column("USER", shrink_to=6),
-    Column("STATE"),
-    Column("NODES", right=True),
-    Column("WALLTIME", right=True, leave=2),
-    Column("ELAPSED", right=True, leave=3),
-    Column("VCLUSTER", shrink_to=8, leave=1),
-    Column("SINCE", right=True),
-    Column("START", right=True, leave=4),
-    Column("NODELIST(REASON)", shrink_to=12),
-    Column("JOB", shrink_to=8),
-    Column("TENANT", shrink_to=8),
-    Column("PROJECT", shrink_to=8),
-    Column("ATTEMPT", right=True),
-    Column("CLASS", right=True),
-    Column("SCORE", right=True),
-    Column("MESSAGE", shrink_to=20),
-)
 
 
 def label(allocation: Allocation) -> str:
@@ -60,7 +35,7 @@ def kill_sentence(allocation: Allocation, now: float) -> str:
     over = parse_time(status.start_time) + _seconds(allocation)
     if at is None and lifecycle.walltime and over < now:
         at = over + parse_duration(lifecycle.grace_period)
-    return _kill_words(at, now)
+    return kill_words(at, now)
 
 
 def end_lines(allocation: Allocation) -> list[str]:
@@ -90,66 +65,6 @@ def reason_sentence(allocation: Allocation) -> str:
         return ""
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why.reason == CANCELLED else why.message
     return f"{why.reason}: {message}" if message else why.reason
-
-
-def status_table(
-    rows: Sequence[StatusRow], details: Sequence[StatusDetail], *, now: float, users: bool, namespaces: bool, width: int, color: bool
-) -> list[str]:
-    """Returns the book's columns, and one that shows the nodes, or the reason, and since when; with as many `details` the wide table."""
-    cells = [_cells(row, now, users=users or bool(details), namespaces=namespaces) for row in rows]
-    extra = [_extra(detail) for detail in details] or [_NO_EXTRA] * len(rows)
-    return table(_COLUMNS, [left + right for left, right in zip(cells, extra, strict=True)], width=width, color=color)
-
-
-_NO_EXTRA = ("", "", "", "", "", "", "")
-
-
-def _cells(row: StatusRow, now: float, *, users: bool, namespaces: bool) -> tuple[str, ...]:
-    return (
-        row.namespace if namespaces else "",
-        str(row.number or ""),
-        row.name,
-        row.user if users else "",
-        row.phase,
-        row.nodes,
-        clock(row.walltime),
-        format_clock((now if row.end is None else row.end) - row.start) if row.start is not None else "",
-        row.vcluster,
-        span(now - row.since) if row.since is not None else "",
-        start_cell(_expected_in(row), now) if row.expected_reason is not None else "",
-        _place(row, now),
-    )
-
-
-def _extra(detail: StatusDetail) -> tuple[str, ...]:
-    return (
-        detail.job,
-        detail.tenant,
-        detail.project,
-        str(detail.attempt or ""),
-        str(detail.preemption_class),
-        detail.score,
-        detail.message,
-    )
-
-
-def _expected_in(row: StatusRow) -> ExpectedStart:
-    return ExpectedStart(p50=row.expected_p50, p90=row.expected_p90, reason=row.expected_reason or "")
-
-
-def _place(row: StatusRow, now: float) -> str:
-    """Returns the nodes or the reason; of work that ends why, and when KILL follows."""
-    if not row.leaving and row.kill is None and (row.over is None or row.over >= now):
-        return row.place
-    at = row.kill if row.kill is not None or row.over is None or row.over >= now else row.over + row.grace_seconds
-    kill = _kill_words(at, now)
-    return f"({', '.join(filter(None, (row.leaving or 'WalltimeExceeded', kill)))})"
-
-
-def _kill_words(at: float | None, now: float) -> str:
-    if at is None:
-        return ""
-    return f"KILL in {span(at - now)}" if at > now else f"KILL was due {span(now - at)} ago"
 
 
 def allocation_details(one: Allocation, now: float) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lattice.cli.render.text import Column, plural, span, table
+from lattice.cli.render.text import Column, ahead, plural, relative, table
 from lattice.scheduling.queries.answers import (
     Blocker,
     Change,
@@ -19,7 +19,6 @@ from lattice.scheduling.queries.answers import (
     Use,
     Work,
 )
-from lattice.units import parse_time
 
 _BLOCKERS: Final = (
     Column("WHO"),
@@ -48,21 +47,6 @@ def label(work: Work) -> str:
     return f"{work.number} {work.namespace}/{work.name}" if work.number else f"{work.namespace}/{work.name}"
 
 
-def relative(text: str | None, now: float) -> str:
-    """Writes a time as `in 12m`, `5m ago`, `now`; empty without a time."""
-    if not text:
-        return ""
-    seconds = parse_time(text) - now
-    if abs(seconds) < 1:
-        return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
-
-
-def ahead(text: str | None, now: float) -> str:
-    """Writes an expected start in the same way, never in the past: once its time has come, `now`."""
-    return relative(text, now) if not text or parse_time(text) > now else "now"
-
-
 def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
     """Says when it is expected to start: at even odds, and nine times of ten."""
     if expected is None:
@@ -88,17 +72,6 @@ def reservation_sentence(held: Held | None, now: float) -> str:
         moved = f"moved from {held.moved_from} {to}: {held.because}"
         return f"{told}; {moved}" if told else moved
     return told
-
-
-def start_cell(expected: ExpectedStart | None, now: float) -> str:
-    """Writes the expected start in a table: `in 12m–1h17m`, from even odds to nine times of ten."""
-    if expected is None or not (expected.p50 or expected.p90):
-        return ""
-    if not expected.p50:
-        return f"≤ {ahead(expected.p90, now).removeprefix('in ')}"
-    first = ahead(expected.p50, now)
-    second = ahead(expected.p90, now).removeprefix("in ")
-    return first if not second or second == first.removeprefix("in ") else f"{first}–{second}"
 
 
 def position_sentence(place: Position | None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from lattice.cli.render.answers import factor_list, relative, start_cell
-from lattice.cli.render.text import Column, Painted, age, clock, plural, span, table
+from lattice.cli.render.answers import factor_list
+from lattice.cli.render.text import Column, Painted, age, clock, plural, relative, span, start_cell, table
 from lattice.scheduling.queries.answers import Entry, Point, Queue, Queues, Timeline, Window
 from lattice.units import parse_time
 
@@ -83,7 +83,7 @@ def _entry(one: Entry, now: float, wide: bool) -> list[str]:
         str(one.preemption_class) if one.preemption_class is not None else "",
         f"{one.score.total:.3f}" if one.score is not None else "",
         age(one.submitted, now),
-        start_cell(one.expected_start, now),
+        start_cell(one.expected_start.p50, one.expected_start.p90, now) if one.expected_start is not None else "",
         one.reason,
         " ".join(factor_list(one.score)) if wide and one.score is not None else "",
         one.message if wide else "",

@@ -6,8 +6,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from lattice.units import format_bytes, format_clock, parse_duration, parse_time, quantity_bytes
 
@@ -38,8 +37,9 @@ _COLORS: Final = {
 
 _TURNING: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 """Control characters beyond ASCII's, marks that turn the direction of text, separators of lines, halves of characters."""
-_UNPRINTABLE: Final = re.compile(f"[\x00-\x08\x0b-\x1f{_TURNING}]")
-_UNPRINTABLE_IN_A_CELL: Final = re.compile(f"[\x00-\x1f{_TURNING}]")
+_UNPRINTABLE: Final = f"[\x00-\x08\x0b-\x1f{_TURNING}]"
+_UNPRINTABLE_IN_A_CELL: Final = f"[\x00-\x1f{_TURNING}]"
+"""Patterns; compiled by the first text that is not plain, as that takes longer than a table."""
 
 
 class Painted(str):
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
     r"""Returns the text with nothing in it that a terminal obeys: `\u001b` in place of the character, as JSON and YAML write it."""
     if isinstance(text, Painted) or (text.isascii() and text.isprintable()):
         return text
-    return _UNPRINTABLE.sub(_escaped, text)
+    return re.sub(_UNPRINTABLE, _escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -61,11 +61,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 def _cell(text: str) -> str:
     """Writes a value in one line: newline and tab are escaped, too."""
-    return text if text.isascii() and text.isprintable() else _UNPRINTABLE_IN_A_CELL.sub(_escaped, text)
+    return text if text.isascii() and text.isprintable() else re.sub(_UNPRINTABLE_IN_A_CELL, _escaped, text)
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """Describes a column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
 
     `leave`: where even that is too wide, columns leave in the order of this number (0: never).
@@ -149,6 +148,30 @@ def _span(rest: int) -> str:
             count, second = rest // size, rest % size // least
             return f"{count}{unit}{second}{finer}" if second else f"{count}{unit}"
     return f"{rest}s"
+
+
+def relative(text: str | None, now: float) -> str:
+    """Writes a time as `in 12m`, `5m ago`, `now`; empty without a time."""
+    if not text:
+        return ""
+    seconds = parse_time(text) - now
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def ahead(text: str | None, now: float) -> str:
+    """Writes an expected start in the same way, never in the past: once its time has come, `now`."""
+    return relative(text, now) if not text or parse_time(text) > now else "now"
+
+
+def start_cell(p50: str | None, p90: str | None, now: float) -> str:
+    """Writes an expected start: `in 12m–1h17m`, from even odds to nine times of ten; empty without either."""
+    second = ahead(p90, now).removeprefix("in ")
+    if not p50:
+        return f"≤ {second}" if second else ""
+    first = ahead(p50, now)
+    return first if not second or second == first.removeprefix("in ") else f"{first}–{second}"
 
 
 @functools.lru_cache(maxsize=256)

@@ -54,7 +54,7 @@ def run(console: Console) -> int:
 
 
 def _named(console: Console) -> int:
-    from lattice.cli.verbs.status_view import show_named
+    from lattice.cli.verbs.status_objects import show_named
 
     return show_named(console)
 

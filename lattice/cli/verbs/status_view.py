@@ -1,39 +1,31 @@
-"""Shows the output of `lattice status`: the table of a list, or the named allocations.
+"""Shows the list of `lattice status` as a table: of the gateway's answer, or else of what the API server lists.
 
-It is loaded after the question was sent: the time that loading takes is the server's.
+Beside the gateway's answer it loads little: a list is quicker to show than msgspec and the views are to load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+import json
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lattice.cli import exits
-from lattice.cli.render.allocations import allocation_details, status_table
-from lattice.kube.resources import ALLOCATIONS
+from lattice.cli.render.status_table import status_table
 from lattice.models.conditions import PENDING
-from lattice.scheduling.queries.status_rows import (
-    STATUS_SCHEMA,
-    Selection,
-    StatusDetail,
-    StatusRow,
-    StatusRows,
-    phase_of,
-    status_detail,
-    status_row,
-)
-from lattice.views import Allocation
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA, StatusDetail, StatusRow
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
     from lattice.cli.selection import StatusQuery
 
+T = TypeVar("T", StatusRow, StatusDetail)
+_LEAST_FIELDS = len(StatusRow._fields) - len(StatusRow._field_defaults)
+row_order: Callable[[StatusRow], tuple[float, int, str]] = attrgetter("submitted", "number", "name")
+"""The order of a list: by submission, the oldest first."""
 
-@dataclass(frozen=True)
-class Listed:
+
+class Listed(NamedTuple):
     """Holds the rows of a list, in order, with as many details for the wide table, and whose they are."""
 
     user: str
@@ -43,93 +35,55 @@ class Listed:
     """Whether the scheduler itself has answered, and so leads."""
 
 
-def show_named(console: Console) -> int:
-    """Shows the allocations that the command line names, one in full, several as a table."""
-    from lattice.cli.failures import explain  # a list needs neither of the two
-    from lattice.cli.find import Finder
-
-    found, errors = Finder(console).find_all(console.args.allocations)
-    if console.is_document:
-        items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]
-        if items:
-            console.objects("Allocation", items, one=len(console.args.allocations) == 1)
-    elif len(found) == 1 and console.format == "table":
-        console.say(*allocation_details(found[0], console.outside.now()))
-    elif found:
-        rows, details = [status_row(one) for one in found], [status_detail(one) for one in found]
-        console.say(*_table(console, Listed("", rows, details if console.format == "wide" else [], led=False), users=True))
-    if any(phase_of(one) == PENDING for one in found):
-        _say_silence(console)
-    for error in errors:
-        console.complain(*explain(error))
-    return exits.of_several([exits.of_error(error) for error in errors] + [exits.DONE] * len(found))
-
-
 def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> int:
     """Shows all that are wanted, of the gateway's answer or else of the API server's, as a table or a document."""
     args = console.args
-    if console.is_document:
-        _show_documents(console, wanted)
-        return exits.DONE
-    found = (None if answer is None else _of_gateway(answer, wanted)) or _of_server(console, wanted)
+    found = None if answer is None or console.is_document else read_rows(answer, wanted)
+    if found is None:
+        from lattice.cli.verbs.status_objects import list_objects, show_documents
+
+        if console.is_document:
+            show_documents(console, wanted)
+            return exits.DONE
+        found = list_objects(console, wanted)
     if found.rows:
-        console.say(*_table(console, found, users=bool(args.all or args.all_namespaces)))
+        console.say(*rows_table(console, found, users=bool(args.all or args.all_namespaces)))
     else:
         whose = f"of {found.user}" if found.user else "of everybody"
         where = "any namespace" if args.all_namespaces else f"namespace {wanted.namespace}"
         console.note(f"No allocations {whose} in {where}; --since shows older ones")
     if not found.led and any(row.phase == PENDING for row in found.rows):
-        _say_silence(console)
+        say_silence(console)
     return exits.DONE
 
 
-def _show_documents(console: Console, wanted: StatusQuery) -> None:
-    """Shows whole objects, which the API server alone has."""
-    listed = console.cluster.list(ALLOCATIONS, wanted.namespace, type=dict[str, Any], fields=wanted.fields)
-    raw = {item["metadata"]["uid"]: item for item in listed.items}
-    kept = [one for one in (msgspec.convert(item, Allocation) for item in raw.values()) if _selection(wanted).keeps(one)]
-    rows = {one.metadata.uid: status_row(one) for one in kept}
-    console.objects("Allocation", [raw[uid] for uid in sorted(rows, key=lambda uid: _order(rows[uid]))], one=False)
-
-
-def _of_gateway(body: bytes, wanted: StatusQuery) -> Listed | None:
+def read_rows(body: bytes, wanted: StatusQuery) -> Listed | None:
     """Reads the gateway's answer; None where it is one of another version than this program."""
     try:
-        answer = msgspec.json.decode(body, type=StatusRows)
-        rows = msgspec.json.decode(answer.rows, type=list[StatusRow])
-        details = msgspec.json.decode(answer.details, type=list[StatusDetail])
-    except msgspec.DecodeError:
+        answer = json.loads(body)
+        if not isinstance(answer, dict) or answer.get("schema") != STATUS_SCHEMA:
+            return None
+        rows = _tuples(StatusRow, answer["rows"], _LEAST_FIELDS)
+        details = _tuples(StatusDetail, answer["details"], len(StatusDetail._fields))
+        user = str(answer["user"]) if wanted.mine else wanted.user
+        if not details:
+            return Listed(user, sorted(rows, key=row_order), [], led=True)
+        pairs = sorted(zip(rows, details, strict=True), key=lambda pair: row_order(pair[0]))
+        return Listed(user, [row for row, _ in pairs], [detail for _, detail in pairs], led=True)
+    except (ValueError, TypeError, KeyError):
         return None
-    if answer.schema != STATUS_SCHEMA:
-        return None
-    user = answer.user if wanted.mine else wanted.user
-    if not details:
-        return Listed(user, sorted(rows, key=_order), [], led=True)
-    pairs = sorted(zip(rows, details, strict=True), key=lambda pair: _order(pair[0]))
-    return Listed(user, [row for row, _ in pairs], [detail for _, detail in pairs], led=True)
 
 
-def _of_server(console: Console, wanted: StatusQuery) -> Listed:
-    """Returns the rows of what the API server lists."""
-    fields = wanted.fields or (f"spec.user={console.user}" if wanted.mine else "")
-    listed = console.cluster.list(ALLOCATIONS, wanted.namespace, type=Allocation, fields=fields).items
-    selection = _selection(wanted)
-    pairs = sorted(((status_row(one), one) for one in listed if selection.keeps(one)), key=lambda pair: _order(pair[0]))
-    details = [status_detail(one) for _, one in pairs] if console.format == "wide" else []
-    return Listed(fields.removeprefix("spec.user="), [row for row, _ in pairs], details, led=False)
+def _tuples(form: type[T], found: Sequence[Sequence[Any]], least: int) -> list[T]:
+    """Returns each row in its form, without the fields that a later version has added; ValueError where one has fewer."""
+    if any(len(row) < least for row in found):
+        raise ValueError(f"a row has fewer than {least} fields")
+    most = len(form._fields)
+    return [form(*row[:most]) for row in found]
 
 
-def _selection(wanted: StatusQuery) -> Selection:
-    """Returns what is kept of the server's answer, which is of the namespace and the user already."""
-    return Selection(states=wanted.states, vcluster=wanted.vcluster, after=wanted.after)
-
-
-def _order(row: StatusRow) -> tuple[float, int, str]:
-    """Sorts by submission, the oldest first."""
-    return (row.submitted, row.number, row.name)
-
-
-def _table(console: Console, found: Listed, *, users: bool) -> list[str]:
+def rows_table(console: Console, found: Listed, *, users: bool) -> list[str]:
+    """Returns the table, as wide as the flags and the terminal say."""
     return status_table(
         found.rows,
         found.details,
@@ -141,7 +95,7 @@ def _table(console: Console, found: Listed, *, users: bool) -> list[str]:
     )
 
 
-def _say_silence(console: Console) -> None:
+def say_silence(console: Console) -> None:
     """Warns where something waits and nobody decides about it."""
     from lattice.cli.leadership import leadership
 

@@ -12,58 +12,12 @@ import msgspec
 
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, FINAL_PHASES, FINISHED, PENDING, READY, RUNNING, SCHEDULED, UNKILLABLE
+from lattice.scheduling.queries.row_shapes import StatusDetail, StatusRow
 from lattice.units import parse_duration, parse_time
 from lattice.views.allocation import Allocation, Condition, ExpectedStart
 
-STATUS_SCHEMA: Final = "lattice.dev/status-rows/v1"
 NO_START: Final = frozenset({"VClusterClosed", "Held", "NeverFits"})
 """Reasons with which an expected start forecast before would be wrong."""
-
-
-class StatusRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One Allocation in the table of `lattice status`.
-
-    Times are seconds since the epoch, None where there are none. New fields are added at the end only.
-    """
-
-    namespace: str
-    name: str
-    number: int
-    """The number that people type; 0: it has none yet."""
-    user: str
-    phase: str
-    nodes: str
-    walltime: str | None
-    vcluster: str
-    submitted: float
-    since: float | None
-    start: float | None
-    end: float | None
-    kill: float | None
-    """When KILL follows, by the status, while the work runs."""
-    over: float | None
-    """When the walltime of running work is over."""
-    grace_seconds: float
-    leaving: str
-    """Why it is ending, or is to end; empty for work that goes on or has ended."""
-    place: str
-    """Its nodes, or the reason in brackets."""
-    expected_p50: str | None = None
-    expected_p90: str | None = None
-    expected_reason: str | None = None
-    """Why no start is foreseen; None where no expected start is shown."""
-
-
-class StatusDetail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The fields of an Allocation that only the wide table shows."""
-
-    job: str
-    tenant: str
-    project: str
-    attempt: int
-    preemption_class: int
-    score: str
-    message: str
 
 
 class StatusRows(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -15,7 +15,8 @@ from lattice.cli.own_writes import KEPT_SECONDS, OwnWrites
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, TooMany, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES
 from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRows, node_row
-from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection, StatusRows, status_detail, status_row
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
+from lattice.scheduling.queries.status_rows import Selection, StatusRows, status_detail, status_row
 from lattice.views import Allocation, Node
 from tests.unit.cli.conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago
 

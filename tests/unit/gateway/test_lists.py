@@ -6,7 +6,8 @@ import pytest
 
 from lattice.kube.resources import NODES, VCLUSTERS
 from lattice.scheduling.queries.node_rows import NODES_SCHEMA
-from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
+from lattice.scheduling.queries.status_rows import Selection
 from tests.unit.gateway.test_questions import Site, site
 
 __all__ = ["site"]

@@ -34,7 +34,8 @@ from lattice.scheduling.queries.answers import (
 )
 from lattice.scheduling.queries.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.status_rows import STATUS_SCHEMA, Selection, StatusRows
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
+from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
 from tests.unit.gateway.authority import Pair
 from tests.unit.gateway.test_gateway import World, started

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.cli.render.allocations import status_table
+from lattice.cli.render.status_table import status_table
 from lattice.errors import Rejected, Retry
-from lattice.scheduling.queries.status_rows import Selection, StatusDetail, StatusRow, status_detail, status_row
+from lattice.scheduling.queries.row_shapes import StatusDetail, StatusRow
+from lattice.scheduling.queries.status_rows import Selection, status_detail, status_row
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Condition, Exit, ExpectedStart, Lifecycle
 from lattice.views.meta import Metadata

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lattice.cli.render.allocations import allocation_details, status_table
+from lattice.cli.render.allocations import allocation_details
 from lattice.cli.render.nodes import node_details, node_table
+from lattice.cli.render.status_table import status_table
 from lattice.cli.render.text import Column, age, fields, memory, span, table
 from lattice.scheduling.queries.node_rows import node_row
 from lattice.scheduling.queries.status_rows import status_row
