@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Denied, Rejected
 from lattice.kube.informer import Informer
@@ -21,8 +22,9 @@ from lattice.kube.resources import ALLOCATIONS, NODES, VCLUSTERS
 from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRow, NodeRows, homes, node_row
 from lattice.views import Node, VCluster
 from lattice_gateway.identity import Identity
+from lattice_gateway.memory import Kept
 from lattice_gateway.rights import Action, Rights
-from lattice_gateway.scheduler import Scheduler
+from lattice_gateway.scheduler import Scheduler, TaggedAnswer
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,11 @@ STATUS: Final = "/status"
 NODE_LIST: Final = "/nodes"
 ANSWER_SECONDS: Final = 3.0
 """How long the scheduler may take: who waits longer is served better by the API server."""
-_PASSED: Final = ("namespace", "states", "vcluster", "after", "version", "wide")
+_PASSED: Final = ("namespace", "states", "vcluster", "after", "version", "wide", "numbers")
 _KNOWN: Final = frozenset({*_PASSED, "user", "mine"})
+KEPT_SECONDS: Final = 600.0
+KEPT_BYTES: Final = 8 * 1024 * 1024
+"""How long answers are kept at most, and how large all of them may be; each is the scheduler's to call the same as now."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _VERSION: Final = re.compile(r"[0-9]{0,20}", re.ASCII)
 
@@ -39,12 +44,17 @@ _VERSION: Final = re.compile(r"[0-9]{0,20}", re.ASCII)
 class Lists:
     """Answers lists from caches, for an identity that is known; the informers are run by whoever owns them."""
 
-    def __init__(self, rights: Rights, scheduler: Scheduler, nodes: Informer[Node], vclusters: Informer[VCluster]) -> None:
+    def __init__(
+        self, rights: Rights, scheduler: Scheduler, nodes: Informer[Node], vclusters: Informer[VCluster], clock: Clock
+    ) -> None:  # fmt: skip
         self._rights = rights
         self._scheduler = scheduler
         self._nodes = nodes
         self._vclusters = vclusters
         self._rows: dict[str, tuple[Node, NodeRow]] = {}
+        self._answers: Kept[tuple[tuple[str, str], ...], TaggedAnswer] = Kept(
+            clock, KEPT_SECONDS, KEPT_BYTES, lambda answer: len(answer.body)
+        )  # fmt: skip
 
     async def status(self, request: web.Request, identity: Identity) -> web.Response:
         """Rows of Allocations, for whoever may list them: of a namespace, or of all."""
@@ -57,7 +67,12 @@ class Lists:
         asked = {key: query[key] for key in _PASSED if query.get(key)}
         of = identity.user if query.get("mine") == "true" else query.get("user", "")
         asked = {**asked, "user": identity.user, **({"of": of} if of else {})}
-        return _answer(await self._scheduler.ask("GET", ("v1", "status"), asked, seconds=ANSWER_SECONDS))
+        key = tuple(sorted((name, value) for name, value in asked.items() if name not in ("version", "after")))
+        known = self._answers.get(key)
+        answer = await self._scheduler.ask_unless(known, ("v1", "status"), asked, seconds=ANSWER_SECONDS)
+        if answer is not known and answer.tag and "numbers" not in asked:
+            self._answers.keep(key, answer)
+        return _answer(answer.body)
 
     async def nodes(self, request: web.Request, identity: Identity) -> web.Response:
         """Rows of all nodes, for whoever may list them; with the vclusters at home on them for whoever may list those."""

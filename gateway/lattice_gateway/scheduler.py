@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -38,6 +38,13 @@ _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 """What the HTTP client's sentences say of its TLS, which is nothing for people."""
 
 
+class TaggedAnswer(NamedTuple):
+    """An answer of the scheduler, and the name by which it knows it again."""
+
+    tag: str
+    body: bytes
+
+
 class Scheduler(Protocol):
     """Answers questions about the queue."""
 
@@ -46,6 +53,23 @@ class Scheduler(Protocol):
     ) -> bytes:
         """Returns the answer as JSON; Retry while no scheduler answers, else the error that it gives."""
         raise NotImplementedError
+
+    async def ask_unless(
+        self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
+    ) -> TaggedAnswer:
+        """Returns the answer to a GET, which is the known one where the scheduler says that it would give the same."""
+        raise NotImplementedError
+
+
+class _Request(NamedTuple):
+    """A question as it is sent: each try sends the same."""
+
+    method: str
+    path: tuple[str, ...]
+    query: Mapping[str, str]
+    body: bytes
+    seconds: float
+    known: TaggedAnswer | None = None
 
 
 class LeadingScheduler:
@@ -70,13 +94,22 @@ class LeadingScheduler:
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
         """Returns the leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
-        known = self._addresses.get(None)
+        return (await self._ask_leader(_Request(method, path, query, body, seconds))).body
+
+    async def ask_unless(
+        self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
+    ) -> TaggedAnswer:
+        """Returns the leader's answer to a GET, which is the known one where the leader says that it would give the same."""
+        return await self._ask_leader(_Request("GET", path, query, b"", seconds, known))
+
+    async def _ask_leader(self, asked: _Request) -> TaggedAnswer:
+        address = self._addresses.get(None)
         try:
-            return await self._asked(known[0] if known else await self._address(), method, path, query, body, seconds)
+            return await self._asked(address[0] if address else await self._address(), asked)
         except Retry as error:
             if error.reason not in ("NotLeading", "SchedulerSilent") or isinstance(error.__cause__, TimeoutError):
                 raise
-        return await self._asked(await self._address(), method, path, query, body, seconds)
+        return await self._asked(await self._address(), asked)
 
     async def _address(self) -> str:
         try:
@@ -90,20 +123,24 @@ class LeadingScheduler:
             raise Retry("the scheduler that leads has not said where it answers (--answers-listen)", reason="SchedulerAway")
         return self._addresses.keep(None, address)
 
-    async def _asked(
-        self, address: str, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes, seconds: float
-    ) -> bytes:
-        url = address.rstrip("/") + "".join("/" + quote(part, safe="") for part in path)
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+    async def _asked(self, address: str, asked: _Request) -> TaggedAnswer:
+        url = address.rstrip("/") + "".join("/" + quote(part, safe="") for part in asked.path)
+        timeout = aiohttp.ClientTimeout(total=asked.seconds, sock_connect=CONNECT_SECONDS)
+        headers = {"If-None-Match": asked.known.tag} if asked.known is not None else None
         try:
             async with (
                 self._session() as session,
-                session.request(method, url, params=query, data=body or None, server_hostname=SERVER_NAME, timeout=timeout) as response,
-            ):
+                session.request(
+                    asked.method, url, params=asked.query, data=asked.body or None, headers=headers, server_hostname=SERVER_NAME,
+                    timeout=timeout,
+                ) as response,
+            ):  # fmt: skip
+                if response.status == 304 and asked.known is not None:
+                    return asked.known
                 content = await response.read()
                 if response.status >= 300:
                     raise error_of(response.status, content)
-                return content
+                return TaggedAnswer(response.headers.get("ETag", ""), content)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             cause = _CONTEXT.sub("", str(error)) or type(error).__name__
             raise Retry(f"the scheduler does not answer at {address}: {cause}", reason="SchedulerSilent") from error

@@ -67,7 +67,7 @@ class Server:
         self._rights = Rights(cluster, clock)
         self._turns: Counter[tuple[str, str]] = Counter()
         self._questions = Questions(cluster, self._rights, scheduler)
-        self._lists = Lists(self._rights, scheduler, nodes, vclusters)
+        self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lattice.cli.selection import range_of, split_references
-from lattice.errors import LatticeError, NotFound, Rejected
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.status_rows import is_final
 from lattice.views import Allocation
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _UID_CHARACTERS = frozenset("0123456789abcdef-")
 MIN_UID_PREFIX = 4
 """A shorter prefix of a uid is not taken for one."""
+MOST_NUMBERED = 16
+"""So many numbers of a range are read one by one; of more, all allocations are listed."""
+_MOST_DIGITS = 12
 
 
 class Finder:
@@ -42,7 +45,7 @@ class Finder:
                 return self._console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
             except NotFound:
                 pass  # no such name: it may be the prefix of a uid
-        return choose(reference, name, self._all(namespace), namespace)
+        return choose(reference, name, self._numbered(namespace, name) or self._all(namespace), namespace)
 
     def find_all(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
         """Returns the allocations that are found, each once, and the errors of the references that mean none."""
@@ -63,11 +66,34 @@ class Finder:
         numbers = range_of(name)
         if numbers is None:
             return [self.find(reference)]
-        within = [one for one in self._all(namespace) if numbers[0] <= (one.status.number or 0) <= numbers[1] or one.metadata.name == name]
+        known = self._numbered(namespace, name) or self._all(namespace)
+        within = [one for one in known if numbers[0] <= (one.status.number or 0) <= numbers[1] or one.metadata.name == name]
         named = [one for one in within if one.metadata.name == name]
         if not within:
             raise NotFound(f'no allocation has a number of {name} in namespace "{namespace}"', reason="AllocationNotFound")
         return named or sorted(within, key=lambda one: one.status.number or 0)
+
+    def _numbered(self, namespace: str, text: str) -> list[Allocation] | None:
+        """Returns the allocations of `12` or `12-17`, which the gateway names and the API server shows; None: they are to be listed.
+
+        All the numbers must be there, as one that is not may have been given a moment ago.
+        """
+        single = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+        numbers = (int(text), int(text)) if single else range_of(text)
+        if numbers is None or numbers[1] - numbers[0] >= MOST_NUMBERED or namespace in self._listed:
+            return None
+        from lattice.cli.from_memory import ask_memory
+        from lattice.cli.listed_rows import read_rows
+
+        answer = ask_memory(self._console, "/v1/status", {"version": ALLOCATIONS.plural}, {"namespace": namespace, "numbers": text})
+        found = None if answer is None else read_rows(answer)
+        rows = [row for row in found.rows if row.name == text or numbers[0] <= row.number <= numbers[1]] if found is not None else []
+        if not set(range(numbers[0], numbers[1] + 1)) <= {row.number for row in rows}:
+            return None
+        try:
+            return [self._console.cluster.get(ALLOCATIONS, row.name, namespace, type=Allocation) for row in rows]
+        except (NotFound, Denied):
+            return None  # it has gone meanwhile, or may be listed and not read
 
     def _all(self, namespace: str) -> list[Allocation]:
         if namespace not in self._listed:

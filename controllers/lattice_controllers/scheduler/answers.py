@@ -25,8 +25,10 @@ from lattice.errors import Denied, LatticeError, Rejected, Retry
 from lattice.scheduling.queries.answers import CycleLog, Cycles, Part, Plan, Queues, Why
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
+from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
 from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice.scheduling.recording.cycle_log import cycle_of
+from lattice_controllers.scheduler.status_rows import StatusAnswer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,7 +60,7 @@ class Queries(Protocol):
         """Returns the queue of a vcluster; empty: of all."""
         ...
 
-    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
+    async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
         """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
         ...
 
@@ -101,7 +103,7 @@ class _Body(msgspec.Struct, frozen=True):
     optimal: bool = False
 
 
-Answer = Callable[[web.Request], Awaitable[msgspec.Struct]]
+Answer = Callable[[web.Request], Awaitable[msgspec.Struct | web.Response]]
 
 
 class AnswerServer:
@@ -160,10 +162,16 @@ class AnswerServer:
             raise Rejected(f"the parameter limit is {limit!r}: 1 to 10000", reason="ParameterInvalid", fields=("limit",))
         return await self._leading().queue(request.match_info.get("vcluster", ""), reader_of(request.query), int(limit or QUEUE_LIMIT))
 
-    async def _status(self, request: web.Request) -> msgspec.Struct:
+    async def _status(self, request: web.Request) -> web.Response:
+        """Answers 304 where the gateway has the very answer already, as its `If-None-Match` says."""
         query = request.query
-        selection, wide = selection_of(query), query.get("wide") == "true"
-        return await self._leading().status(selection, reader_of(query).user, version=version_of(query), wide=wide)
+        user, wide = reader_of(query).user, query.get("wide") == "true"
+        found = await self._leading().status(selection_of(query), version=version_of(query), wide=wide)
+        headers = {"ETag": f'"{found.tag}"'}
+        if request.headers.get("If-None-Match") == headers["ETag"]:
+            return web.Response(status=304, headers=headers)
+        rows = StatusRows(schema=STATUS_SCHEMA, user=user, version=found.version, rows=found.rows, details=found.details)
+        return web.Response(body=msgspec.json.encode(rows), content_type="application/json", headers=headers)
 
     async def _plan(self, request: web.Request) -> Part:
         try:
@@ -203,7 +211,10 @@ class AnswerServer:
         async def answered(request: web.Request) -> web.StreamResponse:
             try:
                 _check_peer(request)
-                return web.Response(body=msgspec.json.encode(await answer(request)), content_type="application/json")
+                found = await answer(request)
+                if isinstance(found, web.Response):
+                    return found
+                return web.Response(body=msgspec.json.encode(found), content_type="application/json")
             except LatticeError as error:
                 return https.error_response(error)
 
@@ -243,7 +254,20 @@ def selection_of(query: Mapping[str, str]) -> Selection:
         raise Rejected(f"the parameter after is {query['after']!r}: seconds since the epoch", reason="ParameterInvalid") from error
     states = frozenset(state for state in query.get("states", "").split(",") if state)
     vcluster, namespace = query.get("vcluster", ""), query.get("namespace", "")
-    return Selection(namespace=namespace, user=query.get("of", ""), states=states, vcluster=vcluster, after=after)
+    return Selection(
+        namespace=namespace, user=query.get("of", ""), states=states, vcluster=vcluster, after=after,
+        numbers=numbers_of(query.get("numbers", "")), called=query.get("numbers", ""),
+    )  # fmt: skip
+
+
+def numbers_of(text: str) -> tuple[int, int] | None:
+    """Returns the first and the last number of `12` or `12-17`; None of an empty text, Rejected where it is neither."""
+    first, dash, last = text.partition("-")
+    if not text:
+        return None
+    if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in ((first, last) if dash else (first,))):
+        raise Rejected(f"the parameter numbers is {text!r}: 12, or 12-17", reason="ParameterInvalid", fields=("numbers",))
+    return int(first), int(last or first)
 
 
 def version_of(query: Mapping[str, str]) -> str:

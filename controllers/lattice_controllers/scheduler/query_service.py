@@ -32,8 +32,7 @@ from lattice.scheduling.queries.planner_queries import PlannerQueries, QuerySnap
 from lattice.scheduling.queries.quota_answers import QuotaExplanation, Quotas
 from lattice.scheduling.queries.quota_view import Remarks, own_leaves, quotas, slices
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
-from lattice.scheduling.queries.status_rows import Selection, StatusRows
+from lattice.scheduling.queries.status_rows import Selection
 from lattice.scheduling.queries.what_if import may_ever
 from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -41,7 +40,7 @@ from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Config, Tenant, VCluster
 from lattice_controllers.scheduler.pending_work import CandidateSource, PendingWork
-from lattice_controllers.scheduler.status_rows import StatusCache
+from lattice_controllers.scheduler.status_rows import StatusAnswer, StatusCache
 
 T = TypeVar("T")
 MOST_EXACT: Final = 100
@@ -163,12 +162,12 @@ class QueryService:
             snapshot, known = self._snapshot(), list(self._vclusters)
             return await _aside(lambda: queues(snapshot, known, reader, limit, vcluster))
 
-    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
+    async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
         """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
-        reached, held = await self._rows.held_at(version)
+        reached = await self._rows.reach(version)
         async with self._listing:
-            rows, details = await _aside(lambda: self._rows.answer(held, selection, wide=wide))
-        return StatusRows(schema=STATUS_SCHEMA, user=user, version=reached, rows=rows, details=details)
+            known = self._rows.known_answer(selection, version=reached, wide=wide)
+            return known if known is not None else await _aside(self._rows.answer_later(selection, wide=wide))
 
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, as the reader may see them."""

@@ -1,20 +1,30 @@
-"""Rows of `lattice status` from the cache of Allocations: as the API server would list them, without a request to it."""
+"""Rows of `lattice status` from the cache of Allocations: as the API server would list them, without a request to it.
+
+An answer is made once for all who ask the same while nothing has changed: of a cluster that stands still ten readers cost one pass over
+the cache, and a gateway that has the answer already is told so instead of being sent it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from lattice.errors import Rejected
-from lattice.scheduling.queries.status_rows import Selection, status_detail, status_row
+from lattice.scheduling.queries.status_rows import Selection, is_final, since, status_detail, status_row
+from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 
 MOST_ROWS: Final = 50_000
 """In one answer; who selects more reads the API server."""
 _SPARE: Final = 1_000
 """So many encoded rows of allocations that are gone are kept at most, and a fourth of those that are there."""
+_MOST_ANSWERS: Final = 4
+_MOST_BYTES: Final = 4 * 1024 * 1024
+"""Answers that are kept, and the size of all of them."""
 
 
 class AllocationSource(Protocol):
@@ -25,9 +35,39 @@ class AllocationSource(Protocol):
         """Returns the allocations by key."""
         ...
 
+    @property
+    def version(self) -> str:
+        """Returns the version that `objects` shows."""
+        ...
+
+    @property
+    def lists(self) -> int:
+        """Counts complete lists: only between two of them versions follow each other, as etcd may be restored."""
+        ...
+
     async def reach(self, version: str) -> str:
         """Returns the version of `objects` once it is no older than this; Retry where its age cannot be told."""
         ...
+
+
+class StatusAnswer(NamedTuple):
+    """The rows of a selection, and their details for the wide table, as JSON; with the version of the cache that they show."""
+
+    tag: str
+    """Another one for each answer that was made."""
+    lists: int
+    version: str
+    dropped: float
+    """The latest end that was left out as too old."""
+    kept: float
+    """The earliest end among the rows: every `after` from behind `dropped` up to here selects the same."""
+    rows: msgspec.Raw
+    details: msgspec.Raw
+
+    @property
+    def size(self) -> int:
+        """Returns its bytes."""
+        return len(bytes(self.rows)) + len(bytes(self.details))
 
 
 class StatusCache:
@@ -35,36 +75,73 @@ class StatusCache:
 
     def __init__(self, source: AllocationSource) -> None:
         self._source = source
-        self._rows: dict[str, tuple[Allocation, bytes]] = {}
+        self._rows: dict[str, tuple[Allocation, bytes, float]] = {}
+        self._answers: dict[tuple[Selection, bool], StatusAnswer] = {}
         self._encode = msgspec.json.Encoder().encode
+        self._mark = secrets.token_hex(6)
+        self._made = 0
 
-    async def held_at(self, version: str) -> tuple[str, Sequence[Allocation]]:
-        """Returns what is held now, no older than a version, and its version; Retry where the cache cannot tell how old it is."""
-        return await self._source.reach(version), list(self._source.objects.values())
+    async def reach(self, version: str) -> str:
+        """Returns the version that an answer made from now on shows at least; Retry where the cache cannot tell how old it is."""
+        return await self._source.reach(version)
 
-    def answer(self, held: Sequence[Allocation], selection: Selection, *, wide: bool) -> tuple[msgspec.Raw, msgspec.Raw]:
-        """Returns the rows of a selection, and their details for the wide table, as JSON; in one thread at a time."""
+    def known_answer(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer | None:
+        """Returns the answer of before, where it shows a version and nothing that ended since then or before matters; None without one."""
+        found = self._answers.get(_key(selection, wide=wide))
+        after = -inf if selection.after is None else selection.after
+        if found is None or found.lists != self._source.lists or int(found.version) < int(version):
+            return None
+        return found if (found.dropped == -inf or found.dropped < after) and after <= found.kept else None
+
+    def answer_later(self, selection: Selection, *, wide: bool) -> Callable[[], StatusAnswer]:
+        """Returns what makes the answer of this moment, in another thread; one at a time."""
+        held, lists, version = list(self._source.objects.values()), self._source.lists, self._source.version
+        return lambda: self._answer(held, lists, version, selection, wide=wide)
+
+    def _answer(self, held: Sequence[Allocation], lists: int, version: str, selection: Selection, *, wide: bool) -> StatusAnswer:
         if selection.namespace:
             held = [one for one in held if one.metadata.namespace == selection.namespace]
-        kept = [one for one in held if selection.keeps(one)]
+        key, after = _key(selection, wide=wide), -inf if selection.after is None else selection.after
+        found = [(one, *self._row(one)) for one in held if key[0].keeps(one)]
+        kept = [(one, row) for one, row, ended in found if ended >= after]
         if len(kept) > MOST_ROWS:
             raise Rejected(f"{len(kept)} allocations are asked for, and at most {MOST_ROWS} are answered", reason="TooManyRows")
-        rows = [self._row(one) for one in kept]
         if len(self._rows) > 1.25 * len(self._source.objects) + _SPARE:
             self._forget_gone()
-        details = [self._encode(status_detail(one)) for one in kept] if wide else []
-        return _array(rows), _array(details)
+        details = [self._encode(status_detail(one)) for one, _ in kept] if wide else []
+        self._made += 1
+        answer = StatusAnswer(
+            tag=f"{self._mark}-{self._made}", lists=lists, version=version, rows=_array([row for _, row in kept]), details=_array(details),
+            dropped=max((ended for _, _, ended in found if ended < after), default=-inf),
+            kept=min((ended for _, _, ended in found if ended >= after), default=inf),
+        )  # fmt: skip
+        self._keep(key, answer)
+        return answer
 
-    def _row(self, allocation: Allocation) -> bytes:
+    def _row(self, allocation: Allocation) -> tuple[bytes, float]:
+        """Returns the encoded row, and when it ended; later than all times where it has not, or does not say when."""
         uid = allocation.metadata.uid
         known = self._rows.get(uid)
         if known is None or known[0] is not allocation:
-            known = self._rows[uid] = (allocation, self._encode(status_row(allocation)))
-        return known[1]
+            ended = since(allocation) if is_final(allocation) else None
+            known = self._rows[uid] = (allocation, self._encode(status_row(allocation)), parse_time(ended) if ended else inf)
+        return known[1], known[2]
+
+    def _keep(self, key: tuple[Selection, bool], answer: StatusAnswer) -> None:
+        self._answers.pop(key, None)
+        if answer.size <= _MOST_BYTES and key[0].numbers is None:
+            self._answers[key] = answer
+        while len(self._answers) > _MOST_ANSWERS or sum(one.size for one in self._answers.values()) > _MOST_BYTES:
+            del self._answers[next(iter(self._answers))]
 
     def _forget_gone(self) -> None:
         there = {one.metadata.uid for one in list(self._source.objects.values())}
         self._rows = {uid: row for uid, row in self._rows.items() if uid in there}
+
+
+def _key(selection: Selection, *, wide: bool) -> tuple[Selection, bool]:
+    """Returns what an answer is kept by: the selection without the time, which two questions seldom have in common."""
+    return msgspec.structs.replace(selection, after=None), wide
 
 
 def _array(parts: Sequence[bytes]) -> msgspec.Raw:

@@ -34,9 +34,7 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
             return seen.count_reached("started", names) >= running and waiting == allocations
 
         await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
-        figures = [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]
-        await driver.clear(seen)
-    return figures
+        return [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]
 
 
 def _memory(instance: Instance, component: str, running: int, allocations: int) -> Figure:

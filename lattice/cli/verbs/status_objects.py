@@ -9,8 +9,8 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.find import Finder
+from lattice.cli.listed_rows import Listed, row_order, rows_table, say_silence
 from lattice.cli.render.allocations import allocation_details
-from lattice.cli.verbs.status_view import Listed, row_order, rows_table, say_silence
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import PENDING
 from lattice.scheduling.queries.status_rows import Selection, phase_of, status_detail, status_row

@@ -5,40 +5,21 @@ Beside the gateway's answer it loads little: a list is quicker to show than msgs
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from lattice.cli import exits
-from lattice.cli.render.status_table import status_table
+from lattice.cli.listed_rows import read_rows, rows_table, say_silence
 from lattice.models.conditions import PENDING
-from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA, StatusDetail, StatusRow
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
     from lattice.cli.selection import StatusQuery
 
-T = TypeVar("T", StatusRow, StatusDetail)
-_LEAST_FIELDS = len(StatusRow._fields) - len(StatusRow._field_defaults)
-row_order: Callable[[StatusRow], tuple[float, int, str]] = attrgetter("submitted", "number", "name")
-"""The order of a list: by submission, the oldest first."""
-
-
-class Listed(NamedTuple):
-    """Holds the rows of a list, in order, with as many details for the wide table, and whose they are."""
-
-    user: str
-    rows: Sequence[StatusRow]
-    details: Sequence[StatusDetail]
-    led: bool
-    """Whether the scheduler itself has answered, and so leads."""
-
 
 def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> int:
     """Shows all that are wanted, of the gateway's answer or else of the API server's, as a table or a document."""
     args = console.args
-    found = None if answer is None or console.is_document else read_rows(answer, wanted)
+    found = None if answer is None or console.is_document else read_rows(answer)
     if found is None:
         from lattice.cli.verbs.status_objects import list_objects, show_documents
 
@@ -49,56 +30,10 @@ def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> in
     if found.rows:
         console.say(*rows_table(console, found, users=bool(args.all or args.all_namespaces)))
     else:
-        whose = f"of {found.user}" if found.user else "of everybody"
+        user = found.user if wanted.mine else wanted.user
+        whose = f"of {user}" if user else "of everybody"
         where = "any namespace" if args.all_namespaces else f"namespace {wanted.namespace}"
         console.note(f"No allocations {whose} in {where}; --since shows older ones")
     if not found.led and any(row.phase == PENDING for row in found.rows):
         say_silence(console)
     return exits.DONE
-
-
-def read_rows(body: bytes, wanted: StatusQuery) -> Listed | None:
-    """Reads the gateway's answer; None where it is one of another version than this program."""
-    try:
-        answer = json.loads(body)
-        if not isinstance(answer, dict) or answer.get("schema") != STATUS_SCHEMA:
-            return None
-        rows = _tuples(StatusRow, answer["rows"], _LEAST_FIELDS)
-        details = _tuples(StatusDetail, answer["details"], len(StatusDetail._fields))
-        user = str(answer["user"]) if wanted.mine else wanted.user
-        if not details:
-            return Listed(user, sorted(rows, key=row_order), [], led=True)
-        pairs = sorted(zip(rows, details, strict=True), key=lambda pair: row_order(pair[0]))
-        return Listed(user, [row for row, _ in pairs], [detail for _, detail in pairs], led=True)
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _tuples(form: type[T], found: Sequence[Sequence[Any]], least: int) -> list[T]:
-    """Returns each row in its form, without the fields that a later version has added; ValueError where one has fewer."""
-    if any(len(row) < least for row in found):
-        raise ValueError(f"a row has fewer than {least} fields")
-    most = len(form._fields)
-    return [form(*row[:most]) for row in found]
-
-
-def rows_table(console: Console, found: Listed, *, users: bool) -> list[str]:
-    """Returns the table, as wide as the flags and the terminal say."""
-    return status_table(
-        found.rows,
-        found.details,
-        now=console.outside.now(),
-        users=users,
-        namespaces=len({row.namespace for row in found.rows}) > 1,
-        width=0 if console.format == "wide" else console.outside.columns,
-        color=console.color,
-    )
-
-
-def say_silence(console: Console) -> None:
-    """Warns where something waits and nobody decides about it."""
-    from lattice.cli.leadership import leadership
-
-    sentence = leadership(console).sentence
-    if sentence:
-        console.warn([sentence])

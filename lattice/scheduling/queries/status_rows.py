@@ -40,11 +40,19 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     states: frozenset[str] = frozenset()
     vcluster: str = ""
     after: float | None = None
-    """Excludes allocations that ended before, seconds since the epoch."""
+    """What ended before is left out."""
+    numbers: tuple[int, int] | None = None
+    """The first and the last number, ..."""
+    called: str = ""
+    """... and a name that an allocation may have which is written as they are."""
 
     def keeps(self, allocation: Allocation) -> bool:
         """Tells whether an allocation passes every filter but the namespace."""
         spec = allocation.spec
+        if self.numbers is not None and allocation.metadata.name != self.called:
+            first, last = self.numbers
+            if not first <= (allocation.status.number or 0) <= last:
+                return False
         if self.user and spec.user != self.user:
             return False
         if self.vcluster and spec.vcluster != self.vcluster:

@@ -35,6 +35,8 @@ class BlockingFake:
         """What happens when an object is about to be created."""
         self.warnings: list[str] = []
         """What the server warns of when an object is created."""
+        self.lists = 0
+        """How often objects were listed."""
         self._warn: Callable[[str], None] = lambda _sentence: None
         self._loop = loop
 
@@ -47,6 +49,7 @@ class BlockingFake:
         return self._loop.run_until_complete(self.fake.get(*args, **kwargs))
 
     def list(self, *args: Any, **kwargs: Any) -> Any:
+        self.lists += 1
         return self._loop.run_until_complete(self.fake.list(*args, **kwargs))
 
     def ask_list(self, *_args: Any, **_kwargs: Any) -> None:

@@ -123,6 +123,41 @@ def test_what_was_written_last_is_asked_for(gateway: Bench) -> None:
     assert uid
 
 
+def numbered(bench: Bench, first: int, last: int, called: str) -> bytes:
+    return rows(bench, Selection(namespace="physics", numbers=(first, last), called=called))
+
+
+def test_numbers_are_found_by_the_gateways_rows_and_read_from_the_api_server(gateway: Bench) -> None:
+    fill(gateway)
+    listed = [gateway.run("status", words) for words in ("12", "12-13", "physics/14")]
+    for words, first, last, before in (("12", 12, 12, listed[0]), ("12-13", 12, 13, listed[1]), ("physics/14", 14, 14, listed[2])):
+        gateway.records = [numbered(gateway, first, last, words.removeprefix("physics/"))]
+        lists = gateway.cluster.lists
+        assert gateway.run("status", words).out == before.out != ""
+        assert asked(gateway)["numbers"] == words.removeprefix("physics/")
+        assert gateway.cluster.lists == lists
+
+
+@pytest.mark.parametrize("words", ["12", "12-13", "15-17"])
+def test_numbers_that_the_gateway_does_not_know_are_listed(gateway: Bench, words: str) -> None:
+    fill(gateway)
+    listed = gateway_gone(gateway).run("status", words)
+    gateway.gateway_fails, gateway.time = None, NOW
+    everything = rows(gateway, Selection())  # an older scheduler leaves numbers out of account
+    for body in (rows(gateway, Selection(user="nobody")), numbered(gateway, 15, 15, "15"), everything, b"{}"):
+        gateway.records = [body]
+        assert gateway.run("status", words).out == listed.out != ""
+
+
+def test_a_name_that_is_a_number_is_ambiguous_by_either_way(gateway: Bench) -> None:
+    fill(gateway)
+    gateway.allocation("12")
+    gateway.records = [numbered(gateway, 12, 12, "12")]
+    from_gateway = gateway.run("status", "12")
+    assert gateway_gone(gateway).run("status", "12").err == from_gateway.err
+    assert "ambiguous" in from_gateway.err
+
+
 def test_after_a_write_whose_answer_was_lost_only_the_api_server_is_asked(gateway: Bench) -> None:
     def lose() -> None:
         raise UnknownOutcome("no answer", reason="ConnectionLost")

@@ -20,9 +20,9 @@ async def test_rows_are_for_whoever_may_list_and_mine_are_those_of_who_asks(site
     status, body = await site.get("/v1/status?namespace=physics&mine=true&states=Pending,Running&after=1.5&version=5&wide=true")
     assert (status, body["schema"], body["user"], body["version"]) == (200, STATUS_SCHEMA, "alice", "7")
     selection = Selection(namespace="physics", user="alice", states=frozenset({"Pending", "Running"}), after=1.5)
-    assert site.queries.asked == [("status", selection, "alice", "5", True)]
+    assert site.queries.asked == [("status", selection, "5", True)]
     await site.get("/v1/status?user=bob&vcluster=hpc")
-    assert site.queries.asked[1] == ("status", Selection(user="bob", vcluster="hpc"), "alice", "", False)
+    assert site.queries.asked[1] == ("status", Selection(user="bob", vcluster="hpc"), "", False)
 
 
 async def test_who_may_only_get_is_denied_and_the_scheduler_is_not_asked(site: Site) -> None:
@@ -47,7 +47,19 @@ async def test_the_right_is_asked_for_in_the_namespace_that_is_listed(site: Site
 
 
 @pytest.mark.parametrize(
-    "query", ["namespace=a,b", "namespace=../x", "namespace=A", "colour=red", "after=soon", "version=-1", "of=bob", "version=1e3"]
+    "query",
+    [
+        "namespace=a,b",
+        "namespace=../x",
+        "namespace=A",
+        "colour=red",
+        "after=soon",
+        "version=-1",
+        "of=bob",
+        "version=1e3",
+        "numbers=a",
+        "numbers=1-",
+    ],
 )
 async def test_a_question_that_cannot_be_read_is_refused(site: Site, query: str) -> None:
     await site.lease()
@@ -55,6 +67,32 @@ async def test_a_question_that_cannot_be_read_is_refused(site: Site, query: str)
     status, body = await site.get(f"/v1/status?{query}")
     assert (status, body["reason"]) == (400, "ParameterInvalid")
     assert site.queries.asked == []
+
+
+async def test_an_answer_that_the_scheduler_would_give_again_is_not_sent_again_and_each_reader_is_named(site: Site) -> None:
+    await site.lease()
+    site.world.cluster.grants |= LISTERS | {("bob", "list", "allocations", "")}
+    assert site.world.gateway is not None
+    kept = site.world.gateway._server._lists._answers._entries
+    first = (await site.get("/v1/status?namespace=physics&after=1"))[1]
+    (before,) = kept.values()
+    assert (await site.get("/v1/status?namespace=physics&after=2&version=5"))[1] == first
+    assert list(kept.values()) == [before]
+    assert (await site.get("/v1/status?namespace=physics", user="bob"))[1]["user"] == "bob"
+    site.queries.tag = "8"
+    assert (await site.get("/v1/status?namespace=physics"))[1]["version"] == "8"
+    assert len(site.queries.asked) == 4
+
+
+async def test_one_is_asked_for_by_its_number(site: Site) -> None:
+    await site.lease()
+    site.world.cluster.grants |= LISTERS
+    await site.get("/v1/status?namespace=physics&numbers=12-17")
+    await site.get("/v1/status?namespace=physics&numbers=012")
+    asked = [one[1] for one in site.queries.asked]
+    assert asked == [
+        Selection(namespace="physics", numbers=(12, 17), called="12-17"), Selection(namespace="physics", numbers=(12, 12), called="012"),
+    ]  # fmt: skip
 
 
 async def test_a_cache_that_is_behind_gives_no_answer(site: Site) -> None:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ from lattice.scheduling.queries.answers import (
 )
 from lattice.scheduling.queries.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
-from lattice.scheduling.queries.status_rows import Selection, StatusRows
+from lattice.scheduling.queries.status_rows import Selection
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
+from lattice_controllers.scheduler.status_rows import StatusAnswer
 from tests.unit.gateway.authority import Pair
 from tests.unit.gateway.test_gateway import World, started
 
@@ -51,6 +52,8 @@ class NotingQueries:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     waits: bool = True
     """Whether any work waits."""
+    tag: str = "7"
+    """Of the answer to `status`, and its version."""
 
     async def why(self, uid: str, reader: Reader) -> Why:
         self.asked.append(("why", uid, reader))
@@ -66,11 +69,11 @@ class NotingQueries:
         self.asked.append(("queue", vcluster, reader, limit))
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
 
-    async def status(self, selection: Selection, user: str, *, version: str, wide: bool) -> StatusRows:
-        self.asked.append(("status", selection, user, version, wide))
+    async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
+        self.asked.append(("status", selection, version, wide))
         if version == "999":
             raise Retry("the cache is behind", reason="CacheBehind")
-        return StatusRows(schema=STATUS_SCHEMA, user=user, version="7", rows=msgspec.Raw(b"[]"), details=msgspec.Raw(b"[]"))
+        return StatusAnswer(self.tag, 1, self.tag, -inf, inf, rows=msgspec.Raw(b"[]"), details=msgspec.Raw(b"[]"))
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
         raise NotFound(f"nothing of {user} in {sorted(tenants)}", reason="NotAsked")

@@ -33,6 +33,7 @@ class AllocationsHeld:
     def __init__(self, objects: Mapping[str, Allocation], version: str = "7") -> None:
         self.objects = objects
         self.version = version
+        self.lists = 1
         self.lost = False
 
     async def reach(self, version: str) -> str:

@@ -19,6 +19,7 @@ from lattice_controllers.scheduler.status_rows import StatusCache
 from tests.unit.scheduler.doubles import AllocationsHeld
 
 NOW = 1_790_000_000.0
+EVERYTHING = Selection()
 TIMES = st.one_of(st.none(), st.floats(NOW - 10_000, NOW + 10_000).map(lambda at: format_time(at, micro=True)))
 WORDS = st.text(st.characters(codec="utf-8"), max_size=12)
 CONDITIONS = st.builds(
@@ -80,8 +81,8 @@ def test_the_cells_of_what_is_sent_are_those_of_the_objects(
     fleet = [named(number, *part) for number, part in enumerate(parts)]
     selection = Selection(namespace=namespace, user=user, vcluster=vcluster, states=states, after=after)
     cache = StatusCache(AllocationsHeld({one.metadata.key: one for one in fleet}))
-    raw_rows, raw_details = cache.answer(fleet, selection, wide=True)
-    sent = msgspec.json.decode(raw_rows, type=list[StatusRow]), msgspec.json.decode(raw_details, type=list[StatusDetail])
+    answer = cache.answer_later(selection, wide=True)()
+    sent = msgspec.json.decode(answer.rows, type=list[StatusRow]), msgspec.json.decode(answer.details, type=list[StatusDetail])
     listed = [one for one in fleet if namespace in ("", one.metadata.namespace) and selection.keeps(one)]
     made = [status_row(one) for one in listed], [status_detail(one) for one in listed]
     assert sent == made
@@ -99,37 +100,86 @@ def fleet_of(count: int) -> dict[str, Allocation]:
     return {one.metadata.key: one for one in made}
 
 
+def rows_of(cache: StatusCache, selection: Selection = EVERYTHING) -> bytes:
+    return bytes(cache.answer_later(selection, wide=False)().rows)
+
+
+@given(st.lists(st.tuples(SPECS, STATUSES), max_size=6), st.lists(st.floats(NOW - 10_000, NOW + 10_000), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_an_answer_of_before_is_given_only_where_it_is_the_answer_of_now(
+    parts: list[tuple[AllocationSpec, AllocationStatus]], times: list[float]
+) -> None:
+    source = AllocationsHeld({one.metadata.key: one for one in (named(number, *part) for number, part in enumerate(parts))})
+    cache = StatusCache(source)
+    for after in (*times, None):
+        selection = Selection(after=after)
+        known = cache.known_answer(selection, version="7", wide=False)
+        fresh = rows_of(StatusCache(source), selection)
+        assert known is None or bytes(known.rows) == fresh
+        assert rows_of(cache, selection) == fresh
+        again = cache.known_answer(selection, version="7", wide=False)
+        assert again is not None
+        assert bytes(again.rows) == fresh
+
+
+def test_an_answer_of_before_is_not_given_to_who_has_seen_more() -> None:
+    source = AllocationsHeld(fleet_of(2))
+    cache = StatusCache(source)
+    first = cache.answer_later(EVERYTHING, wide=False)()
+    assert cache.known_answer(EVERYTHING, version="7", wide=False) is first
+    assert cache.known_answer(EVERYTHING, version="6", wide=False) is first
+    assert cache.known_answer(EVERYTHING, version="8", wide=False) is None
+    assert cache.known_answer(EVERYTHING, version="7", wide=True) is None
+    assert cache.known_answer(Selection(user="bob"), version="7", wide=False) is None
+    source.lists += 1  # etcd was restored: versions of before say nothing
+    assert cache.known_answer(EVERYTHING, version="7", wide=False) is None
+    assert cache.answer_later(EVERYTHING, wide=False)().tag != first.tag
+
+
+def test_numbers_select_those_that_have_them_and_one_that_is_called_so() -> None:
+    named_so = msgspec.structs.replace(
+        named(8, AllocationSpec(), AllocationStatus()), metadata=Metadata(name="2-3", namespace="ns0", uid="x")
+    )
+    source = AllocationsHeld({**fleet_of(5), named_so.metadata.key: named_so})
+    found = msgspec.json.decode(rows_of(StatusCache(source), Selection(numbers=(2, 3), called="2-3")), type=list[StatusRow])
+    assert [row.name for row in found] == ["job-2", "job-3", "2-3"]
+
+
 async def test_nothing_is_read_of_a_cache_that_is_behind_or_whose_watch_is_lost() -> None:
     held = AllocationsHeld(fleet_of(3), version="7")
     cache = StatusCache(held)
-    assert [one.metadata.name for one in (await cache.held_at("7"))[1]] == ["job-0", "job-1", "job-2"]
+    assert await cache.reach("7") == "7"
     with pytest.raises(Retry, match="how old"):
-        await cache.held_at("8")
+        await cache.reach("8")
     held.lost = True
     with pytest.raises(Retry) as lost:
-        await cache.held_at("")
+        await cache.reach("")
     assert lost.value.reason == "WatchLost"
 
 
 def test_a_row_is_encoded_once_a_version_and_forgotten_with_its_allocation() -> None:
     objects = fleet_of(3)
     cache = StatusCache(AllocationsHeld(objects))
-    first = cache.answer(list(objects.values()), Selection(), wide=False)[0]
+    first = rows_of(cache)
     kept = dict(cache._rows)
-    assert cache.answer(list(objects.values()), Selection(), wide=False)[0] == first
+    assert rows_of(cache) == first
     assert all(cache._rows[uid] is row for uid, row in kept.items())
     changed = named(1, AllocationSpec(user="alice"), AllocationStatus(number=1, phase="Running"))
     objects[changed.metadata.key] = changed
-    assert b"Running" in bytes(cache.answer(list(objects.values()), Selection(), wide=False)[0])
-    objects.clear()
+    assert b"Running" in rows_of(cache)
     many = fleet_of(2 * status_rows._SPARE)
-    cache.answer(list(many.values()), Selection(), wide=False)
-    assert len(cache._rows) == 0
+    objects.update(many)
+    rows_of(cache)
+    assert len(cache._rows) == len(many)
+    objects.clear()
+    objects["ns0/job-0"] = many["ns0/job-0"]
+    rows_of(cache)
+    assert list(cache._rows) == ["0"]
 
 
 def test_more_rows_than_one_answer_may_have_are_left_to_the_api_server() -> None:
-    few = list(fleet_of(2).values())
-    cache = StatusCache(AllocationsHeld({}))
+    one = named(1, AllocationSpec(user="alice"), AllocationStatus(number=1))
+    cache = StatusCache(AllocationsHeld({str(number): one for number in range(status_rows.MOST_ROWS + 1)}))
     with pytest.raises(Rejected) as refused:
-        cache.answer(few * (status_rows.MOST_ROWS // 2 + 1), Selection(), wide=False)
+        rows_of(cache)
     assert refused.value.reason == "TooManyRows"
