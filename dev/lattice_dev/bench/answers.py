@@ -90,7 +90,7 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
         say(place / len(chosen))
     rows = AnswerCosts()
     for _ in chosen:  # the first writes every row
-        await _ask(lambda: queries.status(Selection(namespace="physics"), "user01", version="", wide=False), rows)
+        await _ask(lambda: queries.status(Selection(namespace="physics"), version="", wide=False), rows)
     figures = [held.figure(f"loop held by {name}, {where}") for name, held in (("why", why), ("plan", plan), ("queue", queue))]
     return [*figures, rows.figure(f"loop held by status, {LISTED:,} allocations")]
 
@@ -121,13 +121,16 @@ async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> 
 
 
 class _HeldAllocations:
-    """A cache of allocations whose watch lives."""
+    """A cache of allocations whose watch brings a change before each question, so that each answer is made anew."""
 
     def __init__(self, allocations: Sequence[Allocation]) -> None:
         self.objects = {one.metadata.key: one for one in allocations}
+        self.version = "1"
+        self.lists = 1
 
     async def reach(self, version: str) -> str:
-        return version or "1"
+        self.version = str(int(self.version) + 1)
+        return version or self.version
 
 
 def _listed(count: int) -> list[Allocation]:
