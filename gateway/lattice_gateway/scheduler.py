@@ -61,7 +61,7 @@ class Scheduler(Protocol):
         raise NotImplementedError
 
 
-class _Request(NamedTuple):
+class _SchedulerQuestion(NamedTuple):
     """A question as it is sent: each try sends the same."""
 
     method: str
@@ -94,15 +94,15 @@ class LeadingScheduler:
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
         """Returns the leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
-        return (await self._ask_leader(_Request(method, path, query, body, seconds))).body
+        return (await self._ask_leader(_SchedulerQuestion(method, path, query, body, seconds))).body
 
     async def ask_unless(
         self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
     ) -> TaggedAnswer:
         """Returns the leader's answer to a GET, which is the known one where the leader says that it would give the same."""
-        return await self._ask_leader(_Request("GET", path, query, b"", seconds, known))
+        return await self._ask_leader(_SchedulerQuestion("GET", path, query, b"", seconds, known))
 
-    async def _ask_leader(self, asked: _Request) -> TaggedAnswer:
+    async def _ask_leader(self, asked: _SchedulerQuestion) -> TaggedAnswer:
         address = self._addresses.get(None)
         try:
             return await self._asked(address[0] if address else await self._address(), asked)
@@ -123,7 +123,7 @@ class LeadingScheduler:
             raise Retry("the scheduler that leads has not said where it answers (--answers-listen)", reason="SchedulerAway")
         return self._addresses.keep(None, address)
 
-    async def _asked(self, address: str, asked: _Request) -> TaggedAnswer:
+    async def _asked(self, address: str, asked: _SchedulerQuestion) -> TaggedAnswer:
         url = address.rstrip("/") + "".join("/" + quote(part, safe="") for part in asked.path)
         timeout = aiohttp.ClientTimeout(total=asked.seconds, sock_connect=CONNECT_SECONDS)
         headers = {"If-None-Match": asked.known.tag} if asked.known is not None else None
