@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from lattice import errors
 from lattice_dev.waiting import Clock
@@ -166,10 +167,16 @@ def _collected(pid: int) -> bool:
         return True
 
 
+SPARING: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Has the C library give freed memory back, of which each thread else keeps some for itself; the chart says the same to daemons."""
+COLLECTED_SOONER: Final = {"kube-controller-manager": {"GOGC": "50"}}
+"""Programs in Go that are small and have time: less garbage for a little more work."""
+
+
 def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[str, str]:
     """Returns the environment of a component: what programs need of the caller's, and the marks that find it again."""
     kept = {name: base[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV") if name in base}
-    return {**kept, "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
+    return {**kept, **SPARING, **COLLECTED_SOONER.get(component, {}), "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
 
 
 def kill_scope(root: Path, clock: Clock) -> None:

@@ -85,4 +85,11 @@ def test_a_program_that_is_not_there_is_refused_by_name(launcher: Launcher, tmp_
 
 def test_components_see_neither_credentials_nor_settings_of_the_caller() -> None:
     given = processes.environment_for({"PATH": "/bin", "KUBECONFIG": "/x", "LATTICE_AGENT_NODE": "y", "SECRET": "z"}, "/i", "etcd")
-    assert given == {"PATH": "/bin", "PYTHONUNBUFFERED": "1", "LATTICE_DEV_MARK": "/i", "LATTICE_DEV_COMPONENT": "etcd"}
+    own = {"PYTHONUNBUFFERED": "1", "LATTICE_DEV_MARK": "/i", "LATTICE_DEV_COMPONENT": "etcd"}
+    assert given == {"PATH": "/bin", **own, **processes.SPARING}
+
+
+def test_the_chart_has_daemons_give_memory_back_as_an_instance_does() -> None:
+    chart = Path("charts/lattice/templates/_programs.tpl").read_text()
+    for name, value in processes.SPARING.items():
+        assert f'{{name: {name}, value: "{value}"}}' in chart
