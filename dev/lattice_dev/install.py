@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ _KINDS = {
 }  # fmt: skip
 BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec"})
 """Policies that hold what a schema held before: where the schema stands, they come first, so that nobody finds neither."""
+SUPERSEDED = ("lattice-allocation-owner", "lattice-allocation-limits")
+"""Policies, each with a binding of its name, of versions before: what they hold stands in others, and each costs every creation."""
 _ORDER = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "PriorityLevelConfiguration")
 _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
@@ -125,7 +128,8 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     bundle = base64.b64encode(authority.read_bytes()).decode()
     files = read_manifests(shipped("files"), {"WEBHOOK_URL": webhook, "CA_BUNDLE": bundle})
     chosen = [manifest for manifest in files if webhook or manifest["kind"] not in _WEBHOOKS]
-    if any(item["metadata"]["name"] == "allocations.lattice.dev" for item in cluster.list(resources.CRDS).items):
+    upgraded = any(item["metadata"]["name"] == "allocations.lattice.dev" for item in cluster.list(resources.CRDS).items)
+    if upgraded:
         for manifest in chosen:
             if manifest["metadata"]["name"] in BEFORE_SCHEMAS:
                 apply(cluster, manifest)
@@ -138,7 +142,17 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
     wait_until(lambda: _not_established(cluster, names), within=120, clock=clock, what="the CRDs")
     for manifest in [*chosen, *METRICS_READER, *(HOLLOW_ROLES if hollow else ())]:
         apply(cluster, manifest)
+    if upgraded:
+        _remove_superseded(cluster)
     return len(definitions) + len(chosen)
+
+
+def _remove_superseded(cluster: BlockingCluster) -> None:
+    """Removes the policies that others have taken the place of, once these stand."""
+    for name in SUPERSEDED:
+        for resource in (resources.ADMISSION_POLICY_BINDINGS, resources.ADMISSION_POLICIES):
+            with suppress(errors.NotFound):
+                cluster.delete(resource, name)
 
 
 def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:

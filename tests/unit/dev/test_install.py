@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from lattice.errors import NotFound
 from lattice.kube import resources
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.cluster import Listing
 from lattice.kube.resources import Resource
-from lattice_dev.install import BEFORE_SCHEMAS, install_all, read_manifests, shipped
+from lattice_dev.install import BEFORE_SCHEMAS, SUPERSEDED, install_all, read_manifests, shipped
 from lattice_dev.waiting import HostClock
 
 POLICY, CRD = "lattice-allocation-spec", "allocations.lattice.dev"
@@ -37,6 +38,12 @@ class Server:
             self.definitions.append(name)
         return dict(body)
 
+    def delete(self, resource: Resource, name: str) -> None:
+        """Removes a policy of before; bindings are not there."""
+        if resource is not resources.ADMISSION_POLICIES:
+            raise NotFound(f"{name} is not there")
+        self.applied.append(f"without {name}")
+
     def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "", **options: Any) -> dict[str, Any]:
         """Takes a new object."""
         return self.patch(resource, body["metadata"]["name"], body, namespace, **options)
@@ -54,6 +61,14 @@ def test_an_upgrade_has_the_policy_before_the_schema_that_leaves_its_rules_to_it
     order = applied(tmp_path, CRD)
     assert order.index(POLICY) < order.index(CRD)
     assert order[: len(BEFORE_SCHEMAS)] == sorted(BEFORE_SCHEMAS)
+
+
+def test_an_upgrade_removes_the_policies_of_before_once_the_others_stand(tmp_path: Path) -> None:
+    order = applied(tmp_path, CRD)
+    assert [order.index(f"without {name}") for name in SUPERSEDED] == [len(order) - 2, len(order) - 1]
+    assert order.index("lattice-allocations") < len(order) - 2
+    shipped_names = {entry["metadata"]["name"] for entry in read_manifests(shipped("files"), {})}
+    assert shipped_names.isdisjoint(SUPERSEDED)
 
 
 def test_a_first_installation_has_the_kinds_before_the_policies_that_speak_of_them(tmp_path: Path) -> None:
