@@ -8,12 +8,15 @@ STATUS_SCHEMA: Final = "lattice.dev/status-rows/v1"
 
 
 class StatusRow(NamedTuple):
-    """One row; times are seconds since the epoch, absent where there are none. Fields are added at the end alone."""
+    """One Allocation in the table of `lattice status`.
+
+    Times are seconds since the epoch, None where there are none. New fields are added at the end only.
+    """
 
     namespace: str
     name: str
     number: int
-    """0 while it has none."""
+    """The number that people type; 0: it has none yet."""
     user: str
     phase: str
     nodes: str
@@ -24,22 +27,22 @@ class StatusRow(NamedTuple):
     start: float | None
     end: float | None
     kill: float | None
-    """When KILL follows, as the status says it; for work that has started and not ended."""
+    """When KILL follows, by the status, while the work runs."""
     over: float | None
-    """When the walltime of such work is over."""
+    """When the walltime of running work is over."""
     grace_seconds: float
     leaving: str
-    """Why it ends, or shall end; empty for work that goes on or has ended."""
+    """Why it is ending, or is to end; empty for work that goes on or has ended."""
     place: str
     """Its nodes, or the reason in brackets."""
     expected_p50: str | None = None
     expected_p90: str | None = None
     expected_reason: str | None = None
-    """Absent where no expected start is shown."""
+    """Why no start is foreseen; None where no expected start is shown."""
 
 
 class StatusDetail(NamedTuple):
-    """The details that only the wide table shows."""
+    """The fields of an Allocation that only the wide table shows."""
 
     job: str
     tenant: str
