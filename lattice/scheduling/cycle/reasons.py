@@ -72,7 +72,9 @@ class ReasonCache:
         return known[1] if known is not None and known[0] == free else None
 
     def keep_few_free(self, eq_class: EquivalenceClass, wanted: int, free: int, found: ReasonAndMessage) -> None:
-        """Keeps a reason for `few_free`."""
+        """Keeps the reason why `wanted` nodes of a class were not had while `free` were free; `few_free` returns it for the next
+        candidate.
+        """
         self._by_free[eq_class, wanted] = free, found
 
     def never(self, shape: RequestShape, find: Callable[[], ReasonAndMessage | None]) -> ReasonAndMessage | None:

@@ -435,7 +435,7 @@ def _first_rank(shape: _Shape) -> int:
 
 
 def _rounded(seconds: float) -> float:
-    """Rounds a duration up to 1/8 of the power of two below it."""
+    """Rounds a duration in seconds up to a multiple of 1/8 of the largest power of two below it, so by an eighth at most."""
     if seconds <= 0 or seconds == NEVER:
         return seconds
     step = 2.0 ** floor(log2(seconds)) / 8
