@@ -20,6 +20,7 @@ from lattice_dev.instance import Instance
 from lattice_dev.progress import terminal
 from lattice_dev.state import Options
 from lattice_dev.waiting import HostClock
+from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 _numbers = itertools.count(1)
@@ -101,10 +102,7 @@ def room(admin: BlockingCluster) -> Iterator[Room]:
     until(Seen(lambda: admin.get(resources.TENANTS, made.name), _is_ready), within=20, what=f"tenant {made.name}")
     until(lambda: all(_may_submit(admin, user, made.namespace) for user in ("alice", "bob")), within=20, what=f"rights in {made.name}")
     yield made
-    for item in admin.list(resources.ALLOCATIONS, made.namespace).items:
-        with contextlib.suppress(errors.NotFound):
-            admin.delete(resources.ALLOCATIONS, item["metadata"]["name"], made.namespace)
-    until(lambda: not admin.list(resources.ALLOCATIONS, made.namespace).items, within=30, what=f"the end of the work of {made.name}")
+    clear(admin, made.namespace)
     with contextlib.suppress(errors.Denied):  # its use is mirrored every few seconds: until then it counts as in use, and stays
         admin.delete(resources.TENANTS, made.name)
 
@@ -121,6 +119,48 @@ def shared_tenant(admin: BlockingCluster) -> Iterator[Room]:
     """A tenant of the tests of one file, for those that leave nothing behind."""
     with room(admin) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def lab(admin: BlockingCluster) -> Iterator[Room]:
+    """The tenant of the tests of one file, whose work stays from one to the next."""
+    with room(admin) as made:
+        yield made
+
+
+@pytest.fixture
+def me(control_plane: Instance, tenant: Room) -> Person:
+    """alice, in a tenant of this test."""
+    return person(control_plane, "alice", tenant.namespace)
+
+
+@pytest.fixture(scope="module")
+def sam(control_plane: Instance) -> Person:
+    """A system admin."""
+    control_plane.add_user("sam", "operations", "system-admin")
+    return person(control_plane, "sam", "operations")
+
+
+@pytest.fixture(scope="module")
+def boss(control_plane: Instance) -> Person:
+    """The administrator of the cluster."""
+    return person(control_plane, "admin", "default")
+
+
+@pytest.fixture(scope="module")
+def quick_retries(admin: BlockingCluster) -> Iterator[None]:
+    """A retry follows its attempt after a second."""
+    admin.patch(resources.CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": "1s"}}})
+    yield
+    admin.patch(resources.CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": None}}})
+
+
+def clear(root: BlockingCluster, namespace: str) -> None:
+    """Deletes the work there, and waits until nothing is left of it, nor of its nodes."""
+    for item in root.list(resources.ALLOCATIONS, namespace).items:
+        with contextlib.suppress(errors.NotFound):
+            root.delete(resources.ALLOCATIONS, item["metadata"]["name"], namespace)
+    until(lambda: not root.list(resources.ALLOCATIONS, namespace).items, within=30, what=f"the end of the work of {namespace}")
 
 
 def _may_submit(admin: BlockingCluster, user: str, namespace: str) -> bool:

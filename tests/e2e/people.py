@@ -93,3 +93,9 @@ def person(instance: Instance, user: str, namespace: str) -> Person:
 def reason(status: dict[str, Any], kind: str = "Finished") -> str:
     """The reason of a condition."""
     return next((str(entry["reason"]) for entry in status.get("conditions", []) if entry["type"] == kind), "")
+
+
+def scheduled(who: Person, name: str) -> dict[str, Any]:
+    """The condition Scheduled of an allocation."""
+    conditions = who.get(name).get("status", {}).get("conditions", [])
+    return next((entry for entry in conditions if entry["type"] == "Scheduled"), {})

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import LEDGERS, NAMESPACES, NODE_INDEXES
 from lattice.ledger.verify import verify
 from lattice.units import expand_nodes, parse_time
 from lattice.views.ledger import Ledger, NodeIndex
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
-
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
 
 
 def processes_with(word: str) -> list[int]:

@@ -11,19 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
-
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
 
 
 def submitted(me: Person, *words: str, cwd: Path | None = None) -> str:
@@ -212,29 +204,20 @@ def test_cancel_takes_several_by_name_state_or_all_of_mine_and_asks_above_ten(me
     assert (shown["spec"]["cancel"]["reason"], reason(shown["status"])) == ("enough", "Cancelled")
 
 
-def test_work_that_ignores_term_is_seen_to_end_and_when_kill_follows(me: Person) -> None:
+def test_work_that_ignores_term_is_seen_to_end_and_when_kill_follows_deleted_or_past_its_walltime_until_it_has_ended(me: Person) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-    me.apply("stubborn", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"gracePeriod": "20s"})
-    me.phase("stubborn", "Running")
-    until(lambda: "up" in me.lattice("logs", "stubborn").stdout, within=10)
-    me.kubectl("delete", "alloc", "stubborn", "-n", me.namespace, "--wait=false")
-    assert "Requested" in (said := me.lattice("status", "stubborn").stdout) or "Ending" in said, said
-    shown = Seen(lambda: me.get("stubborn")["status"], lambda status: "killTime" in status)
-    conditions = until(shown, within=6, every=0.2, what="the time of KILL")["conditions"]
-    assert [entry["reason"] for entry in conditions if entry["type"] == "Ready"] == ["Ending"]
-    assert "Ending" in me.kubectl("get", "alloc", "stubborn", "-n", me.namespace).stdout
-    assert "(Ending, KILL in " in me.lattice("status").stdout
-    assert "Ending: deleted; TERM was sent at 20" in me.lattice("why", "stubborn").stdout
-    until(lambda: me.kubectl("get", "alloc", "stubborn", "-n", me.namespace, ok=False).returncode, within=30, what="its end")
-
-
-def test_work_that_outran_its_walltime_is_seen_to_end_and_when_kill_follows_until_it_has_ended(me: Person) -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    me.apply("deleted", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"gracePeriod": "20s"})
+    until(lambda: "up" in me.lattice("logs", "deleted", ok=False).stdout, within=20)
     me.apply("outran", entrypoint=f'python3 -c "{stubborn}"', lifecycle={"walltime": "3s", "gracePeriod": "20s"})
-    shown = Seen(lambda: me.get("outran").get("status", {}), lambda status: "killTime" in status)
-    conditions = until(shown, within=20, every=0.2, what="the time of KILL")["conditions"]
-    assert [entry["reason"] for entry in conditions if entry["type"] == "Ready"] == ["Ending"]
-    assert "Ending" in me.kubectl("get", "alloc", "outran", "-n", me.namespace).stdout
+    me.phase("outran", "Running")
+    me.kubectl("delete", "alloc", "deleted", "-n", me.namespace, "--wait=false")
+    assert "Requested" in (said := me.lattice("status", "deleted").stdout) or "Ending" in said, said
+    for name, within in (("deleted", 6), ("outran", 20)):
+        assert ending(me, name, within) == ["Ending"]
+    shown = me.kubectl("get", "alloc", "-n", me.namespace).stdout
+    assert [line.split()[0] for line in shown.splitlines() if "Ending" in line] == ["deleted", "outran"], shown
+    assert me.lattice("status").stdout.count("(Ending, KILL in ") == 2
+    assert "Ending: deleted; TERM was sent at 20" in me.lattice("why", "deleted").stdout
     assert "Ending: its walltime of 3s is over; TERM was sent at 20" in me.lattice("why", "outran").stdout
     assert reason(me.ended("outran")) == "WalltimeExceeded"
 
@@ -242,6 +225,14 @@ def test_work_that_outran_its_walltime_is_seen_to_end_and_when_kill_follows_unti
         return "killTime" not in status and "Ending" not in {entry["type"] for entry in status["conditions"]}
 
     until(Seen(lambda: me.get("outran")["status"], clean), within=15, every=0.2, what="no time of KILL")
+    until(lambda: me.kubectl("get", "alloc", "deleted", "-n", me.namespace, ok=False).returncode, within=30, what="its end")
+
+
+def ending(me: Person, name: str, within: float) -> list[str]:
+    """The reason of Ready once the time of KILL is shown."""
+    shown = Seen(lambda: me.get(name)["status"], lambda status: "killTime" in status)
+    conditions = until(shown, within=within, every=0.2, what=f"the time of KILL of {name}")["conditions"]
+    return [entry["reason"] for entry in conditions if entry["type"] == "Ready"]
 
 
 def test_events_tell_how_it_ended_and_what_never_starts(me: Person) -> None:

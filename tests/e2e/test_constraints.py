@@ -13,7 +13,7 @@ import pytest
 from lattice.units import expand_nodes
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import hollow_site, room
-from tests.e2e.people import Person, person
+from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
 
 INVENTORY = """\
@@ -95,12 +95,6 @@ def test_what_does_not_exist_never_fits_and_the_sentence_names_what_does(submitt
     condition = until(Seen(lambda: scheduled(submitted, name), lambda seen: seen.get("reason") == "NeverFits"), within=10)
     assert NEVER[name][2] in condition["message"]
     submitted.lattice("cancel", name)
-
-
-def scheduled(me: Person, name: str) -> dict[str, Any]:
-    """The condition Scheduled of an allocation."""
-    conditions = me.get(name).get("status", {}).get("conditions", [])
-    return next((entry for entry in conditions if entry["type"] == "Scheduled"), {})
 
 
 def apply(me: Person, name: str, constraints: dict[str, Any], nodes: int, **spec: Any) -> None:

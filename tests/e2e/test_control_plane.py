@@ -246,11 +246,14 @@ def test_a_node_reaches_the_apiserver_through_the_bridge_until_its_cable_is_take
     until(reached, within=10, what="the apiserver from nid001")
 
 
-def test_ports_that_a_stranger_took_are_left_to_it_and_said() -> None:
+def test_ports_of_a_neighbour_are_another_ones_and_those_that_a_stranger_took_are_left_to_it_and_said(bare: Instance) -> None:
     told = Remembered()
     instance = Instance(f"ports-{os.getpid()}", BARE, progress=told)
     try:
         instance.up()
+        mine, theirs = state.load(bare.where), state.load(instance.where)
+        assert not set(mine.ports.values()) & set(theirs.ports.values())
+        assert not mine.subnet or mine.subnet != theirs.subnet
         with instance.cluster() as cluster:
             kept = cluster.get(resources.TENANTS, "physics")["metadata"]["uid"]
         instance.down(keep=True)
@@ -267,6 +270,8 @@ def test_ports_that_a_stranger_took_are_left_to_it_and_said() -> None:
             assert cluster.get(resources.TENANTS, "physics")["metadata"]["uid"] == kept
     finally:
         instance.down()
+    assert leftovers(instance.where) == NOTHING
+    assert not any(shown.missing for shown in bare.status())
 
 
 def test_an_outside_cluster_is_used_as_it_is_with_every_identity_acting_through_the_given_one(bare: Instance) -> None:
@@ -287,35 +292,39 @@ def test_an_outside_cluster_is_used_as_it_is_with_every_identity_acting_through_
     assert not any(shown.missing for shown in bare.status())
 
 
-def test_two_instances_stand_side_by_side_and_down_of_one_leaves_the_other(bare: Instance) -> None:
-    other = new_instance("other", BARE)
-    other.up()
-    mine, theirs = state.load(bare.where), state.load(other.where)
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Instance]]:
+    """Two instances of one name, each in a home of its own; a test brings up what it needs of them."""
+
+    def made(home: str) -> Instance:
+        return Instance(f"home-{os.getpid()}", BARE, environ={**os.environ, "LATTICE_DEV_HOME": str(tmp_path_factory.mktemp(home))})
+
+    one, other = made("one"), made("other")
+    try:
+        yield one, other
+    finally:
+        one.down()
+        other.down()
+
+
+def test_instances_that_start_at_the_same_moment_stand_side_by_side_and_down_of_one_leaves_the_other(
+    homes: tuple[Instance, Instance],
+) -> None:
+    one, other = homes
+    with ThreadPoolExecutor() as starting:
+        list(starting.map(Instance.up, homes))
+    mine, theirs = (state.load(instance.where) for instance in homes)
     assert not set(mine.ports.values()) & set(theirs.ports.values())
     assert not mine.subnet or mine.subnet != theirs.subnet
-    other.down()
-    assert leftovers(other.where) == NOTHING
-    assert not any(shown.missing for shown in bare.status())
+    assert not any(shown.missing for instance in homes for shown in instance.status())
+    one.down()
+    assert leftovers(one.where) == NOTHING
+    assert not any(shown.missing for shown in other.status())
 
 
-def test_instances_of_two_homes_that_start_at_the_same_moment_get_ports_and_networks_of_their_own(tmp_path: Path) -> None:
-    homes = [tmp_path / "one", tmp_path / "other"]
-    made = [Instance(f"home-{os.getpid()}", BARE, environ={**os.environ, "LATTICE_DEV_HOME": str(home)}) for home in homes]
-    try:
-        with ThreadPoolExecutor() as starting:
-            list(starting.map(Instance.up, made))
-        mine, theirs = (state.load(instance.where) for instance in made)
-        assert not set(mine.ports.values()) & set(theirs.ports.values())
-        assert not mine.subnet or mine.subnet != theirs.subnet
-        assert not any(shown.missing for instance in made for shown in instance.status())
-    finally:
-        for instance in made:
-            instance.down()
-
-
-def test_down_leaves_nothing_even_after_the_record_is_lost_and_work_still_runs() -> None:
-    instance = new_instance("gone", BARE)
-    instance.up()
+def test_down_leaves_nothing_even_after_the_record_is_lost_and_work_still_runs(homes: tuple[Instance, Instance]) -> None:
+    _, instance = homes
+    instance.up()  # where it is up already nothing is started
     scope = instance.where.scope_root()
     if scope:
         (scope / "nid001" / "alloc-x.scope").mkdir(parents=True)

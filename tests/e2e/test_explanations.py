@@ -12,26 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from lattice_dev.instance import Instance
-from lattice_dev.state import Options
-from tests.e2e.conftest import Room, new_instance, room
+from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
+from tests.schemas import valid
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "schemas"
 PRIVATE = "oppenheimer"
 """Part of every name of alice's work here: it must not be seen by a stranger."""
 REFUSED_PLANS = r'lattice_api_requests_total\{method="POST plan",status="429"\} (\S+)'
-
-
-@pytest.fixture(scope="module")
-def lab(control_plane: Instance) -> Iterator[Room]:
-    """The tenant of alice and bob for this file."""
-    with control_plane.cluster() as admin, room(admin) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +56,6 @@ def dora(control_plane: Instance, alice_there: Person) -> Iterator[Person]:
     her.kubectl("delete", "alloc", "mine", "-n", her.namespace)
 
 
-def valid(text: str) -> dict[str, Any]:
-    """The document, which its published schema admits."""
-    document: dict[str, Any] = json.loads(text)
-    name = document["schema"].removeprefix("lattice.dev/").replace("/", "-")
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{name}.json").read_text()))
-    return document
-
-
 # The owner
 
 
@@ -85,17 +68,17 @@ def test_who_asks_too_much_at_a_time_waits_his_turn_and_is_answered(alice_there:
         return float(counted[1]) if counted else 0.0
 
     before = refusals()
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(4) as pool:
         control_plane.kill("scheduler", signal.SIGSTOP)  # who answers first takes his time
         try:
-            asked = [pool.submit(planned, number) for number in range(8)]
+            asked = [pool.submit(planned, number) for number in range(4)]
             until(lambda: refusals() > before, within=3, every=0.2, what="somebody who has to wait his turn")
         finally:
             control_plane.kill("scheduler", signal.SIGCONT)
         done = [one.result() for one in asked]
     assert {one.returncode for one in done} <= {0, 3}, [one.stderr for one in done]
     waited = [one.stderr for one in done if "requests POST plan under way (limit: 1): wait for their answers; asking again" in one.stderr]
-    assert waited, "eight plans at once, and one is answered at a time"
+    assert waited, "four plans at once, and one is answered at a time"
 
 
 def test_why_says_what_stands_before_it_and_when_it_starts(alice_there: Person, control_plane: Instance) -> None:
@@ -231,31 +214,22 @@ def test_an_agents_certificate_is_refused_at_the_schedulers_door(control_plane: 
 # Without a scheduler
 
 
-@pytest.fixture(scope="module")
-def fragile() -> Iterator[Instance]:
-    """An instance of one node whose scheduler is killed."""
-    instance = new_instance("silent", Options(nodes=1, fsync=False))
+def test_without_a_scheduler_why_answers_from_the_object_and_says_since_when(control_plane: Instance, lab: Room) -> None:
+    me = person(control_plane, "alice", lab.namespace)
+    me.apply("never", nodes=40, entrypoint="true")
+    until(Seen(lambda: me.lattice("why", "never").stdout, lambda said: "NeverFits" in said), within=15, every=0.3)
+    control_plane.kill("scheduler")
     try:
-        instance.up()
-        yield instance
+        at_once = me.lattice("why", "never").stdout
+        assert "NeverFits" in at_once
+        assert "But " in at_once
+        me.apply("late", entrypoint="true")
+        assert "NotYetEvaluated" in me.lattice("why", "late").stdout
+        said = until(Seen(lambda: me.lattice("why", "never").stdout, lambda said: "silent since" in said), within=40, every=1.0)
+        assert "NeverFits: needs 40 nodes" in said
+        for words in (("queue",), ("plan", "--walltime=1h", "--", "true")):
+            done = me.lattice(*words, ok=False)
+            assert (done.returncode, "silent since" in done.stderr) == (6, True)
     finally:
-        instance.down()
-
-
-def test_without_a_scheduler_why_answers_from_the_object_and_says_since_when(fragile: Instance) -> None:
-    me = person(fragile, "alice", "physics")
-    me.apply("waits", nodes=4, entrypoint="true")
-    until(Seen(lambda: me.lattice("why", "waits").stdout, lambda said: "NeverFits" in said), within=15, every=0.3)
-    fragile.kill("scheduler")
-    at_once = me.lattice("why", "waits").stdout
-    assert "NeverFits" in at_once
-    assert "But " in at_once
-    me.apply("late", entrypoint="true")
-    assert "NotYetEvaluated" in me.lattice("why", "late").stdout
-    said = until(Seen(lambda: me.lattice("why", "waits").stdout, lambda said: "silent since" in said), within=40, every=1.0)
-    assert "NeverFits: needs 4 nodes" in said
-    for words in (("queue",), ("plan", "--walltime=1h", "--", "true")):
-        done = me.lattice(*words, ok=False)
-        assert (done.returncode, "silent since" in done.stderr) == (6, True)
-    fragile.start("scheduler")
+        control_plane.start("scheduler")
     until(lambda: me.lattice("queue", ok=False).returncode == 0, within=40, every=0.5, what="the queue after the return")

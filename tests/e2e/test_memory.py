@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,12 @@ from lattice.errors import Denied
 from lattice.kube.kubeconfig import load
 from lattice.kube.resources import CONFIG_MAPS
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room, room
+from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 ANSWERED = 'lattice_api_requests_total{{method="GET {what}",status="200"}}'
 OWN_WRITES = 6
-
-
-@pytest.fixture(scope="module")
-def lab(control_plane: Instance) -> Iterator[Room]:
-    """The tenant of alice and bob for this file."""
-    with control_plane.cluster() as admin, room(admin) as made:
-        yield made
 
 
 @pytest.fixture

@@ -18,12 +18,6 @@ from tests.workloads import FORK_BOMB
 LIMIT = 500
 
 
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
-
-
 def script(text: str) -> str:
     return textwrap.dedent(text).lstrip()
 

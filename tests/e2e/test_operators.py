@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import CONFIGS, LEDGERS, NODE_INDEXES, NODES
+from lattice.kube.resources import LEDGERS, NODE_INDEXES, NODES
 from lattice.ledger.verify import verify
 from lattice.units import expand_nodes
 from lattice.views.ledger import Ledger, NodeIndex
@@ -19,11 +19,7 @@ from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +27,6 @@ def olga(control_plane: Instance) -> Person:
     """An operator."""
     control_plane.add_user("olga", "operations", "operator")
     return person(control_plane, "olga", "operations")
-
-
-@pytest.fixture(scope="module")
-def sam(control_plane: Instance) -> Person:
-    """A system admin."""
-    control_plane.add_user("sam", "operations", "system-admin")
-    return person(control_plane, "sam", "operations")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_retries(admin: BlockingCluster) -> Iterator[None]:
-    """A retry follows its attempt after a second."""
-    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": "1s"}}})
-    yield
-    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": None}}})
 
 
 @pytest.fixture(autouse=True)

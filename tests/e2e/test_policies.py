@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from lattice import errors
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, VCLUSTERS
+from lattice.kube.resources import CONFIGS, VCLUSTERS
 from lattice.models.reasons import PENDING_REASONS
 from lattice.units import expand_nodes, parse_time
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room, hollow_site, room
-from tests.e2e.people import Person, person
+from tests.e2e.conftest import Room, clear, hollow_site, room
+from tests.e2e.people import Person, person, scheduled
 from tests.e2e.waiting import Seen, until
 
 INVENTORY = """\
@@ -116,14 +115,6 @@ def boss(site: Instance) -> Person:
     return person(site, "admin", "default")
 
 
-def clear(root: BlockingCluster, namespace: str) -> None:
-    """Nothing is left of the work there, nor of its nodes."""
-    for item in root.list(ALLOCATIONS, namespace).items:
-        with contextlib.suppress(errors.NotFound):
-            root.delete(ALLOCATIONS, item["metadata"]["name"], namespace)
-    until(lambda: not root.list(ALLOCATIONS, namespace).items, within=20, what=f"the end of the work of {namespace}")
-
-
 def submit(me: Person, name: str, vcluster: str, nodes: int | str = 1, walltime: str = "10m", **spec: Any) -> None:
     """Work on hollow nodes, which lasts until it is cancelled, unless HOLLOW_SECONDS is among its variables."""
     asked = {"constraints": {"features": ["hollow"], **spec.pop("constraints", {})}}
@@ -133,12 +124,6 @@ def submit(me: Person, name: str, vcluster: str, nodes: int | str = 1, walltime:
 def runs(me: Person, name: str) -> set[str]:
     """Its nodes, once it runs."""
     return set(expand_nodes(me.phase(name, "Running", within=10)["nodes"]))
-
-
-def scheduled(me: Person, name: str) -> dict[str, Any]:
-    """The condition Scheduled of an allocation."""
-    conditions = me.get(name).get("status", {}).get("conditions", [])
-    return next((entry for entry in conditions if entry["type"] == "Scheduled"), {})
 
 
 def waits(me: Person, name: str, reason: str, *words: str) -> str:

@@ -15,25 +15,12 @@ from lattice import errors
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OWN = f"q{os.getpid()}"
 """What every name of these tests begins with."""
-
-
-@pytest.fixture(scope="module")
-def boss(control_plane: Instance) -> Person:
-    """The administrator of the cluster."""
-    return person(control_plane, "admin", "default")
-
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
 
 
 @pytest.fixture(autouse=True)

@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from lattice import errors
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ELASTIC_QUOTAS
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room, room
+from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
+from tests.schemas import valid
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "schemas"
 FOREIGN = "feynman"
 """Part of the names of the other team's group, tenant and work: a stranger must not see it."""
 
 
 def quota(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": name}, "spec": spec}
-
-
-def valid(text: str) -> dict[str, Any]:
-    """The document, which its published schema admits."""
-    document: dict[str, Any] = json.loads(text)
-    name = document["schema"].removeprefix("lattice.dev/").replace("/", "-")
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{name}.json").read_text()))
-    return document
-
-
-@pytest.fixture(scope="module")
-def lab(control_plane: Instance) -> Iterator[Room]:
-    """The tenant of alice and bob for this file."""
-    with control_plane.cluster() as admin, room(admin) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ import pytest
 
 from lattice import errors
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, ELASTIC_QUOTAS, EVENTS, LEDGERS, NODES
+from lattice.kube.resources import CONFIGS, ELASTIC_QUOTAS, EVENTS, LEDGERS, NODES
 from lattice.ledger.format import rows_of
 from lattice.units import parse_time
 from lattice.views import Ledger
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room, hollow_site, room
+from tests.e2e.conftest import Room, clear, hollow_site, room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
@@ -87,14 +87,6 @@ def gone(root: BlockingCluster, name: str) -> bool:
     except errors.LatticeError:
         return False
     return False
-
-
-def clear(root: BlockingCluster, namespace: str) -> None:
-    """Nothing is left of the work there."""
-    for item in root.list(ALLOCATIONS, namespace).items:
-        with contextlib.suppress(errors.NotFound):
-            root.delete(ALLOCATIONS, item["metadata"]["name"], namespace)
-    until(lambda: not root.list(ALLOCATIONS, namespace).items, within=20, what=f"the end of the work of {namespace}")
 
 
 def status(root: BlockingCluster, name: str) -> dict[str, Any]:

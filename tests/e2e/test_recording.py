@@ -12,8 +12,8 @@ import pytest
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
-from tests.e2e.test_explanations import SCHEMAS
 from tests.e2e.waiting import Seen, until
+from tests.schemas import FOLDER as SCHEMAS
 
 
 @pytest.fixture

@@ -14,17 +14,10 @@ import yaml
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import RESERVATIONS
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
 ALL = "nid[001-004]"
-
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
 
 
 @dataclass

@@ -18,25 +18,6 @@ from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
 
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
-
-
-@pytest.fixture(scope="module")
-def sam(control_plane: Instance) -> Person:
-    """A system admin."""
-    control_plane.add_user("sam", "operations", "system-admin")
-    return person(control_plane, "sam", "operations")
-
-
-@pytest.fixture(scope="module")
-def boss(control_plane: Instance) -> Person:
-    """The administrator of the cluster."""
-    return person(control_plane, "admin", "default")
-
-
 def use(admin: BlockingCluster, tenant: str, *, within: float = 15, **wanted: Any) -> None:
     """Wait until the tenant's mirrored use and limits have these values."""
 

@@ -12,7 +12,7 @@ from lattice_dev.trace.run import Wanted, read, run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "KTH-SP2.swf.gz"
-JOBS, COMPRESSION, BESIDE = 60, 25_000.0, 6
+JOBS, COMPRESSION, BESIDE = 60, 50_000.0, 6
 """A short piece: `lattice-dev trace FILE --jobs 200` runs the whole of it."""
 
 

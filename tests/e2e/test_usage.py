@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from lattice.accounting.charges import Charge, charges_of
 from lattice.accounting.records import read_rows, record_name, rows_text
 from lattice.errors import Denied, Rejected
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, EVENTS, LEDGERS, TENANTS, USAGE_RECORDS
+from lattice.kube.resources import ALLOCATIONS, EVENTS, LEDGERS, TENANTS, USAGE_RECORDS
 from lattice.units import encode_uid, format_time, parse_time
 from lattice.views import Allocation
 from lattice_dev import install
@@ -22,19 +21,7 @@ from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_retries(admin: BlockingCluster) -> Iterator[None]:
-    """A retry follows its attempt after a second."""
-    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": "1s"}}})
-    yield
-    admin.patch(CONFIGS, "lattice", {"spec": {"scheduling": {"retryBackOff": None}}})
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def recorded(admin: BlockingCluster, tenant: str) -> list[Charge]:

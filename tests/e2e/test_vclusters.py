@@ -17,17 +17,10 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ALLOCATIONS, NODES, TENANTS, VCLUSTERS
 from lattice_dev import install
 from lattice_dev.instance import Instance
-from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture
-def me(control_plane: Instance, tenant: Room) -> Person:
-    """alice, in a tenant of this test."""
-    return person(control_plane, "alice", tenant.namespace)
 
 
 @pytest.fixture

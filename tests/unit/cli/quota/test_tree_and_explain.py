@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -28,9 +25,8 @@ from lattice.scheduling.queries.quota_answers import (
     Startable,
     Total,
 )
+from tests.schemas import valid
 from tests.unit.cli.conftest import COMPLETED, WAITING, Bench, ago
-
-SCHEMAS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "schemas"
 
 
 def share(used: int, runtime: int, least: int, most: int | None, request: int, **fields: Any) -> Share:
@@ -89,13 +85,6 @@ def desk(bench: Bench) -> Bench:
 
 def answers(bench: Bench, answer: Part) -> None:
     bench.records = [msgspec.json.encode(answer)]
-
-
-def valid(text: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(text)
-    name = document["schema"].removeprefix("lattice.dev/").replace("/", "-")
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{name}.json").read_text()))
-    return document
 
 
 def test_tree_draws_bars_of_what_is_used_and_may_be_used_and_says_what_may_still_start(desk: Bench) -> None:

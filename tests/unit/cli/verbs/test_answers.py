@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -34,9 +33,9 @@ from lattice.scheduling.queries.answers import (
     Why,
     Work,
 )
+from tests.schemas import valid
 from tests.unit.cli.conftest import COMPLETED, FAILED, RUNNING, WAITING, Bench, ago, said
 
-SCHEMAS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "schemas"
 ME = Work(namespace="physics", name="b", number=2, uid="u", user="alice", job="train")
 WHY = Why(
     schema=WHY_SCHEMA,
@@ -71,14 +70,6 @@ def alive(bench: Bench, seconds: float) -> None:
 
 def answers(bench: Bench, answer: Part) -> None:
     bench.records = [msgspec.json.encode(answer)]
-
-
-def valid(text: str) -> dict[str, Any]:
-    """The document, which its published schema admits."""
-    document: dict[str, Any] = json.loads(text)
-    name = document["schema"].removeprefix("lattice.dev/").replace("/", "-")
-    jsonschema.validate(document, json.loads((SCHEMAS / f"{name}.json").read_text()))
-    return document
 
 
 # why
