@@ -28,16 +28,22 @@ class Revision:
     status: LedgerStatus | None
 
 
-def read(site: Site) -> list[Revision]:
-    """Every version, oldest first, back to the object's creation; needs an instance without compaction."""
+def read(site: Site, known: Sequence[Revision] = ()) -> list[Revision]:
+    """Every version, oldest first, back to the object's creation; needs an instance without compaction.
+
+    Those that are `known`, oldest first, are not read again.
+    """
     pair = site.pair("etcd-ca", "kube-apiserver")
     context = ssl.create_default_context(cafile=str(site.authority("etcd-ca")))
     context.load_cert_chain(pair.certificate, pair.key)
+    last = known[-1].revision if known else 0
     found: list[Revision] = []
     with closing(http.client.HTTPSConnection(LOOPBACK, site.ports["etcd"], timeout=30, context=context)) as connection:
         entry = _range(connection, 0)
         while entry is not None:
             revision = int(entry["mod_revision"])
+            if revision == last:
+                return [*known, *found[::-1]]
             found.append(Revision(revision, msgspec.json.decode(base64.b64decode(entry["value"]), type=Ledger).status))
             entry = _range(connection, revision - 1) if revision > int(entry["create_revision"]) else None
     return found[::-1]

@@ -47,6 +47,11 @@ def another(instance: Instance, name: str = "scheduler-2", flags: Sequence[str] 
                 started.kill()
 
 
+def release(cluster: BlockingCluster, program: str = "scheduler") -> None:
+    """Releases the Lease of a leader that was killed, so that the next one need not wait until it has run out."""
+    cluster.patch(LEASES, f"lattice-{program}", RELEASED, NAMESPACE)
+
+
 def leader(cluster: BlockingCluster) -> int:
     """The pid in the identity of who holds the Lease; 0 for nobody."""
     holder = cluster.get(LEASES, LEASE, NAMESPACE, type=Lease).spec.holder_identity

@@ -37,7 +37,7 @@ def test_a_plan_that_is_deleted_while_work_runs_kills_nothing_and_comes_back(sce
 
 
 def test_a_latticeconfig_that_is_deleted_stays_in_force_until_it_is_made_again(scene: Scene) -> None:
-    name = scene.submit(seconds=40, code=3, on="nid001")
+    name = scene.submit(seconds=None, code=3, on="nid001")
     scene.running(name)
     admin = administrator(scene)
     with scene.here.admin() as cluster:
@@ -54,6 +54,7 @@ def test_a_latticeconfig_that_is_deleted_stays_in_force_until_it_is_made_again(s
         scene.instance.start("agent-nid003")
         scene.becomes("nid003", "Ready")
         late = scene.submit(seconds=1, code=0)
+        scene.finish(name)
         assert scene.ends([name, late]) == [("TaskFailed", 3, 1), ("Completed", 0, 1)]
         cluster.create(CONFIGS, {"metadata": {"name": "lattice"}, "spec": {"nodes": {**QUICK_HEARTBEATS, "heartbeatTimeout": "7s"}}})
         until(lambda: _ready(cluster.get(CONFIGS, "lattice")), within=20, what="the new options in force")
@@ -95,7 +96,7 @@ def test_while_the_api_server_is_away_work_ends_on_its_own_and_at_its_walltime(s
         scene.submit(seconds=8, code=7),
         scene.submit(seconds=600, walltime=10),
         scene.submit(nodes=2, seconds=9, code=3),
-        scene.submit(seconds=AWAY_SECONDS + 10, code=0),
+        scene.submit(seconds=None, code=0),
     ]
     runs = [scene.running(name) for name in names]
     scene.instance.kill("kube-apiserver")
@@ -105,6 +106,7 @@ def test_while_the_api_server_is_away_work_ends_on_its_own_and_at_its_walltime(s
     time.sleep(max(0.0, AWAY_SECONDS - 6))
     assert scene.alive(runs[3], runs[3].status.head) == [1], "an agent never kills because the API server is away"
     scene.instance.start("kube-apiserver")
+    scene.finish(names[3])
     ends = scene.ends(names)
     assert ends[0] == ("TaskFailed", 7, 1)
     assert (ends[1][0], ends[1][2]) == ("WalltimeExceeded", 1)

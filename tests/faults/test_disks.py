@@ -173,11 +173,12 @@ def cut_off(path: Path) -> None:
 
 
 def test_a_journal_that_is_cut_off_costs_nothing_while_the_work_runs(scene: Scene) -> None:
-    name = scene.submit(seconds=8, code=7)
+    name = scene.submit(seconds=None, code=7)
     found = scene.running(name)
     scene.instance.kill(f"agent-{found.status.head}")
     cut_off(attempt_of(scene, found) / "journal")
     scene.instance.start(f"agent-{found.status.head}")
+    scene.finish(name)
     assert scene.ends([name]) == [("TaskFailed", 7, 1)]
 
 

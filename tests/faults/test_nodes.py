@@ -35,7 +35,7 @@ def test_work_that_ends_while_its_node_is_cut_off_keeps_its_exit_code(scene: Sce
 
 
 def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_returns(scene: Scene) -> None:
-    name = scene.submit(seconds=25, code=3)
+    name = scene.submit(seconds=None, code=3)
     first = scene.running(name)
     head = first.status.head
     with scene.quick_down():
@@ -47,6 +47,7 @@ def test_a_node_that_is_down_gives_its_work_to_another_and_stops_it_when_it_retu
     scene.instance.mend(head)
     until(lambda: scene.alive(first, head) == [], within=30, what=f"the end of the first attempt on {head}")
     scene.becomes(head, "Ready")
+    scene.finish(name)
     assert scene.ends([name]) == [("TaskFailed", 3, 2)]
     assert [one.task[1] for one in scene.told(first) if one.word == "exit"] == [2]
 
@@ -62,13 +63,14 @@ def test_a_reporter_whose_agent_is_gone_is_replaced_and_the_end_arrives(scene: S
 
 
 def test_a_node_lost_for_good_keeps_its_rows_until_somebody_vouches_for_it(scene: Scene) -> None:
-    name = scene.submit(nodes=2, seconds=8, code=0)
+    name = scene.submit(nodes=2, seconds=None, code=0)
     nodes = expand_nodes(scene.running(name).status.nodes)
     lost = nodes[1]
     with scene.quick_down():
         scene.instance.power_off(lost)
         second = scene.running(name, attempt=2, within=4 * DOWN_SECONDS)
     assert lost not in expand_nodes(second.status.nodes)
+    scene.finish(name)
     assert scene.ends([name]) == [("Completed", 0, 2)]
     until(lambda: held(scene) == 1, within=10, what="the release of what ended; the lost node stays taken")
     scene.change_node(lost, {"disable": {"reason": "it burnt", "by": "olga", "fenced": True}})

@@ -14,6 +14,7 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS, LEASES, LEDGERS, NODES
 from lattice.lifecycle.settle import is_final
 from tests.e2e.waiting import Seen, until
+from tests.faults.rivals import release
 from tests.faults.scene import Scene, administrator
 from tests.faults.site import Site
 from tests.faults.test_restore import check, condition_of, histories, once, pages, restore, take_snapshot
@@ -48,12 +49,14 @@ def test_a_recovery_whose_leaders_are_killed_in_the_middle_is_finished_by_the_ne
     until(Seen(lambda: pages(scene), lambda found: "nid001.0" in found), within=40, every=0.2, what="the first histories")
     scene.instance.kill("scheduler")  # some have told what they know, and nid003 has not
     with scene.here.admin() as cluster, uncommitted(cluster):
+        release(cluster)
         scene.instance.start("agent-nid003")
         scene.instance.start("scheduler")
         until(lambda: all(is_final(scene.get(name).status) for name in (lost, waits)), within=90, what="the ends")
         scene.instance.kill("scheduler")  # ends are written, and no commit
         assert scene.here.ledger().recoveries == recoveries
         assert scene.alive(scene.get(starts), "nid001") == [1], "nothing is killed before the commit"
+        release(cluster)
     scene.instance.start("scheduler")
     until(Seen(lambda: scene.here.ledger().recoveries, lambda count: count == recoveries + 1), within=90, what="the commit")
     assert histories(scene, [lost, waits]) == {lost: once("TaskFailed", 4), waits: once("TaskFailed", 5)}

@@ -17,13 +17,13 @@ from lattice.accounting.charges import Charge
 from lattice.accounting.records import read_rows
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, LEASES, LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
+from lattice.kube.resources import ALLOCATIONS, LEDGERS, NODE_HISTORIES, NODE_INDEXES, USAGE_RECORDS, Resource
 from lattice.lifecycle.settle import is_final
 from lattice.views import Allocation
 from lattice.views.usage import UsageRecord
 from lattice_dev import processes
 from tests.e2e.waiting import Seen, until
-from tests.faults.rivals import LEASE, NAMESPACE, RELEASED, another
+from tests.faults.rivals import another, release
 from tests.faults.scene import Scene, administrator, end_of
 from tests.faults.site import TENANT, Site
 from tests.faults.test_cluster import unprotected
@@ -150,7 +150,7 @@ def test_a_scheduler_that_lives_through_a_restore_says_so_though_it_has_nothing_
         assert scene.ends([runs]) == [("Cancelled", 143, 1)]
         check(scene)
     with scene.here.admin() as cluster:
-        cluster.patch(LEASES, LEASE, RELEASED, NAMESPACE)  # it would last on
+        release(cluster)  # it would last on
     scene.instance.start("scheduler")
 
 
@@ -253,6 +253,7 @@ def restore(scene: Scene, snapshot: Path, *, ends_unseen: Sequence[tuple[Allocat
     data = scene.instance.where.directory / "etcd"
     shutil.rmtree(data)
     snapshot.rename(data)
+    scene.here.known.clear()
     scene.instance.start("etcd")
     scene.instance.start("kube-apiserver")
 

@@ -67,7 +67,7 @@ def writes(scene: Scene, number: str) -> None:
 
 
 def test_agents_and_controllers_change_one_by_one_with_work_running_and_none_of_it_is_lost(scene: Scene, tmp_path: Path) -> None:
-    work = [scene.submit(seconds=75, code=3, on="nid001")]
+    work = [scene.submit(seconds=None, code=3, on="nid001")]
     scene.running(work[0])
     writes(scene, "2")
     with older(tmp_path):  # back: agents first, then controllers
@@ -77,13 +77,14 @@ def test_agents_and_controllers_change_one_by_one_with_work_running_and_none_of_
         for controller in ("operator", "scheduler"):
             scene.instance.restart(controller)
         writes(scene, "1")
-        work.append(scene.submit(seconds=30, code=4, on="nid002"))
+        work.append(scene.submit(seconds=None, code=4, on="nid002"))
         scene.running(work[1])
     for program in ("scheduler", "operator", "agent-nid001"):  # forth: controllers first
         scene.instance.restart(program)
         assert written(scene) == ("1", {"1"}), "one agent knows format 1 alone"
     scene.instance.restart("agent-nid002")
     writes(scene, "2")
+    scene.finish(*work)
     assert scene.ends(work) == [("TaskFailed", 3, 1), ("TaskFailed", 4, 1)]
     assert scene.here.settle(60) == []
     assert scene.here.ledger_faults() == []
