@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 PYTEST_FLAGS ?= --durations=10
-# What runs side by side: linters and unit tests, and the processes of the unit tests. 1 runs one after the other.
+# What runs side by side: linters and unit tests, test processes of a suite, scenes and faults. 1 runs one after the other.
 LANES ?= 2
 INSTANCE ?= default
 SEED ?= 1
@@ -13,8 +13,8 @@ FAULT_KILLS ?= 1000
 BENCH_FLAGS ?=
 
 BIN := $(VENV)/bin
-# A file stays whole in one process.
-WORKERS = -n $(LANES) --dist loadfile
+# A file stays whole in one process; each process has a control plane of its own, unless one is named that is up.
+WORKERS = $(if $(LATTICE_E2E_INSTANCE),,-n $(LANES) --dist loadfile)
 STAMP := $(VENV)/.lattice-installed
 
 .DEFAULT_GOAL := help
@@ -57,11 +57,10 @@ test: unit integration ## All tests: unit, contract (real API server), e2e (real
 
 integration: setup ## Contract, e2e and short seeded fault tests, what needs the real programs
 	$(BIN)/lattice-dev build --helm
-	@$(MAKE) --no-print-directory scenes
-	@$(MAKE) --no-print-directory faults-short
+	@$(MAKE) --no-print-directory --jobs=$(LANES) --output-sync=target scenes faults-short
 
 scenes: setup ## Contract and e2e tests only
-	$(BIN)/pytest tests/contract tests/e2e $(PYTEST_FLAGS)
+	$(BIN)/pytest tests/contract tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
 
 faults-short: setup ## Fault tests only, with 22 kills
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
