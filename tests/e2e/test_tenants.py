@@ -242,7 +242,8 @@ def test_an_account_of_a_tenant_is_taken_from_a_script_and_another_tenant_cannot
     taken = boss.lattice("admin", "tenant", "create", f"{tenant.name}-2", f"--account={account}", ok=False)
     assert f'account "{account}" already means tenant "{tenant.name}"' in taken.stderr
     script = f"#!/bin/sh\n#SBATCH -N 1 -t 5 -A {account}\necho tenant $LATTICE_TENANT\n"
-    number = me.lattice("submit", "--wait", "-q", "--parsable", "--chdir=/tmp", "-", stdin=script).stdout.strip()
+    where = f"--chdir={control_plane.where.user_home('alice')}"
+    number = me.lattice("submit", "--wait", "-q", "--parsable", where, "-", stdin=script).stdout.strip()
     assert json.loads(me.lattice("status", f"{tenant.namespace}/{number}", "-o", "json").stdout)["spec"]["tenant"] == tenant.name
     unknown = me.lattice("submit", "-", stdin=script.replace(account, "nvr_elm_llm"), ok=False)
     assert (unknown.returncode, 'line 2: #SBATCH -N 1 -t 5 -A nvr_elm_llm: account "nvr_elm_llm"' in unknown.stderr) == (4, True), (
