@@ -28,11 +28,12 @@ from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
-from lattice.units import dial_target, parse_duration, quantity_bytes
+from lattice.units import dial_target, parse_duration, parse_ranges, quantity_bytes
 from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_class, read_components
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
 from lattice_agent.cluster.registration import Flaw, NodeDescription, Registration
 from lattice_agent.cluster.work_source import GatewayWorkSource, WorkCache
+from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
 from lattice_agent.host.interface import MachineFacts
@@ -90,6 +91,10 @@ class AgentSettings(StartSettings):
     watts: int = field(default=0, metadata={"help": "power at full load; 0: unknown"})
     component: tuple[str, ...] = field(default=(), metadata={"help": "NAME=VERSION parts of the fingerprint, such as gpu-driver=550.54.14"})
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
+    reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
+    reserved_memory: str = field(
+        default="", metadata={"help": "memory that work may not have, such as 8Gi; default: work.reservedMemory of the LatticeConfig"}
+    )
     certificate_lifetime: str = field(
         default="30d", metadata={"help": "how long the node's certificates are asked for: renewed before a third of it is left"}
     )
@@ -122,6 +127,7 @@ class AgentSettings(StartSettings):
         if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
             raise Rejected(f"--certificate-lifetime {self.certificate_lifetime}: between 10s and 30d", reason="SettingWrong")
         self.declared()
+        self.reserves()
 
     @property
     def is_hollow(self) -> bool:
@@ -150,6 +156,19 @@ class AgentSettings(StartSettings):
             return {PEER: peer}
         own = Pair(Path(config.cert_file), Path(config.key_file))
         return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
+
+    def reserves(self) -> Reserves:
+        """Reads what the node keeps from work. Raises Rejected where that is malformed, or where no processor would be left."""
+        try:
+            cpus = frozenset(parse_ranges(self.reserved_cpus))
+            memory = quantity_bytes(self.reserved_memory) if self.reserved_memory else None
+        except Rejected as error:
+            raise Rejected(f"--reserved-cpus, --reserved-memory: {error.message}", reason="SettingWrong") from error
+        if cpus and not os.sched_getaffinity(0) - cpus:
+            raise Rejected(f"--reserved-cpus {self.reserved_cpus}: no processor is left for work", reason="SettingWrong")
+        if memory is not None and memory >= gather().memory_bytes:
+            raise Rejected(f"--reserved-memory {self.reserved_memory}: no memory is left for work", reason="SettingWrong")
+        return Reserves(cpus, memory)
 
     def declared(self) -> StaticCapabilities:
         """Gathers what the flags declare of the machine. Raises Rejected, which names the flag that is wrong."""
@@ -298,7 +317,9 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
     files.read()
     async with (
         alone_on(settings.state_dir, clock),
-        open_host(settings.state_dir, settings.run_dir, node=node, clock=clock, scope_root=settings.scope_root) as host,
+        open_host(
+            settings.state_dir, settings.run_dir, node=node, clock=clock, scope_root=settings.scope_root, reserves=settings.reserves()
+        ) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
         me = NodeDescription(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())

@@ -60,6 +60,14 @@ class NodeWork:
     """Bytes of the node's memory that it may not have; 0: not limited."""
     remove_leftovers: bool = False
     """Whether its files in /tmp, /var/tmp and /dev/shm go with it."""
+    site_variables: dict[str, str] = field(default_factory=dict)
+    """Of the site, for all work: stronger than a login's, weaker than the user's own."""
+    core_bytes: int | None = None
+    """The limit of core files that it may raise; None: as the agent's own."""
+    private_tmp: bool = False
+    """Whether it has a /tmp and a /dev/shm of its own."""
+    private_tmp_keep: tuple[str, ...] = ()
+    """Patterns of what the node's /tmp and /dev/shm go on showing."""
     slurm_env: bool = False
     project: str = ""
     vcluster: str = ""
@@ -96,6 +104,28 @@ class TaskExit:
     maxrss: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """Tells what the work of an attempt has used on its nodes; nothing is known of a memory of 0."""
+
+    cpu_seconds: float = 0.0
+    """Of all its processes together."""
+    peak_memory: int = 0
+    """Bytes: the most that it held at a time, page cache included; of several nodes, on the one where it held most."""
+    memory_limit: int = 0
+    """Bytes: what it may have there; 0: no limit was set."""
+    oom_kills: int = 0
+    """Processes that the kernel has killed because memory was short."""
+
+    def __add__(self, other: ResourceUse) -> ResourceUse:
+        """Adds what another node has used."""
+        more = max(self, other, key=lambda use: use.peak_memory)
+        return ResourceUse(self.cpu_seconds + other.cpu_seconds, more.peak_memory, more.memory_limit, self.oom_kills + other.oom_kills)
+
+
+NO_USE = ResourceUse()
+
+
 @dataclass(frozen=True)
 class ExitRecord:
     """Tells how an attempt ended: the last thing its shim writes.
@@ -110,6 +140,7 @@ class ExitRecord:
     end: float
     failure: str = ""
     unfit: bool = False
+    use: ResourceUse = NO_USE
 
 
 class Ordered(NamedTuple):

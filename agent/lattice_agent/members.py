@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import NO_USE, Key, ResourceUse
 
 
 class Phase(Enum):
@@ -61,6 +61,7 @@ class Member:
     exits: tuple[TaskEnd, ...] = ()
     walltime: bool = False
     ordered: bool = False
+    use: ResourceUse = NO_USE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +185,8 @@ def _agent(site: Site, node: str) -> Component:
         "--gateway", site.work_gateway, "--certificate-lifetime", f"{site.options.node_certificates}s",
         *_tracing(site),
     ]  # fmt: skip
+    if memory := site.options.node_memory:
+        argv += ["--reserved-memory", str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") - memory)]
     if root := site.where.scope_root():
         argv += ["--scope-root", str(root / node)]
     probe = Answers(address, site.agent_metrics_port(node), "/readyz", site.authority("agents-ca"))

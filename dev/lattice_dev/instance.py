@@ -20,6 +20,7 @@ from lattice import errors
 from lattice.inventory import Inventory, read_inventory
 from lattice.kube import kubeconfig as kubeconfig_file
 from lattice.kube.blocking import BlockingCluster
+from lattice_agent.standalone import private_tmp
 from lattice_dev import audit, build, install, kubeconfigs, network, people, pki, ports, processes, readiness, site, state
 from lattice_dev.build import Programs
 from lattice_dev.components import Component, components
@@ -474,6 +475,8 @@ class Instance:
             with contextlib.suppress(OSError):
                 root.parent.rmdir()  # only when nobody else has work below it
         self._supervisor.kill_everything(namespaces)
+        for attempts in self.where.directory.glob("agents/*/state/attempts"):
+            private_tmp.remove_older(str(attempts.resolve()), "")
         if not network.can_make():
             network.remove_all(self.where.tag, self.where.directory)
 

@@ -40,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the audit log has every read too: for a benchmark that counts requests."""
     node_certificates: int = 30 * 86400
     """Seconds that a renewed certificate of a node lives."""
+    node_memory: int = 0
+    """Bytes that the work of each node may have; 0: the machine's."""
 
     @property
     def waiting_nodes(self) -> int:

@@ -135,6 +135,12 @@ class HistoryRow(UsagePart, frozen=True):
     exit: int | None = None
     node_hours: float = 0.0
     gpu_hours: float = 0.0
+    cpu_seconds: float = 0.0
+    """CPU time of all its processes; 0: unknown."""
+    peak_memory: int = 0
+    """Bytes, on the node where it held most; 0: unknown."""
+    oom_kills: int = 0
+    """Processes that the kernel killed because memory was short."""
 
 
 class HistoryReport(UsagePart, frozen=True):

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
+from lattice.errors import Rejected
 from lattice.lifecycle.conditions import TRUE, condition, with_condition
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import FINISHED, STALLED
-from lattice.units import format_time, parse_time
+from lattice.units import format_time, parse_quantity, parse_time
 from lattice.views.allocation import Allocation, Attempt, Exit
 
 COMPLETED, FAILED, CANCELLED, REQUEUED, RUNNING = "Completed", "Failed", "Cancelled", "Requeued", "Running"
@@ -64,6 +65,11 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     node_seconds: int
     gpu_seconds: int
     preemption_class: int
+    cpu_milliseconds: int = 0
+    """CPU time of all its processes; 0: unknown."""
+    peak_memory: int = 0
+    """Bytes that it held at a time at the most, on one node; 0: unknown."""
+    oom_kills: int = 0
 
     @property
     def summed(self) -> bool:
@@ -143,7 +149,7 @@ def _former(allocation: Allocation, entry: Attempt) -> Charge:
     held = max(0, ended - committed) if committed and ended else 0
     return _charge(
         allocation, entry.attempt, first=entry.attempt, nodes=entry.node_count, gpus=entry.gpus, committed=committed,
-        started=_second(entry.start_time), ended=ended, state=REQUEUED, reason=entry.reason, exit_code=_code(entry.exit),
+        started=_second(entry.start_time), ended=ended, state=REQUEUED, reason=entry.reason, ended_with=entry.exit,
         node_seconds=entry.node_count * held, gpu_seconds=entry.gpus * held,
     )  # fmt: skip
 
@@ -161,21 +167,21 @@ def _present(allocation: Allocation) -> Charge | None:
         allocation, status.attempt, first=status.attempt, nodes=status.node_count if committed else 0,
         gpus=status.gpus if committed else 0, committed=committed, started=_second(status.start_time), ended=ended,
         state=_state(status.phase) if final else RUNNING, reason=finished.reason if finished is not None else "",
-        exit_code=_code(status.exit), node_seconds=status.node_count * held, gpu_seconds=status.gpus * held,
+        ended_with=status.exit, node_seconds=status.node_count * held, gpu_seconds=status.gpus * held,
     )  # fmt: skip
 
 
 def _charge(
     allocation: Allocation, attempt: int, *, first: int, ended: int, state: str, reason: str, nodes: int = 0, gpus: int = 0,
-    committed: int = 0, started: int = 0, exit_code: int | None = None, node_seconds: int = 0, gpu_seconds: int = 0,
+    committed: int = 0, started: int = 0, ended_with: Exit | None = None, node_seconds: int = 0, gpu_seconds: int = 0,
 ) -> Charge:  # fmt: skip
     metadata, spec, status = allocation.metadata, allocation.spec, allocation.status
     return Charge(
         uid=metadata.uid, attempt=attempt, first=first, number=status.number or 0, tenant=spec.tenant, namespace=metadata.namespace,
         name=metadata.name, job=spec.tags.get("name", ""), user=spec.user, project=spec.project, vcluster=spec.vcluster, nodes=nodes,
         gpus=gpus, submitted=_second(status.submit_time or metadata.creation_timestamp), committed=committed, started=started,
-        ended=ended, state=state, reason=reason, exit=exit_code, node_seconds=node_seconds, gpu_seconds=gpu_seconds,
-        preemption_class=spec.lifecycle.preemption_class,
+        ended=ended, state=state, reason=reason, exit=_code(ended_with), node_seconds=node_seconds, gpu_seconds=gpu_seconds,
+        preemption_class=spec.lifecycle.preemption_class, **_used(ended_with),
     )  # fmt: skip
 
 
@@ -190,6 +196,24 @@ def _state(phase: str) -> str:
 
 def _second(text: str | None) -> int:
     return int(_moment(text)) if text else 0
+
+
+def _used(ended_with: Exit | None) -> dict[str, int]:
+    """Reads what the nodes have counted; what they wrote is their word, and a text that is no quantity counts as unknown."""
+    if ended_with is None:
+        return {}
+    return {
+        "cpu_milliseconds": _quantity(ended_with.cpu_seconds, 1000), "peak_memory": _quantity(ended_with.peak_memory),
+        "oom_kills": ended_with.oom_kills,
+    }  # fmt: skip
+
+
+def _quantity(value: int | str | None, parts: int = 1) -> int:
+    """Reads a quantity in so many parts of its unit; 0 where there is none."""
+    try:
+        return int(parse_quantity(value) * parts) if value is not None else 0
+    except Rejected:
+        return 0
 
 
 def _code(ended_with: Exit | None) -> int | None:

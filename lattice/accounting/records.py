@@ -20,6 +20,7 @@ from lattice.views.usage import UsageRecord
 FORMAT: Final = 1
 _OPENING: Final = f"{FORMAT}\n"
 _COLUMNS: Final = 22
+"""Of every row; what was used (CPU, memory, kills) follows in rows that know it."""
 _NONE: Final = "-"
 _SAFE: Final = "!#$&'()*+,/:;=?@[]~"
 NEVER: Final = -1
@@ -39,10 +40,12 @@ def record_name(tenant: str, month: str, part: int) -> str:
 def encode_row(charge: Charge) -> str:
     """Returns the line of a record's row for one charge, with its newline; the tenant is not in it, since the record names it."""
     numbers = (charge.nodes, charge.gpus, charge.submitted, charge.committed, charge.started, charge.ended)
+    used = (charge.cpu_milliseconds, charge.peak_memory, charge.oom_kills)
     columns = (
         encode_uid(charge.uid), charge.attempt, charge.first, charge.number, word(charge.namespace), word(charge.name),
         word(charge.job), word(charge.user), word(charge.project), word(charge.vcluster), *numbers, charge.state, word(charge.reason),
         _NONE if charge.exit is None else charge.exit, charge.node_seconds, charge.gpu_seconds, charge.preemption_class,
+        *(used if any(used) else ()),
     )  # fmt: skip
     return " ".join(map(str, columns)) + "\n"
 
@@ -57,7 +60,7 @@ def decode_row(line: str, tenant: str) -> Charge:
             decode_uid(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]), tenant, _text(parts[4]), _text(parts[5]), _text(parts[6]),
             _text(parts[7]), _text(parts[8]), _text(parts[9]), int(parts[10]), int(parts[11]), int(parts[12]), int(parts[13]),
             int(parts[14]), int(parts[15]), parts[16], _text(parts[17]), None if parts[18] == _NONE else int(parts[18]),
-            int(parts[19]), int(parts[20]), int(parts[21]),
+            int(parts[19]), int(parts[20]), int(parts[21]), *map(int, parts[_COLUMNS : _COLUMNS + 3]),
         )  # fmt: skip
     except (ValueError, Rejected) as error:
         raise Corrupt(f"a usage row cannot be read: {line[:80]!r}: {error}", reason="UsageRecordBroken") from error

@@ -148,6 +148,7 @@ def row_of(charge: Charge, now: float) -> HistoryRow:
         first_attempt=charge.first if charge.first != charge.attempt else None, nodes=charge.nodes, gpus=charge.gpus,
         seconds=max(0, (charge.ended or int(now)) - charge.started) if charge.started else 0, reason=charge.reason, exit=charge.exit,
         node_hours=_hours(charge.node_seconds), gpu_hours=_hours(charge.gpu_seconds),
+        cpu_seconds=charge.cpu_milliseconds / 1000, peak_memory=charge.peak_memory, oom_kills=charge.oom_kills,
         **{name: format_time(at) if at else None for name, at in times.items()},
     )  # fmt: skip
 

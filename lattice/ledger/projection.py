@@ -258,7 +258,11 @@ def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: floa
 
 def exit_fields(ended_with: Exit) -> Patch:
     """Returns an exit in the form of the status."""
-    return {"code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank}
+    used = {"cpuSeconds": ended_with.cpu_seconds, "peakMemory": ended_with.peak_memory, "oomKills": ended_with.oom_kills or None}
+    return {
+        "code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank,
+        **{name: value for name, value in used.items() if value is not None},
+    }  # fmt: skip
 
 
 def _patch(allocation: Allocation, phase: str, conditions: tuple[Condition, ...], seq: int, **fields: Any) -> Patch:

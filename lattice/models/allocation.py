@@ -343,6 +343,12 @@ class Exit(Part):
     """Where."""
     rank: Annotated[int, Field(ge=0)] = 0
     """Which task."""
+    cpu_seconds: Quantity | None = None
+    """CPU time of all its processes on all nodes; absent: unknown."""
+    peak_memory: Quantity | None = None
+    """The most memory that it held at a time, on the node where that was most; absent: unknown."""
+    oom_kills: Annotated[int, Field(ge=0)] = 0
+    """Processes that the kernel killed because memory was short."""
 
 
 class Attempt(Part):

@@ -79,6 +79,10 @@ class CompatOptions(Part):
 Prefix = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
 
 
+VariableValue = Annotated[str, Field(max_length=4096)]
+TmpPattern = Annotated[str, Field(max_length=253, pattern=r"^/(tmp|dev/shm)/[^/]+$")]
+
+
 class WorkOptions(Part):
     """`work`: how agents start work; read at each start."""
 
@@ -96,6 +100,16 @@ class WorkOptions(Part):
     """Memory of each node that work may not have, at most a tenth of it; 0: work is not limited."""
     remove_leftovers: bool = True
     """Whether what a user has made in /tmp, /var/tmp and /dev/shm goes with his last work on the node."""
+    environment: Annotated[dict[str, VariableValue], Field(max_length=64)] = Field(default_factory=dict)
+    """Variables of all work, such as BASH_ENV, without which `module` is unknown in scripts; what the user sets is stronger."""
+    core_bytes: Quantity = 0
+    """Limit of core files, which work may raise (`ulimit -c unlimited`); 0: none are written."""
+    private_tmp: bool = True
+    """Whether each attempt has a /tmp and a /dev/shm of its own on each node, which go with it."""
+    private_tmp_keep: Annotated[list[TmpPattern], Field(max_length=32)] = Field(
+        default_factory=lambda: ["/tmp/krb5cc_*", "/tmp/.X11-unix"]  # noqa: S108
+    )
+    """Patterns of what the node's own /tmp and /dev/shm go on showing to work, where it is its user's or root's."""
     user_prefixes: Annotated[list[Prefix], Field(max_length=16)] = Field(default_factory=list)
     """Issuers' prefixes, such as `oidc:`, that user names carry and accounts do not; other names with a colon are refused."""
 

@@ -126,6 +126,11 @@ STAGING_REASONS: Final[tuple[Reason, ...]] = (
 
 END_REASONS: Final[tuple[Reason, ...]] = (
     Reason("Completed", "every task ended with 0", ""),
+    Reason(
+        "OutOfMemory",
+        "a task failed, and the kernel had killed processes of the work on its node because memory was short",
+        "ask for nodes with more memory (`resources.memory`), or use less; `lattice status ID` shows the peak",
+    ),
     Reason("TaskFailed", "a task ended with another code than 0, or by a signal", "`lattice logs`"),
     Reason("WalltimeExceeded", "it ran for its walltime and was ended by TERM, grace period, KILL", "ask for a longer walltime"),
     Reason("Cancelled", "its owner, or an admin, cancelled or deleted it", ""),

@@ -111,6 +111,9 @@ class Exit(View, frozen=True):
     signal: int = 0
     node: str = ""
     rank: int = 0
+    cpu_seconds: int | str | None = None
+    peak_memory: int | str | None = None
+    oom_kills: int = 0
 
 
 class Attempt(View, frozen=True):

@@ -417,6 +417,10 @@ class WorkOptions(View, frozen=True):
     max_processes: int = 32768
     reserved_memory: int | str = "512Mi"
     remove_leftovers: bool = True
+    environment: dict[str, str] = {}
+    core_bytes: int | str = 0
+    private_tmp: bool = True
+    private_tmp_keep: tuple[str, ...] = ("/tmp/krb5cc_*", "/tmp/.X11-unix")  # noqa: S108
     user_prefixes: tuple[str, ...] = ()
 
     def account_of(self, user: str) -> str:

@@ -24,6 +24,8 @@ from tests.e2e.people import Person, person
 from tests.e2e.waiting import Seen, until
 
 _numbers = itertools.count(1)
+NODE_MEMORY = 1 << 30
+"""What the work of each node may have."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def control_plane() -> Iterator[Instance]:
         instance.wait_ready()
         yield instance
         return
-    with running(new_instance("e2e", Options(nodes=4, trace_starts=True))) as instance:
+    with running(new_instance("e2e", Options(nodes=4, trace_starts=True, node_memory=NODE_MEMORY))) as instance:
         yield instance
 
 

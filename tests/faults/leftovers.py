@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from lattice_agent.standalone import private_tmp
 from lattice_dev import network, processes
 from lattice_dev.state import Layout
 
@@ -19,7 +20,13 @@ def of_work(where: Layout) -> list[str]:
     home = str(where.directory / "home")
     entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     alive = [f"process {entry.name} works below {home}" for entry in entries if _works_below(entry, home)]
-    return [*scopes, *marked, *alive]
+    return [*scopes, *marked, *alive, *_private_tmp(where)]
+
+
+def _private_tmp(where: Layout) -> list[str]:
+    """Directories that are the /tmp of some attempt of the instance."""
+    begins = tuple(private_tmp.beginning(f"{node.resolve()}/state/attempts") for node in where.directory.glob("agents/*"))
+    return [f"/tmp of an attempt {path}" for path in Path("/tmp").iterdir() if path.name.startswith(begins)]
 
 
 def _works_below(process: Path, home: str) -> bool:

@@ -1,91 +1,148 @@
-"""Limits the processes and the memory of an attempt, in cgroup v2, or in the v1 hierarchies that a hybrid machine has them in."""
+"""Limits the processes, the memory, the CPUs and the devices of an attempt's work: one driver, two back ends.
+
+On a pure v2 machine limits stand in the scope's own cgroup `work`, below which every part of the work stands. On a hybrid machine they
+stand in cgroups of the v1 hierarchies, at the same path below each of them, which the tasks join beside the v2 scope. A limit that this
+machine cannot set is said once in the log (`LimitNotSet`); the work starts without it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lattice.daemon.logs import event
+from lattice.units import format_ranges
 
 log = logging.getLogger(__name__)
 
-FILES = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limit_in_bytes")}
-"""By controller: the file of its limit in v2, and in v1."""
+V1_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes", "cpuset": "cpuset.cpus"}
+V2_FILES = {"pids": "pids.max", "memory": "memory.max", "cpuset": "cpuset.cpus"}
+"""By controller: the file of its limit."""
+V1_METERS = {"peak": "memory.max_usage_in_bytes", "limit": "memory.limit_in_bytes", "oom": "memory.oom_control"}
+V2_METERS = {"peak": "memory.peak", "limit": "memory.max", "oom": "memory.events"}
+"""By the name that a shim knows: the memory controller's file (`standalone.meters`)."""
 
 
 @dataclass(frozen=True)
 class WorkLimits:
-    """Limits the work of one attempt on this node; 0: no limit."""
+    """Limits the work of one attempt on this node; 0 and empty: no limit."""
 
     processes: int = 0
     memory_bytes: int = 0
+    cpus: tuple[int, ...] = ()
+    """The processors it runs on."""
 
-    def by_controller(self) -> dict[str, int]:
-        """Gives the limits that are set, by the name of the controller."""
-        return {name: limit for name, limit in (("pids", self.processes), ("memory", self.memory_bytes)) if limit}
+    def by_controller(self) -> dict[str, str]:
+        """Gives the limits that are set as the kernel takes them, by the name of the controller."""
+        set_ = {"pids": str(self.processes or ""), "memory": str(self.memory_bytes or ""), "cpuset": format_ranges(self.cpus)}
+        return {name: text for name, text in set_.items() if text}
 
 
 NO_LIMITS = WorkLimits()
 
 
-def limits_for(*, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
-    """Gives what work may have of this node: at most half of the kernel's process numbers, at least nine tenths of the memory."""
-    numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
-    memory = memory_bytes - min(reserved_memory, memory_bytes // 10) if reserved_memory else 0
-    return WorkLimits(min(max_processes, numbers // 2), memory)
+@dataclass(frozen=True)
+class Reserves:
+    """Holds what this node keeps from all work."""
+
+    cpus: frozenset[int] = frozenset()
+    memory_bytes: int | None = None
+    """None: as much as the LatticeConfig says."""
+
+    def limits(self, *, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
+        """Gives what work that has the whole node may have: all but the reserves, at most half of the kernel's process numbers.
+
+        `reserved_memory` is the LatticeConfig's word, of which a tenth of the memory is kept at the most; the node's own counts as it is.
+        """
+        numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
+        kept = min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes
+        cpus = sorted(os.sched_getaffinity(0) - self.cpus) if self.cpus else ()
+        return WorkLimits(min(max_processes, numbers // 2), memory_bytes - kept if kept else 0, tuple(cpus))
+
+
+NO_RESERVES = Reserves()
 
 
 class Controllers:
-    """Writes limits into and beside the scopes of one v2 tree; logs once what the machine has no controller for."""
+    """Writes limits into and beside the scopes of one v2 tree."""
 
     def __init__(self, mount: Path, v1: dict[str, Path]) -> None:
         self._mount, self._v1 = mount, v1
-        self._missing: set[str] = set()
+        self.missing: set[str] = set()
+        """Controllers whose limits this machine has refused."""
 
     def limit(self, scope: Path, limits: WorkLimits) -> None:
-        """Sets the limits of the scope's work."""
+        """Sets the limits of the scope's work; twice does no more than once."""
         for controller, limit in limits.by_controller().items():
             try:
                 if controller in self._v1:
-                    directory = self._beside(controller, scope)
-                    directory.mkdir(parents=True, exist_ok=True)
-                    _write(directory / FILES[controller][1], str(limit))
+                    self._limit_beside(controller, scope, limit)
                 else:
                     self._enable(controller, scope)
-                    _write(scope / "work" / FILES[controller][0], str(limit))
+                    _write(scope / "work" / V2_FILES[controller], limit)
             except OSError as error:
-                if controller not in self._missing:
+                if controller not in self.missing:
                     event(log, "LimitNotSet", logging.WARNING, controller=controller, message=str(error))
-                self._missing.add(controller)
+                self.missing.add(controller)
 
     def procs(self, scope: Path) -> list[str]:
         """Lists the files by which a process of one thread joins the v1 cgroups that were made for the scope.
 
         `tasks` moves the thread that writes it at once; `cgroup.procs`, which moves whole processes, waits for all processors.
         """
-        files = [self._beside(controller, scope) / "tasks" for controller in self._v1]
-        return [str(file) for file in files if file.exists()]
+        return [str(directory / "tasks") for directory in self._all_beside(scope) if directory.exists()]
+
+    def meters(self, scope: Path) -> dict[str, str]:
+        """Names the files in which the kernel counts the memory of the scope's work; none where it does not count."""
+        beside = "memory" in self._v1
+        directory, files = (self._beside("memory", scope), V1_METERS) if beside else (scope / "work", V2_METERS)
+        return {name: str(directory / file) for name, file in files.items() if (directory / file).exists()}
 
     def remove_limits(self, scope: Path) -> bool:
         """Removes the v1 cgroups of an empty scope; False while one is not empty."""
-        directories = [self._beside(controller, scope) for controller in self._v1]
+        directories = list(self._all_beside(scope))
         for directory in directories:
-            with suppress(OSError):  # a process is just leaving it: the answer says so
-                directory.rmdir()
+            remove_tree(directory)
         return not any(directory.exists() for directory in directories)
 
     def close(self, root: Path) -> None:
         """Removes the v1 cgroups of the root of all scopes, as far as nobody uses them."""
-        for controller in self._v1:
+        for directory in self._all_beside(root):
             with suppress(OSError):
-                self._beside(controller, root).rmdir()
-                self._beside(controller, root.parent).rmdir()
+                directory.rmdir()
+                directory.parent.rmdir()
+
+    def _all_beside(self, path: Path) -> Iterator[Path]:
+        return (self._beside(controller, path) for controller in self._v1)
 
     def _beside(self, controller: str, path: Path) -> Path:
         return self._v1[controller] / path.relative_to(self._mount)
+
+    def _limit_beside(self, controller: str, scope: Path, limit: str) -> None:
+        directory = self._beside(controller, scope)
+        directory.mkdir(parents=True, exist_ok=True)
+        if controller == "cpuset":
+            self._inherit_cpuset(directory)
+        try:
+            _write(directory / V1_FILES[controller], limit)
+        except OSError:
+            with suppress(OSError):  # nothing is joined that limits nothing, and a cpuset without processors takes nobody
+                directory.rmdir()
+            raise
+
+    def _inherit_cpuset(self, directory: Path) -> None:
+        """Gives each new v1 cpuset on the way processors and memory of the one above: it begins with none, and then takes no process."""
+        top = self._v1["cpuset"]
+        below = directory.relative_to(top).parts
+        for depth in range(1, len(below) + 1):
+            made = top.joinpath(*below[:depth])
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if not (made / name).read_text().strip():
+                    _write(made / name, (made.parent / name).read_text().strip())
 
     def _enable(self, controller: str, scope: Path) -> None:
         """Hands the controller down from the mount to the scope's parts."""
@@ -99,7 +156,14 @@ class Controllers:
 def find_controllers(mounts: str) -> dict[str, Path]:
     """Finds where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a pure v2 machine."""
     rows = [line.split() for line in mounts.splitlines()]
-    return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in FILES}
+    return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in V1_FILES}
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a cgroup and those below it, as far as they are empty."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        with suppress(OSError):  # a process just joined it, or is just leaving it: whoever asked looks again
+            Path(directory).rmdir()
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice_agent.attempts import Key, NodeWork, Running
 from lattice_agent.host import users
-from lattice_agent.host.controllers import limits_for
+from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
@@ -37,8 +37,10 @@ class Launcher:
     """Starts the work of one node: looks at accounts and directories, journals, claims the right to start, and asks the runner."""
 
     def __init__(
-        self, journal: Journal, scopes: Scopes, clock: Clock, facts: MachineFacts, starter: RunnerClient, disk: Threads, watch: ShimWatch
-    ) -> None:
+        self, journal: Journal, scopes: Scopes, clock: Clock, facts: MachineFacts, starter: RunnerClient, disk: Threads, watch: ShimWatch,
+        reserves: Reserves,
+    ) -> None:  # fmt: skip
+        self._reserves = reserves
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
@@ -111,7 +113,7 @@ class Launcher:
         if work.script is not None and place:
             self._journal.write_script(work.key, work.script, place.account if _is_root() else None)
         memory = self._facts.memory_bytes
-        limits = limits_for(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
+        limits = self._reserves.limits(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
         self.scopes.make(work.key, limits)
         if place:
             self._fresh[work.key] = self._describe(work, place)

@@ -16,11 +16,13 @@ from lattice.daemon.logs import event
 from lattice.errors import NotFound, Retry
 from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 from lattice_agent.host import facts, processes, scopes
+from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.launcher import Launcher
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
+from lattice_agent.standalone import private_tmp
 from lattice_agent.standalone.shim import start_ticks
 from lattice_agent.state import disk_pressure
 from lattice_agent.state.journal import Journal
@@ -40,7 +42,7 @@ _CLAIM_SECONDS = 0.5
 class LinuxHost:
     """Carries out the effects on this machine. It is made by `open_host`, whose TaskGroup holds its tasks."""
 
-    def __init__(self, journal: Journal, scopes_: scopes.Scopes, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, journal: Journal, scopes_: scopes.Scopes, clock: Clock, tasks: asyncio.TaskGroup, reserves: Reserves) -> None:
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
         self._clock, self._tasks = clock, tasks
@@ -53,7 +55,7 @@ class LinuxHost:
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
         self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
-        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch)
+        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves)
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
@@ -261,6 +263,7 @@ class LinuxHost:
         if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove_scope, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
+        await self._disk.call(private_tmp.remove, private_tmp.path_of(str(self.journal.directory(key)), self._facts.boot_id))
         await self._disk.call(self.journal.mark_settled, key, self._clock.now(), seq)
         self.launcher.drop_context(key)
         await self._prune()
@@ -307,7 +310,9 @@ def _of_pid(pid: int) -> Running | None:
 
 
 @asynccontextmanager
-async def open_host(state_dir: Path, run_dir: Path, *, node: str, clock: Clock, scope_root: Path | None = None) -> AsyncIterator[LinuxHost]:
+async def open_host(
+    state_dir: Path, run_dir: Path, *, node: str, clock: Clock, scope_root: Path | None = None, reserves: Reserves = NO_RESERVES
+) -> AsyncIterator[LinuxHost]:
     """Opens the machine for one agent; the default scopes stand below `lattice.slice/NODE` of cgroup v2.
 
     Raises Corrupt for a state directory that is not ours. Leaving it ends the runner and nothing that runs.
@@ -316,7 +321,8 @@ async def open_host(state_dir: Path, run_dir: Path, *, node: str, clock: Clock, 
     await asyncio.to_thread(journal.open)
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
-        host = LinuxHost(journal, await asyncio.to_thread(scopes.choose, node, scope_root), clock, tasks)
+        await asyncio.to_thread(private_tmp.remove_older, str(journal.attempts_dir), facts.boot_id())
+        host = LinuxHost(journal, await asyncio.to_thread(scopes.choose, node, scope_root), clock, tasks, reserves)
         host.runner_client.open()
         try:
             yield host

@@ -1,9 +1,11 @@
 """Keeps the processes of one attempt as a set, its scope, which is counted and killed as a whole.
 
-`CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,work}` on cgroup v2. It asks the tree for nothing but
-`cgroup.kill` and `cgroup.events`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no controllers: there
-limits stand in cgroups of the v1 hierarchies, which the tasks join beside. `ProcessScopes` is what remains without the right to make
-cgroups: it finds processes by the environment that their shim gave them, which a process can shed.
+`CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,hold,work/main}` on cgroup v2: the shim, the process that keeps namespaces where
+there is one, the tasks. `work` carries the limits and holds no process, so that its parts may have limits of their own. The tree is asked
+for nothing but `cgroup.kill`, `cgroup.events` and `cpu.stat`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no
+controllers: there limits stand in cgroups of the v1 hierarchies, which the tasks join beside. A v2 scope is made before the cgroups beside
+it and removed after them: whoever finds the scope finds all of them. `ProcessScopes` is what remains without the right to make cgroups: it
+finds processes by the environment that their shim gave them, which a process can shed.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
-from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers
+from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, remove_tree
 from lattice_agent.standalone import shim
 from lattice_agent.state.journal import parse_key
 
 _SLICE = "lattice.slice"
+PARTS = ("shim", "hold", "work/main")
+"""The cgroups of a scope."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Entrances:
     shim_procs: str = ""
     work_procs: tuple[str, ...] = ()
     work_kill: str = ""
+    meters: dict[str, str] = field(default_factory=dict)
+    """By name, the files in which the kernel counts what the work uses: `cpu`, `peak`, `limit`, `oom`."""
 
 
 class Scopes(Protocol):
@@ -96,15 +102,16 @@ class CgroupScopes:
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
         """Makes the scope; twice does no more than once."""
-        for part in ("shim", "work"):
+        for part in PARTS:
             (self._path(key) / part).mkdir(parents=True, exist_ok=True)
         self.controllers.limit(self._path(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
         """Names the files by which shim and tasks join."""
         path = self._path(key)
-        work = (*self.controllers.procs(path), str(path / "work/cgroup.procs"))
-        return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"))
+        work = (*self.controllers.procs(path), str(path / "work/main/cgroup.procs"))
+        meters = {"cpu": str(path / "work/cpu.stat")} | self.controllers.meters(path)
+        return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"), meters)
 
     def work(self, key: Key) -> list[int]:
         """Lists the processes of the work, in sub-cgroups of its own making too."""
@@ -145,10 +152,13 @@ class CgroupScopes:
         """Removes an empty scope; False while it is not empty."""
         if self.populated(key):
             return False
-        for directory, _, _ in os.walk(self._path(key), topdown=False):
-            with suppress(OSError):  # a process just joined: the answer below says so
-                Path(directory).rmdir()
-        return not self._path(key).exists() and self.controllers.remove_limits(self._path(key))
+        scope = self._path(key)
+        for part in scope.iterdir() if scope.exists() else ():
+            remove_tree(part)
+        if not self.controllers.remove_limits(scope):
+            return False
+        remove_tree(scope)
+        return not scope.exists()
 
     def standing_scopes(self) -> list[Key]:
         """Lists the attempts whose scopes stand there."""

@@ -8,7 +8,7 @@ from enum import Enum
 from lattice.ledger import reports
 from lattice.ledger.plans import RUN, STOP, PlanRow
 from lattice.models.conditions import UNKILLABLE
-from lattice_agent.attempts import ExitRecord, Key, Known, Running
+from lattice_agent.attempts import NO_USE, ExitRecord, Key, Known, ResourceUse, Running
 from lattice_agent.lifecycle.events import (
     Answer,
     Directed,
@@ -76,6 +76,7 @@ class Attempt:
     """TERM found nothing to end."""
     kill_at: float | None = None
     exits: tuple[TaskEnd, ...] = ()
+    use: ResourceUse = NO_USE
     reason: str = ""
     message: str = ""
     over_at: float | None = None
@@ -193,6 +194,7 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
         attempt.stage, attempt.message = Stage.FAILED, record.failure
         attempt.reason = "NodeUnfit" if record.unfit else "StartFailed"
     else:
+        attempt.use = record.use
         attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
         if record.tasks and not attempt.started:
             attempt.started = min(task.start for task in record.tasks)

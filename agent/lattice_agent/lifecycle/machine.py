@@ -201,7 +201,7 @@ class Lifecycle:
             return None
         return Member(
             key, self.node, self.seq, PHASES[attempt.stage], attempt.reason or attempt.ended_by, attempt.message, attempt.started,
-            attempt.exits, walltime=attempt.ended_by == WALLTIME, ordered=attempt.ended_by == STOP,
+            attempt.exits, walltime=attempt.ended_by == WALLTIME, ordered=attempt.ended_by == STOP, use=attempt.use,
         )  # fmt: skip
 
     def silent_reporters(self) -> list[str]:

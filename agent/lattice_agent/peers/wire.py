@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import Key, ResourceUse
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
 
 
@@ -22,7 +22,11 @@ def member_to_wire(member: Member) -> pb.MemberState:
         exits=[pb.TaskExit(rank=end.rank, code=end.code, signal=end.signal, unknown=end.unknown, ended=end.ended) for end in member.exits],
         walltime=member.walltime,
         ordered=member.ordered,
-    )
+        use=pb.ResourceUse(
+            cpu_seconds=member.use.cpu_seconds, peak_memory=member.use.peak_memory, memory_limit=member.use.memory_limit,
+            oom_kills=member.use.oom_kills,
+        ),
+    )  # fmt: skip
 
 
 def member_from_wire(message: pb.MemberState) -> Member:
@@ -42,6 +46,7 @@ def member_from_wire(message: pb.MemberState) -> Member:
         exits=tuple(TaskEnd(end.rank, end.code, end.signal, end.unknown, end.ended) for end in message.exits),
         walltime=message.walltime,
         ordered=message.ordered,
+        use=ResourceUse(message.use.cpu_seconds, message.use.peak_memory, message.use.memory_limit, message.use.oom_kills),
     )
 
 

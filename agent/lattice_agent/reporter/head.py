@@ -6,14 +6,19 @@ nodes say, since each of them sends its whole state. One-node attempts use it to
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lattice.ledger.plans import RUN, STOP, PlanRow
 from lattice.models.conditions import UNKILLABLE
 from lattice.units import fold_nodes, format_duration
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import NO_USE, Key, ResourceUse
 from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
+
+OUT_OF_MEMORY = "OutOfMemory"
+NEAR_LIMIT = 0.95
+"""Work that held so much of its limit was killed by it; else the whole node was short of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class Over:
     end: float
     failure: FirstFailure | None = None
     exit_known: bool = True
+    use: ResourceUse = NO_USE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,8 @@ class AttemptView:
         start = min(starts, default=0.0)
         if self._all_over():
             ends = [end.ended for member in members for end in member.exits if end.ended]
-            return self._over(begun, start, max(ends, default=0.0))
+            used = sum((member.use for member in members), NO_USE)
+            return dataclasses.replace(self._over(begun, start, max(ends, default=0.0)), use=used)
         surviving = [member for member in members if member.phase is Phase.ENDING and member.reason == UNKILLABLE]
         if surviving:
             return Surviving("; ".join(f"{member.node}: {member.message}" for member in surviving), begun, start)
@@ -203,6 +210,8 @@ class AttemptView:
             message = f"the process that keeps the exit code was killed on {failure.node}"
             return Over("ExitUnknown", message, begun, start, end, failure, exit_known=False)
         how = f"by signal {task.signal}" if task.signal else f"with exit code {task.code}"
+        if short := _memory_sentence(failure.node, self.members[failure.node].use):
+            return Over(OUT_OF_MEMORY, f"{short}; task {task.rank} ended {how}", begun, start, end, failure)
         return Over("TaskFailed", f"task {task.rank} on {failure.node} ended {how}", begun, start, end, failure)
 
     def _knows_exit(self, failure: FirstFailure | None) -> bool:
@@ -228,6 +237,22 @@ def _first(members: Iterable[Member]) -> FirstFailure | None:
         return None
     _, _, node, task = min(found, key=lambda entry: entry[:3])
     return FirstFailure(node, task)
+
+
+def _memory_sentence(node: str, use: ResourceUse) -> str:
+    """Says that the kernel has killed processes of the work because memory was short, with limit and peak; empty: it has not."""
+    if not use.oom_kills:
+        return ""
+    killed = "a process" if use.oom_kills == 1 else f"{use.oom_kills} processes"
+    peak = f", and it held {_mebibytes(use.peak_memory)} at the most" if use.peak_memory else ""
+    if use.memory_limit and use.peak_memory >= use.memory_limit * NEAR_LIMIT:
+        return f"the kernel killed {killed} on {node}: its memory is limited to {_mebibytes(use.memory_limit)}{peak}"
+    limit = f", below its limit of {_mebibytes(use.memory_limit)}" if use.memory_limit else ""
+    return f"the kernel killed {killed} on {node}, which was short of memory itself{peak}{limit}"
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count >> 20} MiB"
 
 
 def _count(nodes: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from lattice.models.conditions import FINISHED, STAGED, STARTED, UNKILLABLE
 from lattice.units import format_time, parse_time
 from lattice.views.allocation import Condition
 from lattice.views.work import Work
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import Key, ResourceUse
 from lattice_agent.reporter.head import Begun, Over, Surviving, Verdict
 
 
@@ -112,7 +112,18 @@ def _moment(text: str | None) -> float:
 
 
 def _exit(over: Over) -> dict[str, Any]:
+    used = _used(over.use)
     if over.failure is None:
-        return {"code": 0, "signal": 0}
+        return {"code": 0, "signal": 0} | used
     task = over.failure.task
-    return {"code": task.code, "signal": task.signal, "node": over.failure.node, "rank": task.rank}
+    return {"code": task.code, "signal": task.signal, "node": over.failure.node, "rank": task.rank} | used
+
+
+def _used(use: ResourceUse) -> dict[str, Any]:
+    """Gives what is known of the resources that were used."""
+    known = {
+        "cpuSeconds": f"{round(use.cpu_seconds * 1000)}m" if use.cpu_seconds else None,
+        "peakMemory": f"{use.peak_memory >> 10}Ki" if use.peak_memory else None,
+        "oomKills": use.oom_kills or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}

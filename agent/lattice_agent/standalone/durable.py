@@ -95,14 +95,17 @@ def _link(directory: str, data: bytes) -> None:
 
 
 def encode_exit(
-    uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False
-) -> bytes:
-    """Encodes an exit record; `unfit`: the node's own fault, not the work's."""
+    uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False,
+    use: dict[str, float] | None = None,
+) -> bytes:  # fmt: skip
+    """Encodes an exit record; `unfit`: the node's own fault, not the work's; `use`: as `meters.read` has it."""
     body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
     if failure:
         body["failure"] = failure
     if unfit:
         body["unfit"] = True
+    if use:
+        body["use"] = use
     return f"{FORMAT}\n{json.dumps(body)}\n".encode()
 
 

@@ -17,7 +17,8 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
-DIRECTORIES = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - where others leave files
+VAR_TMP = "/var/tmp"  # noqa: S108
+DIRECTORIES = ("/dev/shm", "/tmp", VAR_TMP)  # noqa: S108 - where others leave files
 LOCK = "/run/lattice-leftovers.lock"
 """Root's own: who starts work shares it, who removes what is left has it alone."""
 LOCK_SECONDS = 10.0
@@ -67,16 +68,16 @@ def _lock(fd: int, how: int) -> bool:
         time.sleep(0.02)
 
 
-def remove(user: int | None, since: float, keep: Collection[str] = ()) -> int:
+def remove(user: int | None, since: float, keep: Collection[str] = (), directories: Collection[str] = ()) -> int:
     """Removes what the user has made in the directories for everybody since then. Returns how many entries.
 
     Nothing goes while a process of his runs or is being started on this machine, for it may be another attempt's; what stands
-    at a path of `keep` stays.
+    at a path of `keep` stays. `directories`: where is looked; without any, in all of `DIRECTORIES`.
     """
     if user is None or user in (0, NOBODY):
         return 0
     with locked(fcntl.LOCK_EX) as alone:
-        left = {directory: _made(directory, user, since, keep) for directory in DIRECTORIES} if alone else {}
+        left = {directory: _made(directory, user, since, keep) for directory in directories or DIRECTORIES} if alone else {}
         if not any(left.values()) or _runs_something(user):
             return 0
         moved = sum(_put_aside(directory, names) for directory, names in left.items() if names)
@@ -107,7 +108,7 @@ def _put_aside(directory: str, names: list[str]) -> int:
         os.mkdir(aside, 0o700)
     except OSError:
         for name in names:
-            _remove(os.path.join(directory, name))
+            remove_tree(os.path.join(directory, name))
         return len(names)
     for number, name in enumerate(names):
         with suppress(OSError):
@@ -122,10 +123,10 @@ def _empty(directory: str) -> None:
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if name.startswith(ASIDE) and (found := os.lstat(path)).st_uid == 0 and stat.S_ISDIR(found.st_mode):
-                _remove(path)
+                remove_tree(path)
 
 
-def _remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Removes a tree of any depth, and nothing that another file system has in it."""
     os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", "--one-file-system", "--", path])  # noqa: S606
 

@@ -1,8 +1,8 @@
 """Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-It is of standard library alone (with `durable.py`, `streams.py` and `leftovers.py` beside it), loaded by `runner.py` and run in a fork
-of it. It is session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work`, survives agent and runner, and
-ends when no process of the work is left.
+It is of standard library alone, with `durable.py`, `streams.py`, `leftovers.py`, `meters.py` and `private_tmp.py` beside it; `runner.py`
+loads it and runs it in a fork. It is session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work/main`,
+survives agent and runner, and ends when no process of the work is left.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -18,11 +18,11 @@ import resource
 import select
 import signal
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lattice_agent.standalone import durable, forks, leftovers, streams
+from lattice_agent.standalone import durable, forks, leftovers, meters, private_tmp, streams
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -65,14 +65,25 @@ class Launch:
     work_procs: list[str]
     """By which tasks join the scope: the v1 cgroups' files, then that of the v2 tree."""
     work_kill: str
+    meters: dict[str, str] = field(default_factory=dict)
+    """By name, the files in which the kernel counts what the work uses (`meters.read`)."""
     max_processes: int = 0
+    core_bytes: int | None = None
+    """The limit of core files that the work may raise; None: as the agent's own."""
     remove_leftovers: bool = False
+    private_tmp: bool = False
+    private_tmp_keep: list[str] = field(default_factory=list)
     private: dict[str, str] = field(default_factory=dict, repr=False)
     """Variables of Secrets: they are shown and written nowhere, and stronger than those of `environment`."""
     note: str = ""
     user: int | None = None
     group: int | None = None
     groups: list[int] = field(default_factory=list)
+
+    @property
+    def tmp_place(self) -> str:
+        """Names the directory that is the tasks' /tmp."""
+        return private_tmp.path_of(self.directory, self.boot)
 
     @property
     def identity(self) -> UserIdentity:
@@ -148,13 +159,21 @@ class Shim:
         errors_r, errors_w = os.pipe()
         with os.fdopen(errors_r, "rb") as failures:
             try:
-                for local, variables in enumerate(launch.task_environments):
-                    self._start_task(local, launch.environment | launch.private | variables, errors_w)
+                with self._namespace():
+                    for local, variables in enumerate(launch.task_environments):
+                        self._start_task(local, launch.environment | launch.private | variables, errors_w)
             finally:
                 os.close(errors_w)
             said = failures.read()
         if said:
             raise StartFailure(said.decode(errors="replace").splitlines()[0])
+
+    def _namespace(self) -> AbstractContextManager[None]:
+        """Gives where the tasks are forked: with a /tmp of their own, or where the shim itself stands."""
+        launch = self.launch
+        if not launch.private_tmp:
+            return nullcontext()
+        return private_tmp.entered(launch.tmp_place, launch.identity, launch.private_tmp_keep, (launch.workdir, launch.directory))
 
     def _open_files(self) -> None:
         launch, opened = self.launch, dict[str, OutputFile]()
@@ -245,7 +264,11 @@ class Shim:
         """Encodes the exit record."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
-        return durable.encode_exit(launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit)
+        spent = sum(task.usage[0] + task.usage[1] for task in self.tasks.values())
+        return durable.encode_exit(
+            launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit,
+            use=meters.read(launch.meters, cpu_seconds=spent),
+        )  # fmt: skip
 
 
 def _task_entry(task: Task) -> dict[str, Any]:
@@ -297,6 +320,8 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
             raise_limit(limit, resource.RLIM_INFINITY)
         raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
+        if launch.core_bytes is not None:
+            limit_softly(resource.RLIMIT_CORE, launch.core_bytes)
         if launch.max_processes:
             raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
         launch.identity.become()
@@ -369,6 +394,15 @@ def raise_limit(limit: int, wanted: int) -> None:
         resource.setrlimit(limit, (soft, hard))
 
 
+def limit_softly(limit: int, wanted: int) -> None:
+    """Sets the soft limit, which the process may raise to the hard one; that is none where this process has the right."""
+    with suppress(ValueError, OSError):
+        resource.setrlimit(limit, (wanted, resource.RLIM_INFINITY))
+        return
+    hard = resource.getrlimit(limit)[1]
+    resource.setrlimit(limit, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
 def _write(path: str, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY)
     try:
@@ -419,8 +453,11 @@ def run(launch: Launch, report: int) -> None:
     with suppress(OSError):  # before the last output: a file that hangs must not take the exit code along
         durable.write_in_memory(launch.run_directory, durable.EXIT, record)
     shim.drain()
+    if launch.private_tmp:
+        private_tmp.remove(launch.tmp_place)
     if launch.remove_leftovers:
-        leftovers.remove(launch.user, running[2], keep=(launch.stdout, launch.stderr))
+        shared = (leftovers.VAR_TMP,) if launch.private_tmp else leftovers.DIRECTORIES
+        leftovers.remove(launch.user, running[2], keep=(launch.stdout, launch.stderr), directories=shared)
     durable.keep_exit(launch.run_directory, launch.directory, record)
     if failure:
         send(report, {"failure": failure, "unfit": unfit})

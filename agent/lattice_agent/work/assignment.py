@@ -55,7 +55,9 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         grace_seconds=terms.grace_seconds, walltime_seconds=walltime_of(allocation, row),
         min_uid=config.work.min_uid, open_files=config.work.open_files, log_bytes=quantity_bytes(config.work.log_bytes),
         max_processes=config.work.max_processes, reserved_memory=quantity_bytes(config.work.reserved_memory),
-        remove_leftovers=config.work.remove_leftovers,
+        remove_leftovers=config.work.remove_leftovers, site_variables=dict(config.work.environment),
+        core_bytes=quantity_bytes(config.work.core_bytes), private_tmp=config.work.private_tmp,
+        private_tmp_keep=config.work.private_tmp_keep,
         slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Composes the environment of the work, pure: a login environment, then Secrets, the user's variables, LATTICE_* and SLURM_*."""
+"""Composes the environment of the work, pure: login, then the site's variables, Secrets, the user's variables, LATTICE_* and SLURM_*."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
 
 def compose(work: NodeWork, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
     """Composes the whole environment but for what differs from task to task; later parts win."""
-    return login(account, environment_file) | work.variables | of_node(work, workdir=workdir)
+    return login(account, environment_file) | work.site_variables | work.variables | of_node(work, workdir=workdir)
 
 
 def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ def check(work: NodeWork) -> None:
     """Raises Rejected (StartFailed) for what no kernel could run, before anything is made."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
-    if why := environment.flaw(work.variables):
+    if why := environment.flaw(work.site_variables | work.variables):
         raise refuse(work, why)
     for what, path in (("working directory", work.workdir), ("output file", work.stdout), ("error file", work.stderr)):
         if "\0" in path:
@@ -110,6 +110,9 @@ def describe(
         "open_files": work.open_files,
         "max_processes": work.max_processes,
         "remove_leftovers": work.remove_leftovers,
+        "core_bytes": work.core_bytes,
+        "private_tmp": work.private_tmp and switch_user,
+        "private_tmp_keep": list(work.private_tmp_keep),
         "note": place.note,
         "user": account.uid if switch_user else None,
         "group": account.gid if switch_user else None,

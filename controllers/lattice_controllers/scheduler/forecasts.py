@@ -25,7 +25,7 @@ from lattice_controllers.scheduler.pending_work import CandidateSource, PendingW
 
 FORECAST_SECONDS = 2.0
 """Between two forecasts, where a cycle ran in between."""
-RAN = frozenset({"Completed", "TaskFailed", "WalltimeExceeded"})
+RAN = frozenset({"Completed", "OutOfMemory", "TaskFailed", "WalltimeExceeded"})
 """Ends that tell how long such work runs."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lattice.cli.render.answers import expected_sentence
 from lattice.cli.render.status_table import kill_words
-from lattice.cli.render.text import age, clock, fields, plural, span
+from lattice.cli.render.text import age, clock, fields, memory, plural, span
 from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, PENDING
 from lattice.scheduling.queries.answers import ExpectedStart
 from lattice.scheduling.queries.status_rows import (
@@ -17,7 +17,7 @@ from lattice.scheduling.queries.status_rows import (
     since,
     submitted,
 )
-from lattice.units import parse_duration, parse_time
+from lattice.units import parse_duration, parse_quantity, parse_time
 from lattice.views import Allocation, Attempt, Exit
 
 
@@ -81,6 +81,7 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Ending", kill_sentence(one, now)),
             ("Cancel", f"requested: {spec.cancel.reason or 'no reason given'}" if spec.cancel is not None else ""),
             ("Exit", _exit(status.exit)),
+            ("Used", _used(status.exit)),
             ("Nodes", _nodes(one)),
             ("Head node", status.head),
             ("Attempt", f"{status.attempt} of at most {spec.lifecycle.requeue.max + 1}" if status.attempt > 1 else ""),
@@ -132,6 +133,18 @@ def _exit(end: Exit | None) -> str:
     signal = f", signal {end.signal}" if end.signal else ""
     where = f" (node {end.node}, rank {end.rank})" if end.node and end.code else ""
     return f"{end.code}{signal}{where}"
+
+
+def _used(end: Exit | None) -> str:
+    """Says what the work has used, as far as its nodes have counted it."""
+    if end is None:
+        return ""
+    words = [
+        f"{float(parse_quantity(end.cpu_seconds)):,.2f} CPU seconds" if end.cpu_seconds is not None else "",
+        f"{memory(end.peak_memory)} of memory at the most" if end.peak_memory is not None else "",
+        f"memory was short {plural(end.oom_kills, 'time')}: the kernel killed a process" if end.oom_kills else "",
+    ]
+    return ", ".join(filter(None, words))
 
 
 def _attempt(attempt: Attempt) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from lattice.accounting.answers import BudgetHours, BudgetReport, DayUse, HistoryReport, HistoryRow, PartUse, UsageReport
-from lattice.cli.render.text import Column, Painted, plural, printable, span, table
+from lattice.cli.render.text import Column, Painted, memory, plural, printable, span, table
 from lattice.units import parse_time
 
 BAR: Final = 40
@@ -44,8 +44,13 @@ _HISTORY: Final = (
     Column("RAN", right=True),
     Column("NODE-HOURS", right=True),
     Column("GPU-HOURS", right=True),
+    Column("CPU-SECONDS", right=True, leave=1),
+    Column("PEAK", right=True, leave=1),
 )
-_WIDE: Final = (Column("TENANT"), Column("NAMESPACE"), Column("CLASS", right=True), Column("SUBMITTED"), Column("SCHEDULED"), Column("UID"))
+_WIDE: Final = (
+    Column("OOM-KILLS", right=True), Column("TENANT"), Column("NAMESPACE"), Column("CLASS", right=True), Column("SUBMITTED"),
+    Column("SCHEDULED"), Column("UID"),
+)  # fmt: skip
 _GREEN: Final = "32"
 
 
@@ -158,7 +163,9 @@ def _attempt(row: HistoryRow) -> list[str]:
         str(row.number or ""), row.job or row.name, row.user, row.project, row.vcluster, tries, row.state,
         row.reason if row.reason != row.state else "", "" if row.exit is None else str(row.exit), str(row.nodes or ""),
         _when(row.started or row.scheduled), _when(row.ended), span(row.seconds) if row.seconds else "", _number(row.node_hours),
-        _number(row.gpu_hours) if row.gpu_hours else "", row.tenant, row.namespace, str(row.preemption_class), row.submitted,
+        _number(row.gpu_hours) if row.gpu_hours else "", f"{row.cpu_seconds:.1f}" if row.cpu_seconds else "",
+        memory(row.peak_memory), str(row.oom_kills or ""), row.tenant,
+        row.namespace, str(row.preemption_class), row.submitted,
         row.scheduled or "", row.uid,
     ]  # fmt: skip
 

@@ -153,6 +153,7 @@ class MemberState(_message.Message):
     EXITS_FIELD_NUMBER: _builtins.int
     WALLTIME_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
     uid: _builtins.str
     """of the Allocation, as metadata.uid"""
     attempt: _builtins.int
@@ -170,6 +171,10 @@ class MemberState(_message.Message):
     """it was ended by a stop row"""
     @_builtins.property
     def exits(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskExit]: ...
+    @_builtins.property
+    def use(self) -> Global___ResourceUse:
+        """once no process is left"""
+
     def __init__(
         self,
         *,
@@ -184,14 +189,47 @@ class MemberState(_message.Message):
         exits: _abc.Iterable[Global___TaskExit] | None = ...,
         walltime: _builtins.bool = ...,
         ordered: _builtins.bool = ...,
+        use: Global___ResourceUse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["use", b"use"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exits", b"exits", "message", b"message", "node", b"node", "ordered", b"ordered", "phase", b"phase", "reason", b"reason", "seq", b"seq", "started", b"started", "uid", b"uid", "walltime", b"walltime"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exits", b"exits", "message", b"message", "node", b"node", "ordered", b"ordered", "phase", b"phase", "reason", b"reason", "seq", b"seq", "started", b"started", "uid", b"uid", "use", b"use", "walltime", b"walltime"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
+
+@_typing.final
+class ResourceUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    PEAK_MEMORY_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_FIELD_NUMBER: _builtins.int
+    OOM_KILLS_FIELD_NUMBER: _builtins.int
+    cpu_seconds: _builtins.float
+    """of all processes of the work on this node"""
+    peak_memory: _builtins.int
+    """bytes; 0: unknown"""
+    memory_limit: _builtins.int
+    """bytes; 0: no limit was set"""
+    oom_kills: _builtins.int
+    """processes that the kernel killed because memory was short"""
+    def __init__(
+        self,
+        *,
+        cpu_seconds: _builtins.float = ...,
+        peak_memory: _builtins.int = ...,
+        memory_limit: _builtins.int = ...,
+        oom_kills: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "memory_limit", b"memory_limit", "oom_kills", b"oom_kills", "peak_memory", b"peak_memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceUse: _TypeAlias = ResourceUse  # noqa: Y015
 
 @_typing.final
 class ReporterState(_message.Message):

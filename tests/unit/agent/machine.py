@@ -16,6 +16,7 @@ import pytest
 
 from lattice.daemon.clock import SystemClock
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered
+from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 
@@ -90,10 +91,12 @@ class Ends:
 
 
 @asynccontextmanager
-async def machine(directory: Path, node: str = "", *, swept: bool = True) -> AsyncIterator[tuple[LinuxHost, Ends]]:
+async def machine(
+    directory: Path, node: str = "", *, swept: bool = True, reserves: Reserves = NO_RESERVES
+) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
-    async with open_host(directory / "state", directory / "memory", node=node, clock=SystemClock()) as host:
+    async with open_host(directory / "state", directory / "memory", node=node, clock=SystemClock(), reserves=reserves) as host:
         try:
             yield host, Ends(host)
         finally:

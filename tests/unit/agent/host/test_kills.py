@@ -159,6 +159,7 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
             assert results[uid] == {(code, "")}, (uid, run.kills)
     scopes = choose(run.node, None)
     assert scopes.standing_scopes() == []
+    assert [path for path in Path("/sys/fs/cgroup").rglob("alloc-*.scope") if path.parent.name == run.node] == []
     scopes.close()
     assert processes_of(run.place) == []
     assert not [key for key in run.journal.known() if not run.journal.is_settled(key)]

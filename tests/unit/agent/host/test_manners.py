@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lattice_agent.attempts import Key
-from lattice_agent.host.controllers import Controllers, WorkLimits, find_controllers, limits_for
+from lattice_agent.host.controllers import Controllers, Reserves, WorkLimits, find_controllers
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import leftovers, shim
@@ -51,6 +51,20 @@ async def run(host: LinuxHost, ends: Ends, script: str, stdout: str = "") -> int
     return (await ends.record()).tasks[0].code
 
 
+@pytest.mark.pure_v2
+async def test_a_scope_has_places_for_shim_namespaces_and_tasks_and_its_work_holds_no_process(place: Path) -> None:
+    async with machine(place) as (host, ends):
+        assert isinstance(host.scopes, CgroupScopes)
+        ours = work(entrypoint="sleep 60")
+        await host.prepare(ours)
+        await host.start(ours)
+        scope = host.scopes.root / f"alloc-{KEY.uid}-{KEY.attempt}.scope"
+        held = {part: len((scope / part / "cgroup.procs").read_text().split()) for part in ("shim", "hold", "work", "work/main")}
+        assert held == {"shim": 1, "hold": 0, "work": 0, "work/main": 1}
+        await host.kill(KEY)
+        await ends.record()
+
+
 async def test_a_fork_bomb_has_its_limit_and_ends_whole(place: Path) -> None:
     async with machine(place) as (host, ends):
         ours = work(script=FORK_BOMB, max_processes=600)
@@ -66,11 +80,71 @@ async def test_a_fork_bomb_has_its_limit_and_ends_whole(place: Path) -> None:
         await until(lambda: host.scopes.remove_scope(KEY))
 
 
+@pytest.mark.pure_v2
+async def test_work_that_outgrows_its_memory_is_killed_and_its_record_says_by_how_much(place: Path) -> None:
+    limit = 64 << 20
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    async with machine(place, reserves=Reserves(memory_bytes=whole - limit)) as (host, ends):
+        ours = work(entrypoint="python3 -c 'sum(range(1000000)); bytearray(256 << 20)'", reserved_memory=1)
+        await host.prepare(ours)
+        await host.start(ours)
+        record = await ends.record()
+        assert (record.tasks[0].code, record.tasks[0].signal) == (137, 9)
+        assert (record.use.memory_limit, record.use.oom_kills) == (limit, 1)
+        assert limit * 0.9 <= record.use.peak_memory <= limit
+        assert 0.01 <= record.use.cpu_seconds < 10
+        await host.forget(KEY)
+        assert cgroups_of(host) == []
+
+
+@pytest.mark.pure_v2
+async def test_work_stays_off_the_processors_that_its_node_keeps(place: Path) -> None:
+    async with machine(place, reserves=Reserves(cpus=frozenset({1}))) as (host, ends):
+        assert await run(host, ends, "#!/usr/bin/env python3\nimport os\nprint(os.sched_getaffinity(0))\n") == 0
+        assert printed(host).strip() == str(os.sched_getaffinity(0) - {1})
+        await host.forget(KEY)
+        assert cgroups_of(host) == []
+
+
+@pytest.mark.pure_v2
+async def test_a_limit_that_the_machine_refuses_is_said_once_and_work_goes_on(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with machine(place) as (host, ends):
+        assert isinstance(host.scopes, CgroupScopes)
+        for _ in range(2):
+            host.scopes.make(KEY, WorkLimits(cpus=(4000,)))
+        assert host.scopes.controllers.missing == {"cpuset"}
+        assert [record.getMessage() for record in caplog.records].count("LimitNotSet") == 1
+        assert await run(host, ends, "#!/bin/sh\nexit 3\n") == 3
+        await host.forget(KEY)
+        assert cgroups_of(host) == []
+
+
+@pytest.mark.pure_v2
+async def test_the_scope_stands_until_nothing_stands_beside_it(place: Path) -> None:
+    async with machine(place) as (host, _):
+        assert isinstance(host.scopes, CgroupScopes)
+        host.scopes.make(KEY, WorkLimits(77, 1 << 30))
+        beside = [Path(procs).parent for procs in host.scopes.entrances(KEY).work_procs[:-1]]
+        for directory in beside:
+            (directory / "made-by-another").mkdir()
+            (directory / "made-by-another" / "deep").mkdir()
+        assert host.scopes.remove_scope(KEY)
+        assert cgroups_of(host) == []
+
+
+def cgroups_of(host: LinuxHost) -> list[str]:
+    """The cgroups of scopes of this host, in every hierarchy."""
+    assert isinstance(host.scopes, CgroupScopes)
+    return [str(path) for path in Path("/sys/fs/cgroup").rglob("alloc-*.scope") if path.parent.name == host.scopes.root.name]
+
+
+@pytest.mark.pure_v2
 async def test_limits_stand_in_the_hierarchies_that_the_machine_has(place: Path) -> None:
     async with machine(place) as (host, _):
         assert isinstance(host.scopes, CgroupScopes)
         host.scopes.make(KEY, WorkLimits(77, 1 << 30))
         directories = [Path(procs).parent for procs in host.scopes.entrances(KEY).work_procs]
+        directories.append(directories[-1].parent)  # `work`, which carries the limits where cgroups are v2 alone
         read = {name: (found / name).read_text().strip() for found in directories for name in LIMIT_FILES if (found / name).exists()}
         assert read.pop("pids.max") == "77"
         assert list(read.values()) == [str(1 << 30)]
@@ -82,17 +156,18 @@ LIMIT_FILES = ("pids.max", "memory.max", "memory.limit_in_bytes")
 
 
 def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_path: Path) -> None:
+    names = ("pids.max", "memory.max", "cpuset.cpus")
     scope = tmp_path / "lattice.slice" / "n1" / "alloc-x-1.scope"
     (scope / "work").mkdir(parents=True)
     chain = [tmp_path, tmp_path / "lattice.slice", scope.parent, scope]
     for directory in chain:
         (directory / "cgroup.subtree_control").touch()
-    for name in ("pids.max", "memory.max"):
+    for name in names:
         (scope / "work" / name).touch()
     controllers = Controllers(tmp_path, find_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"))
-    controllers.limit(scope, WorkLimits(77, 1 << 30))
-    assert [(scope / "work" / name).read_text() for name in ("pids.max", "memory.max")] == ["77", str(1 << 30)]
-    assert all((directory / "cgroup.subtree_control").read_text() == "+memory" for directory in chain)  # the last of the two writes
+    controllers.limit(scope, WorkLimits(77, 1 << 30, (0, 1, 3)))
+    assert [(scope / "work" / name).read_text() for name in names] == ["77", str(1 << 30), "0-1,3"]
+    assert all((directory / "cgroup.subtree_control").read_text() == "+cpuset" for directory in chain)  # the last of the writes
     assert controllers.procs(scope) == []
     assert controllers.remove_limits(scope)
 
@@ -108,7 +183,7 @@ def test_v1_hierarchies_are_found_by_their_controllers() -> None:
     ids=["as asked", "at most a tenth is kept", "none"],
 )
 def test_a_node_of_100_gib_gives(processes: int, reserved: int, limits: tuple[int, int]) -> None:
-    assert limits_for(max_processes=processes, reserved_memory=reserved, memory_bytes=100 << 30) == WorkLimits(*limits)
+    assert Reserves().limits(max_processes=processes, reserved_memory=reserved, memory_bytes=100 << 30) == WorkLimits(*limits)
 
 
 async def test_a_script_is_not_its_users_to_change(place: Path) -> None:

@@ -51,6 +51,7 @@ def scopes(request: pytest.FixtureRequest) -> Scopes:
 
 
 @needs_root()
+@pytest.mark.pure_v2
 async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes) -> None:
     for key in (KEY, OTHER):
         scopes.make(key)
@@ -114,6 +115,7 @@ def forked(procs: str) -> list[str]:
 
 
 @needs_root()
+@pytest.mark.pure_v2
 def test_a_child_begins_in_the_cgroup_that_is_named(scopes: Scopes) -> None:
     scopes.make(KEY)
     try:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice_agent.attempts import ResourceUse
 from lattice_agent.members import FINAL, Member, Order, Phase, TaskEnd
 from lattice_agent.reporter.head import AttemptView, Begun, NothingYet, Over, Surviving
 from tests.unit.agent.rows import key, member, run, stop
@@ -217,3 +218,40 @@ def test_the_order_in_which_nodes_are_heard_does_not_change_the_verdict(order: t
         "n3": gone("n3", TaskEnd(2, 143, 15, ended=14.0), reason="TaskFailed"),
     }
     assert head(*(said[node] for node in order)).verdict() == head(*said.values()).verdict()
+
+
+@pytest.mark.parametrize(
+    ("use", "sentence"),
+    [
+        pytest.param(
+            ResourceUse(1.0, 999 << 20, 1000 << 20, 1),
+            "the kernel killed a process on n2: its memory is limited to 1000 MiB, and it held 999 MiB at the most",
+            id="by its limit",
+        ),
+        pytest.param(
+            ResourceUse(1.0, 100 << 20, 1000 << 20, 2),
+            "the kernel killed 2 processes on n2, which was short of memory itself, and it held 100 MiB at the most,"
+            " below its limit of 1000 MiB",
+            id="by the node",
+        ),
+        pytest.param(ResourceUse(0.0, 0, 0, 1), "the kernel killed a process on n2, which was short of memory itself", id="nothing known"),
+    ],
+)
+def test_work_that_failed_where_memory_was_short_is_out_of_memory(use: ResourceUse, sentence: str) -> None:
+    killed = gone("n2", TaskEnd(1, 137, 9, ended=15.0), use=use)
+    over = head(gone("n1"), killed, gone("n3")).verdict()
+    assert isinstance(over, Over)
+    assert (over.reason, over.message) == ("OutOfMemory", f"{sentence}; task 1 ended by signal 9")
+
+
+def test_kills_that_the_work_got_over_are_no_failure_and_use_is_summed() -> None:
+    uses = [ResourceUse(1.5, 3 << 30, 4 << 30, 1), ResourceUse(2.0, 5 << 30, 8 << 30, 0), ResourceUse(0.5, 0, 0, 0)]
+    over = head(*(gone(node, use=use) for node, use in zip(NODES, uses, strict=True))).verdict()
+    assert isinstance(over, Over)
+    assert (over.reason, over.use) == ("Completed", ResourceUse(4.0, 5 << 30, 8 << 30, 1))
+
+
+def test_a_failure_elsewhere_is_not_for_want_of_memory() -> None:
+    over = head(gone("n1", use=ResourceUse(oom_kills=1)), gone("n2", TaskEnd(1, 3, ended=15.0)), gone("n3")).verdict()
+    assert isinstance(over, Over)
+    assert over.reason == "TaskFailed"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from lattice.ledger.reports import STATES, ReportRow, parse_report
 from lattice.views.work import Work as Allocation
-from lattice_agent.attempts import Seen
+from lattice_agent.attempts import ResourceUse, Seen
 from lattice_agent.cluster import reports
 from lattice_agent.members import TaskEnd
 from lattice_agent.reporter import status
@@ -108,6 +110,14 @@ def test_the_change_names_the_report_and_nothing_that_is_the_schedulers() -> Non
 )
 def test_the_reporter_writes_only_what_is_its_to_write(found: Allocation, kind: type[status.Outcome]) -> None:
     assert isinstance(decide(found, DONE), kind)
+
+
+def test_the_exit_says_what_was_used_and_nothing_of_what_is_unknown() -> None:
+    used = replace(OVER, use=ResourceUse(1.2345, 3 << 30, 4 << 30, 2))
+    for verdict, use in ((used, {"cpuSeconds": "1234m", "peakMemory": "3145728Ki", "oomKills": 2}), (OVER, {})):
+        outcome = decide(allocation(), verdict)
+        assert isinstance(outcome, status.Write)
+        assert outcome.status["exit"] == {"code": 7, "signal": 0, "node": "n1", "rank": 0} | use
 
 
 def test_started_is_written_once() -> None:

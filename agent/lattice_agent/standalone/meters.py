@@ -1,0 +1,56 @@
+"""Reads what the kernel has counted of an attempt's work: CPU time, the most memory that it held, processes killed for want of memory.
+
+It is of standard library alone, for the shim. The same names stand in cgroup v2 and in the v1 hierarchies; only the files differ, which
+`host.controllers` names.
+"""
+
+# System calls by their names: paths are plain strings here.
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+UNLIMITED = 1 << 60
+"""A v1 limit from here on is none."""
+
+
+def read(files: Mapping[str, str], *, cpu_seconds: float) -> dict[str, float]:
+    """Gives the fields of `ResourceUse` that are known; `cpu_seconds` is what the tasks' own ends have told, for want of a better count.
+
+    `files`: `cpu` (cpu.stat), `peak` and `limit` (one number each), `oom` (memory.events, or memory.oom_control).
+    """
+    used = _line(files.get("cpu", ""), "usage_usec")
+    known = {
+        "cpu_seconds": max(used / 1e6, 0.0) if used else round(cpu_seconds, 6),
+        "peak_memory": _number(files.get("peak", "")),
+        "memory_limit": _number(files.get("limit", "")),
+        "oom_kills": _line(files.get("oom", ""), "oom_kill"),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _number(path: str) -> int:
+    """Reads the one number of a file; 0 where there is none, or where it says that there is no limit."""
+    text = _text(path).strip()
+    number = int(text) if text.isdigit() else 0
+    return number if number < UNLIMITED else 0
+
+
+def _line(path: str, name: str) -> int:
+    """Reads the number behind the name in a file of such lines; 0 where there is none."""
+    for line in _text(path).splitlines():
+        found, _, number = line.partition(" ")
+        if found == name and number.isdigit():
+            return int(number)
+    return 0
+
+
+def _text(path: str) -> str:
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(fd, 65536).decode(errors="replace")
+        finally:
+            os.close(fd)
+    return ""

@@ -1,0 +1,152 @@
+"""Gives the tasks of an attempt a /tmp and a /dev/shm of their own, which go with their last process.
+
+It is of standard library alone, for the shim; the agent takes `remove` and `remove_older` from it. The tasks' /tmp is a directory of root's
+in the machine's /tmp, on the same disk, whose name follows from the attempt's directory and the boot: who finds the attempt finds it, and
+making or removing it twice does no more than once. Their /dev/shm is a file system in memory. Both stand in a mount namespace that the
+shim enters, forks its tasks in, and leaves: nothing keeps it but the tasks. Mounts of the machine reach it, and none of its own leave it.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH103, PTH104, PTH106, PTH118, PTH120, PTH207, PTH208, S108
+from __future__ import annotations
+
+import binascii
+import ctypes
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from lattice_agent.standalone import leftovers
+from lattice_agent.standalone.streams import UserIdentity
+
+TMP, SHM = "/tmp", "/dev/shm"
+PREFIX = ".lattice-tmp-"
+"""Begins the names of root's directories in /tmp that are some attempt's /tmp."""
+CLONE_NEWNS = 0x00020000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 4096, 16384, 1 << 19
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def path_of(directory: str, boot: str) -> str:
+    """Names the place of an attempt's /tmp: `directory` is the attempt's below the state directory, `boot` the id of this boot."""
+    attempts, name = os.path.split(directory)
+    return os.path.join(TMP, f"{beginning(attempts)}{_digest(boot)}-{name}")
+
+
+def beginning(attempts: str) -> str:
+    """Gives how the names begin of all places whose attempts have their directories in `attempts`."""
+    return f"{PREFIX}{_digest(attempts)}-"
+
+
+def _digest(text: str) -> str:
+    return f"{binascii.crc32(text.encode()):08x}"
+
+
+@contextmanager
+def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[None]:
+    """Lets this process, which has one thread, stand in a mount namespace with the /tmp of `made` and a new /dev/shm.
+
+    `keep` are patterns of what the machine's /tmp and /dev/shm go on showing, as far as it is the user's or root's; so do the
+    directories `places` below them. Raises OSError where the machine does not let it.
+    """
+    home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.unshare(CLONE_NEWNS))
+        try:
+            _cover(_make(made), identity, keep, places)
+            yield
+        finally:
+            _check(_libc.setns(home, CLONE_NEWNS))
+    finally:
+        os.close(home)
+
+
+def _make(made: str) -> str:
+    """Makes the directory, root's own, and the /tmp in it; what somebody else has put in its place is put aside."""
+    inside = os.path.join(made, "tmp")
+    with suppress(FileNotFoundError):
+        found = os.lstat(made)
+        if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()):
+            os.rename(made, os.path.join(TMP, f"{leftovers.ASIDE}{os.urandom(8).hex()}"))
+    os.makedirs(inside, 0o700, exist_ok=True)
+    os.chmod(made, 0o700)  # noqa: PTH101
+    os.chmod(inside, 0o1777)  # noqa: PTH101, S103 - as /tmp is
+    return inside
+
+
+def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> None:
+    _mount("none", "/", "", MS_REC | MS_SLAVE)
+    kept = dict(_kept(identity, keep, places))
+    try:
+        _mount(inside, TMP, "", MS_BIND)
+        if os.path.isdir(SHM):  # noqa: PTH112
+            _mount("tmpfs", SHM, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        for path, fd in kept.items():
+            _show(path, fd)
+    finally:
+        for fd in kept.values():
+            os.close(fd)
+
+
+def _kept(identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Opens with the user's rights what is kept, before it is covered: no link leads to what he could not reach."""
+    with identity.acting():
+        below = [path for path in map(os.path.realpath, places) if path.startswith((f"{TMP}/", f"{SHM}/"))]
+        owners = (0, identity.user if identity.user is not None else os.geteuid())
+        for path in dict.fromkeys((*below, *(found for pattern in keep for found in glob.glob(pattern)))):
+            with suppress(OSError):
+                fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                found = os.fstat(fd)
+                if stat.S_ISLNK(found.st_mode) or (path not in below and found.st_uid not in owners):
+                    os.close(fd)
+                else:
+                    yield path, fd
+
+
+def _show(path: str, fd: int) -> None:
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.makedirs(path, 0o755, exist_ok=True)
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    _mount(f"/proc/self/fd/{fd}", path, "", MS_BIND | MS_REC)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    _check(_libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None), target)
+
+
+def _check(answer: int, path: str = "") -> None:
+    if answer:
+        code = ctypes.get_errno()
+        raise OSError(code, f"a private /tmp cannot be made: {os.strerror(code)}", path or None)
+
+
+def remove(made: str) -> None:
+    """Removes an attempt's /tmp with all that is in it; twice does no more than once."""
+    with suppress(OSError):
+        os.rmdir(os.path.join(made, "tmp"))
+    try:
+        os.rmdir(made)
+    except FileNotFoundError:
+        return
+    except OSError:
+        if os.lstat(made).st_uid == os.geteuid():
+            leftovers.remove_tree(made)
+
+
+def remove_older(attempts: str, boot: str) -> int:
+    """Removes what another boot has left of attempts of this state directory. Returns how many."""
+    found = list(_older(attempts, boot))
+    for path in found:
+        remove(path)
+    return len(found)
+
+
+def _older(attempts: str, boot: str) -> Iterable[str]:
+    begin = beginning(attempts)
+    for name in os.listdir(TMP):
+        if name.startswith(begin) and not name.startswith(begin + _digest(boot)):
+            yield os.path.join(TMP, name)
