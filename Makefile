@@ -68,6 +68,10 @@ faults-short: setup ## Fault tests only, with 22 kills
 faults: setup ## The long fault run: FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
 
+.PHONY: guest
+guest: setup ## Limits, scopes and private /tmp once more, in a virtual machine of cgroup v2 alone (needs QEMU; its kernel is downloaded once)
+	$(BIN)/pytest tests/guest $(PYTEST_FLAGS)
+
 bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; prints the numbers beside the aims
 	$(BIN)/lattice-dev bench $(BENCH_FLAGS)
 
