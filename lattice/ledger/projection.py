@@ -195,6 +195,8 @@ def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now:
     ended_with = retry.exit or status.exit
     if ended_with is not None and ended_with.code is not None:
         done["exit"] = exit_fields(ended_with)
+    if retry.reason == kinds.PROLOGUE_FAILED:
+        done |= {"node": retry.node, "message": retry.message[:1024]}
     kept = [msgspec.to_builtins(entry) for entry in status.attempts if entry.attempt != attempt]
     left = (*kinds.WRITTEN_BY_REPORTER, kinds.ENDING, kinds.RECONCILING, kinds.STALLED)
     base = without_conditions(status.conditions, left)

@@ -25,6 +25,7 @@ from lattice.views.allocation import Allocation, Exit
 
 FINALIZER = "lattice.dev/release"
 SCHEDULER = "lattice:scheduler"
+PROLOGUE_RETRIES = 3
 ENDING_SHOWN_SECONDS = 1.0
 """Seconds after TERM before the status shows that work is ending; most work ends sooner, and costs no write."""
 DOWN = "Down"
@@ -51,6 +52,7 @@ class StepFacts:
     ending_seconds: float = 0.0
     """For how many seconds this process has seen one of its rows releasing."""
     start_timeout: float = START_SECONDS
+    prologue_retries: int = PROLOGUE_RETRIES
     admitted: int | None = None
     """The walltime in seconds that was admitted for the newest generation; None: that of the row stays."""
 
@@ -111,12 +113,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The step that begins the next attempt: Pending, the old one in `attempts`; `counted`: it uses one of requeue.max."""
+    """The step that begins the next attempt: Pending, the old one in `attempts`; `counted`: it uses one of requeue.max.
+
+    `node`: whose prologue failed; the next attempt avoids it.
+    """
 
     reason: str
     message: str
     exit: Exit | None
     counted: bool
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +322,7 @@ def _from_reports(facts: StepFacts, allocation: Allocation, row: Row, standings:
     waited, patience = min(standing.vouched_seconds for standing in standings), patience_with(standings)
     if waited < patience:
         return Rest(patience - waited)
-    return decide_end(allocation, *reported(allocation, facts.now, standings))
+    return _decide_reported(facts, allocation, standings, reported(allocation, facts.now, standings))
 
 
 def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
@@ -344,7 +350,15 @@ def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str)
         return _reclaimed(row, message, ended) or decide_end(allocation, "NodeLost", message, ended)
     reason, message, ended = reported(allocation, facts.now, standings)
     retry = _reclaimed(row, message, ended) if reason != "Completed" else None
-    return retry or decide_end(allocation, reason, message, ended)
+    return retry or _decide_reported(facts, allocation, standings, (reason, message, ended))
+
+
+def _decide_reported(
+    facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState], end: tuple[str, str, Exit | None]
+) -> End | Retry:
+    """Returns the step after an end that is known from the nodes' reports alone."""
+    failed = [standing.name for standing in standings if standing.detail == kinds.PROLOGUE_FAILED]
+    return decide_end(allocation, *end, prologue_retries=facts.prologue_retries, node=failed[0] if failed else "")
 
 
 def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
@@ -356,7 +370,7 @@ def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[Attempt
         return _not_started(allocation, PARTLY_STARTED if begun else staged.reason, staged.message)
     if any(standing.down for standing in standings) or (_reported_end(allocation) and finished and finished.reason != "Stopped"):
         return None
-    return decide_end(allocation, *_told(facts, allocation, standings))
+    return _decide_reported(facts, allocation, standings, _told(facts, allocation, standings))
 
 
 def _told(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
@@ -421,7 +435,9 @@ def _after_end(facts: StepFacts, allocation: Allocation, row: Row | None = None)
         reason, message = "NodeLost", f"a node was lost or disabled while it worked; {message}"
     elif reason == "Stopped":
         reason, message = "NodeLost", message or "the node ended it as ordered"
-    return decide_end(allocation, reason, message, allocation.status.exit)
+    report = allocation.status.report
+    node = report.failed if report is not None else ""
+    return decide_end(allocation, reason, message, allocation.status.exit, prologue_retries=facts.prologue_retries, node=node)
 
 
 def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
@@ -434,14 +450,33 @@ def _reclaimed(row: Row, message: str, ended: Exit | None) -> Retry | None:
     return Retry(QUOTA_RECLAIMED, f"the quota tree took back what was lent to it; {message}", ended, counted=False)
 
 
-def decide_end(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> End | Retry:
-    """Returns the step after an attempt ended for this reason: the next attempt if policy and count allow one, else the final end."""
+def decide_end(
+    allocation: Allocation, reason: str, message: str, ended: Exit | None, *, prologue_retries: int = PROLOGUE_RETRIES, node: str = ""
+) -> End | Retry:
+    """Returns the step after an attempt ended for this reason: the next attempt if policy and count allow one, else the final end.
+
+    `node`: on which the prologue failed, where that is the reason.
+    """
+    if reason == kinds.PROLOGUE_FAILED and not _leaving(allocation):
+        return _after_prologue(allocation, message, prologue_retries, node)
     if may_requeue(allocation.spec.lifecycle, reason, allocation.status.requeues, cancelled=bool(_leaving(allocation))):
         return _again(allocation, reason, message, ended)
     if reason in NODE_SIDE:
         policy = allocation.spec.lifecycle.requeue
         message += f" (requeue {policy.policy}, {allocation.status.requeues} of {policy.max} used)"
     return End(reason, message, exit=ended)
+
+
+def _after_prologue(allocation: Allocation, message: str, retries: int, node: str) -> End | Retry:
+    """Returns the next attempt of work whose prologue failed, or its end after so many retries in a row: the policy is for work."""
+    failed = 0
+    for entry in reversed(allocation.status.attempts):
+        if entry.reason != kinds.PROLOGUE_FAILED:
+            break
+        failed += 1
+    if failed >= retries:
+        return End(kinds.PROLOGUE_FAILED, f"{message} ({failed + 1} attempts in a row, work.prologueRetries is {retries})")
+    return Retry(kinds.PROLOGUE_FAILED, message, None, counted=False, node=node)
 
 
 def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Retry:

@@ -108,6 +108,8 @@ def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: 
     Whether that attempt uses one of `requeue.max` is decided apart: one lost before its first process does not.
     """
     policy = lifecycle.requeue
+    if reason == kinds.PROLOGUE_FAILED:  # nothing has started: work.prologueRetries counts, not the policy
+        return not cancelled
     if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in ("Completed", "WalltimeExceeded", *CANCELLED_ENDS):
         return False
     return policy.policy == "Always" or reason in NODE_SIDE

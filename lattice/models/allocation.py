@@ -372,6 +372,10 @@ class Attempt(Part):
     """How it ended."""
     reason: Annotated[str, Field(max_length=64)] = ""
     """Why it ended."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node whose prologue failed; later attempts avoid it."""
+    message: Annotated[str, Field(max_length=1024)] = ""
+    """The sentence of a prologue that failed."""
 
 
 class AttemptsUse(Part):
@@ -394,6 +398,8 @@ class Report(Part):
     """The attempt that is reported."""
     by: Annotated[str, Field(max_length=253)]
     """The node whose agent wrote it."""
+    failed: Annotated[str, Field(max_length=253)] = ""
+    """The node whose prologue failed."""
 
 
 class ExpectedStart(Part):

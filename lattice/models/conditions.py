@@ -15,6 +15,8 @@ READY: Final = "Ready"
 RECONCILING: Final = "Reconciling"
 STALLED: Final = "Stalled"
 UNKILLABLE: Final = "Unkillable"
+PROLOGUE_FAILED: Final = "PrologueFailed"
+EPILOGUE_FAILED: Final = "EpilogueFailed"
 """The reason of a Finished that is False: KILL was sent, and not everything has ended."""
 
 WRITTEN_BY_SCHEDULER: Final = frozenset({ADMITTED, SCHEDULED, ENDING})

@@ -110,6 +110,12 @@ class WorkOptions(Part):
         default_factory=lambda: ["/tmp/krb5cc_*", "/tmp/.X11-unix"]  # noqa: S108
     )
     """Patterns of what the node's own /tmp and /dev/shm go on showing to work, where it is its user's or root's."""
+    prologue_retries: Annotated[int, Field(ge=0, le=10)] = 3
+    """Attempts that follow, in a row, one whose prologue failed on a node; each avoids these nodes. They do not count as requeues."""
+    hook_timeout: Duration = "60s"
+    """How long each of the site's hooks may run before it is ended and has failed. At least 1s."""
+    epilogue_timeout: Duration = "5m"
+    """From the last process to the report of the end at the latest; a node that is not clean by then is Unhealthy until it is."""
     user_prefixes: Annotated[list[Prefix], Field(max_length=16)] = Field(default_factory=list)
     """Issuers' prefixes, such as `oidc:`, that user names carry and accounts do not; other names with a colon are refused."""
 

@@ -146,6 +146,11 @@ END_REASONS: Final[tuple[Reason, ...]] = (
         "the node itself could not take it: no room on its disk, no process to be had, no answer of its file systems",
         "raise lifecycle.requeue.max; `lattice nodes` says what is wrong with the node",
     ),
+    Reason(
+        "PrologueFailed",
+        "the site's preparation of a node failed: the next attempt avoids the node, work.prologueRetries times in a row",
+        "ask the operators to look at the node and the hook that the message names",
+    ),
     Reason("UserUnknown", "the node does not know the user, or no prefix of the name is stripped (work.userPrefixes)", "ask the operators"),
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),
@@ -199,6 +204,11 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
         "make room on the node, or mend its disk; the records are brought there by themselves",
     ),
     Reason("Unkillable", "processes of an attempt have survived KILL (condition Healthy)", "mend what they wait for, or reboot the node"),
+    Reason(
+        "EpilogueFailed",
+        "what was prepared for an attempt that has ended could not be undone within work.epilogueTimeout (condition Healthy)",
+        "mend what the message names; the node tries again by itself",
+    ),
     Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""

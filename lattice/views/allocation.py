@@ -128,6 +128,8 @@ class Attempt(View, frozen=True):
     end_time: str | None = None
     exit: Exit | None = None
     reason: str = ""
+    node: str = ""
+    message: str = ""
 
 
 class AttemptsUse(View, frozen=True):
@@ -144,6 +146,7 @@ class Report(View, frozen=True):
 
     attempt: int = 0
     by: str = ""
+    failed: str = ""
 
 
 class Score(View, frozen=True):

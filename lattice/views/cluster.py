@@ -421,6 +421,9 @@ class WorkOptions(View, frozen=True):
     core_bytes: int | str = 0
     private_tmp: bool = True
     private_tmp_keep: tuple[str, ...] = ("/tmp/krb5cc_*", "/tmp/.X11-unix")  # noqa: S108
+    prologue_retries: int = 3
+    hook_timeout: str = "60s"
+    epilogue_timeout: str = "5m"
     user_prefixes: tuple[str, ...] = ()
 
     def account_of(self, user: str) -> str:

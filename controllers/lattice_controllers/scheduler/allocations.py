@@ -24,6 +24,7 @@ from lattice.ledger.proposals import ProposalRefused, Verdict
 from lattice.ledger.starting import START_SECONDS
 from lattice.ledger.steps import (
     FINALIZER,
+    PROLOGUE_RETRIES,
     QUOTA_RECLAIMED,
     AddFinalizer,
     End,
@@ -214,9 +215,11 @@ class Allocations:
         allocation = self.objects.get(uid)
         settled = allocation is None or not allocation.metadata.deletion_timestamp or is_settled(allocation, self._records)
         ending = self._ending_seconds(uid, rows)
+        config = self._config.object
+        retries = config.spec.work.prologue_retries if config is not None else PROLOGUE_RETRIES
         admitted = self._renewed(allocation, rows)
         return StepFacts(
-            allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), admitted
+            allocation, rows, self._clock.now(), standings, self._nodes.names, settled, ending, self._start_timeout(), retries, admitted
         )
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:

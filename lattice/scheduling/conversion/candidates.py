@@ -14,14 +14,14 @@ from lattice.errors import Rejected
 from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
 from lattice.lifecycle.grace import grace_seconds
-from lattice.models.conditions import SCHEDULED
+from lattice.models.conditions import PROLOGUE_FAILED, SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
-from lattice.views.allocation import Allocation, AllocationSpec, Resources
+from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Resources
 from lattice.views.cluster import VCluster
 
 DEFAULT_GRACE: Final = 30.0
@@ -54,7 +54,7 @@ def candidate_of(
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
     try:
         minimum, maximum = _count(spec.resources.nodes)
-        need = need_of(spec.resources, indices)
+        need = _away_from_failures(need_of(spec.resources, indices), status, indices, minimum)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
         not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
@@ -101,6 +101,26 @@ def is_preemptible(allocation: Allocation) -> bool:
 def narrowed(need: Need, within: int) -> Need:
     """Returns the need restricted to the nodes `within` (a bit set of indices); one object for equal arguments."""
     return replace(need, only=within if need.only is None else need.only & within)
+
+
+def _away_from_failures(need: Need, status: AllocationStatus, indices: Mapping[str, int], minimum: int) -> Need:
+    """Returns the need without the nodes whose prologue failed in the last attempts, where enough others exist."""
+    failed = 0
+    for entry in reversed(status.attempts):
+        if entry.reason != PROLOGUE_FAILED:
+            break
+        if entry.node in indices:
+            failed |= 1 << indices[entry.node]
+    if not failed:
+        return need
+    without = need.without | failed
+    others = len(indices) - without.bit_count() if need.only is None else (need.only & ~without).bit_count()
+    return _avoiding(need, without) if others >= minimum else need
+
+
+@lru_cache(maxsize=4096)
+def _avoiding(need: Need, without: int) -> Need:
+    return replace(need, without=without)
 
 
 def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:

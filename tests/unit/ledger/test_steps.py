@@ -351,3 +351,43 @@ def test_a_final_state_is_never_left() -> None:
     done = running(finished("Completed"), condition("Ready"), status_report=BY_A, spec={"cancel": {}})
     assert next_step(facts(done)) == Rest()
     assert done.spec.cancel == Cancel()
+
+
+PROLOGUE = "node b: the prologue hook 10-check ended with exit code 3"
+
+
+def after_prologue(before: int, policy: str = "Never", **spec: Any) -> Allocation:
+    """Its prologue has failed on b, after so many attempts in a row of which it did on a."""
+    found = running(
+        condition("Started", "False"), condition("Finished", "True", "PrologueFailed", PROLOGUE),
+        status_report=Report(1, "a", "b"), spec={"lifecycle": {"requeue": {"policy": policy, "max": 0}}, **spec},
+    )  # fmt: skip
+    attempts = tuple(Attempt(number, reason="PrologueFailed", node="a") for number in range(1, before + 1))
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, attempts=attempts))
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnNodeFailure", "Always"])
+def test_a_failed_prologue_is_tried_again_whatever_the_policy_and_names_its_node(policy: str) -> None:
+    assert next_step(facts(after_prologue(2, policy))) == Retry("PrologueFailed", PROLOGUE, None, counted=False, node="b")
+
+
+def test_after_so_many_failed_prologues_in_a_row_it_ends() -> None:
+    assert next_step(facts(after_prologue(3))) == End("PrologueFailed", f"{PROLOGUE} (4 attempts in a row, work.prologueRetries is 3)")
+    assert next_step(replace(facts(after_prologue(0)), prologue_retries=0)) == End(
+        "PrologueFailed", f"{PROLOGUE} (1 attempts in a row, work.prologueRetries is 0)"
+    )
+
+
+def test_a_failed_prologue_of_work_that_is_not_wanted_any_more_is_not_tried_again() -> None:
+    step = next_step(facts(after_prologue(0, cancel={"reason": "wrong"})))
+    assert isinstance(step, End)
+    assert step.reason == "Cancelled"
+
+
+def test_without_a_reporter_the_nodes_reports_name_the_node_whose_prologue_failed() -> None:
+    failed = AttemptNodeState("b", state="f", detail="PrologueFailed", vouched_seconds=60)
+    step = next_step(
+        facts(running(condition("Started", "False")), HELD, a=AttemptNodeState("a", state="e", detail="0", vouched_seconds=60), b=failed)
+    )
+    assert isinstance(step, Retry)
+    assert (step.reason, step.node, step.counted) == ("PrologueFailed", "b", False)

@@ -80,6 +80,7 @@ def test_settling_twice_changes_nothing_and_kstatus_never_sees_two_verdicts(entr
         ("Always", "WalltimeExceeded", 0, False),
         ("Always", "Completed", 0, False),
         ("Never", "NodeLost", 0, False),
+        ("Never", "PrologueFailed", 3, True),
     ],
 )
 def test_the_policy_says_which_ends_are_requeued(policy: str, reason: str, requeues: int, wanted: bool) -> None:
@@ -88,3 +89,4 @@ def test_the_policy_says_which_ends_are_requeued(policy: str, reason: str, reque
 
 def test_what_was_cancelled_is_never_requeued() -> None:
     assert not may_requeue(Lifecycle(requeue=Requeue(policy="Always")), "NodeLost", 0, cancelled=True)
+    assert not may_requeue(Lifecycle(), "PrologueFailed", 0, cancelled=True)

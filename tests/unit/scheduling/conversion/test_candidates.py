@@ -16,7 +16,7 @@ from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import format_duration, format_time
-from lattice.views.allocation import Resources
+from lattice.views.allocation import Attempt, Resources
 from lattice.views.cluster import Node, VCluster
 from tests import build
 
@@ -246,3 +246,24 @@ def test_needs_meet_facts_in_the_machine() -> None:
     assert node_cache.census(need_of(resources(constraints={"gpuType": "gh200"}), {})).eligible == 1
     assert node_cache.census(Need()).eligible == 2
     node_cache.validate()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "listed", "reasons", "without"),
+    [
+        pytest.param(1, "", ("PrologueFailed",), 0b0010, id="the node is avoided"),
+        pytest.param(1, "", ("PrologueFailed", "PrologueFailed"), 0b0110, id="and those before it"),
+        pytest.param(1, "", ("PrologueFailed", "NodeLost", "PrologueFailed"), 0b1000, id="of the last attempts in a row"),
+        pytest.param(1, "", ("PrologueFailed", "NodeLost"), 0, id="and of none before another end"),
+        pytest.param(4, "", ("PrologueFailed",), 0, id="not where too few others exist"),
+        pytest.param(1, "n1", ("PrologueFailed",), 0, id="nor where it is the only one that is asked for"),
+    ],
+)
+def test_nodes_whose_prologue_failed_are_avoided_while_enough_others_exist(
+    nodes: int, listed: str, reasons: tuple[str, ...], without: int
+) -> None:
+    constraints = {"constraints": {"nodeList": listed}} if listed else {}
+    found = build.allocation(1, spec={"resources": {"nodes": nodes, **constraints}})
+    attempts = tuple(Attempt(number, reason=reason, node=f"n{number}") for number, reason in enumerate(reasons, 1))
+    found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, attempts=attempts))
+    assert candidate_of(found, vcluster(), {f"n{number}": number for number in range(4)}).need.without == without
