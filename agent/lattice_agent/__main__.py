@@ -36,6 +36,7 @@ from lattice_agent.cluster.work_source import GatewayWorkSource, WorkCache
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
+from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.linux import open_host
 from lattice_agent.host.lock import alone_on
@@ -90,6 +91,12 @@ class AgentSettings(StartSettings):
     unified_memory: bool = field(default=False, metadata={"help": "CPU and GPU memory are one domain (GH200, MI300A)"})
     watts: int = field(default=0, metadata={"help": "power at full load; 0: unknown"})
     component: tuple[str, ...] = field(default=(), metadata={"help": "NAME=VERSION parts of the fingerprint, such as gpu-driver=550.54.14"})
+    prologue_dir: Path | None = field(
+        default=None, metadata={"help": "directory of the site's hooks that run before each allocation's work, in order of their names"}
+    )
+    epilogue_dir: Path | None = field(
+        default=None, metadata={"help": "directory of the site's hooks that run after each allocation's work"}
+    )
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
     reserved_memory: str = field(
@@ -318,7 +325,13 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
     async with (
         alone_on(settings.state_dir, clock),
         open_host(
-            settings.state_dir, settings.run_dir, node=node, clock=clock, scope_root=settings.scope_root, reserves=settings.reserves()
+            settings.state_dir,
+            settings.run_dir,
+            node=node,
+            clock=clock,
+            scope_root=settings.scope_root,
+            reserves=settings.reserves(),
+            hooks=HookDirectories(settings.prologue_dir, settings.epilogue_dir),
         ) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"

@@ -58,6 +58,10 @@ class NodeWork:
     """Processes and threads that it may have here; 0: not limited."""
     reserved_memory: int = 0
     """Bytes of the node's memory that it may not have; 0: not limited."""
+    hook_seconds: float = 60.0
+    """How long a hook of the site may run before and after the work."""
+    epilogue_seconds: float = 300.0
+    """After this the end is reported, though the epilogue is not over."""
     remove_leftovers: bool = False
     """Whether its files in /tmp, /var/tmp and /dev/shm go with it."""
     site_variables: dict[str, str] = field(default_factory=dict)
@@ -141,6 +145,8 @@ class ExitRecord:
     failure: str = ""
     unfit: bool = False
     use: ResourceUse = NO_USE
+    reason: str = ""
+    """A word of END_REASONS for the failure; empty: StartFailed, or NodeUnfit."""
 
 
 class Ordered(NamedTuple):
@@ -174,6 +180,8 @@ class Known:
     """It is settled; only its exit record and logs are kept."""
     ordered: Ordered | None = None
     """The order to end it that was carried out in this boot."""
+    unclean: bool = False
+    """Steps of its prologue have begun and are not undone."""
 
 
 @dataclass(frozen=True)

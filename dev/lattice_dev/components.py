@@ -188,7 +188,8 @@ def _agent(site: Site, node: str) -> Component:
     if memory := site.options.node_memory:
         argv += ["--reserved-memory", str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") - memory)]
     if root := site.where.scope_root():
-        argv += ["--scope-root", str(root / node)]
+        hooks = site.where.node(node)
+        argv += ["--scope-root", str(root / node), "--prologue-dir", str(hooks / "prologue.d"), "--epilogue-dir", str(hooks / "epilogue.d")]
     probe = Answers(address, site.agent_metrics_port(node), "/readyz", site.authority("agents-ca"))
     return Component(f"agent-{node}", 2, (*_inside(site, node), *argv), probe, node)
 

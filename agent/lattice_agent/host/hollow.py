@@ -122,12 +122,17 @@ class HollowHost:
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
         """Ends the wait as TERM would end a process."""
+        if key not in self._held and key not in self._begun:
+            self._tell_end(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, (), self._clock.now()))  # it was never prepared
         self.finish(key, TERMINATED)
         return True
 
     async def kill(self, key: Key) -> None:
         """Ends the wait as KILL would end a process."""
         self.finish(key, KILLED)
+
+    async def clear(self, key: Key) -> None:
+        """Has nothing to undo."""
 
     async def remaining(self, key: Key) -> int:
         """Counts the tasks that wait."""
@@ -150,6 +155,9 @@ class HollowHost:
         self._ended[key] = _EndedAttempt(KeptAttempt(_known(held, record), held.prepared))
         while len(self._ended) > KEPT:
             self._ended.pop(next(iter(self._ended)))
+        self._tell_end(key, record)
+
+    def _tell_end(self, key: Key, record: ExitRecord) -> None:
         if self._callback is not None:
             self._callback(key, record)
 

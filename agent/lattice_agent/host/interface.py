@@ -36,9 +36,11 @@ class Host(Protocol):
         ...
 
     async def prepare(self, work: NodeWork) -> None:
-        """Checks user, directories and files, writes the journal, makes the scope; twice does no more than once.
+        """Writes the journal and carries out the steps of the prologue; twice does no more than once.
 
-        Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit); Stale when this key was started here already.
+        It may be interrupted, which ends its step within 2 s; `clear` undoes what it has begun.
+
+        Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit, PrologueFailed); Stale when this key was started here already.
         """
         ...
 
@@ -59,6 +61,13 @@ class Host(Protocol):
 
     async def kill(self, key: Key) -> None:
         """Sends KILL to every process of the work until none is left; `on_exit` follows."""
+        ...
+
+    async def clear(self, key: Key) -> None:
+        """Undoes in reverse what `prepare` has begun for an attempt of which no process is left; again does no more than once.
+
+        Raises Retry while a step cannot be undone.
+        """
         ...
 
     async def remaining(self, key: Key) -> int:

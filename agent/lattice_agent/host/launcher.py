@@ -1,4 +1,4 @@
-"""Takes decided work to its shim: the looks and files before the start, and the right to start, which is taken once."""
+"""Takes decided work to its shim: the steps of the prologue, and the right to start, which is taken once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice_agent.attempts import Key, NodeWork, Running
 from lattice_agent.host import users
 from lattice_agent.host.controllers import Reserves
+from lattice_agent.host.hooks import Hooks
 from lattice_agent.host.interface import MachineFacts
+from lattice_agent.host.prologue import Prologue, PrologueStep
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
-from lattice_agent.host.threads import Threads
+from lattice_agent.host.threads import Threads, whole
 from lattice_agent.host.watch import ShimWatch
 from lattice_agent.state.journal import Journal
+from lattice_agent.state.step_journal import StepJournal
 from lattice_agent.work import environment, launch
 from lattice_agent.work.environment import Account
 from lattice_agent.work.launch import RunContext, refuse, unfit
@@ -37,13 +40,24 @@ class Launcher:
     """Starts the work of one node: looks at accounts and directories, journals, claims the right to start, and asks the runner."""
 
     def __init__(
-        self, journal: Journal, scopes: Scopes, clock: Clock, facts: MachineFacts, starter: RunnerClient, disk: Threads, watch: ShimWatch,
+        self,
+        journal: Journal,
+        scopes: Scopes,
+        clock: Clock,
+        facts: MachineFacts,
+        starter: RunnerClient,
+        disk: Threads,
+        watch: ShimWatch,
         reserves: Reserves,
-    ) -> None:  # fmt: skip
+        hooks: Hooks | None,
+    ) -> None:
+        """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them."""
         self._reserves = reserves
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
+        self._hooks = hooks
+        self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
         """What the runner is told of attempts that were prepared here and never asked to start since, without the values of Secrets."""
@@ -53,25 +67,70 @@ class Launcher:
         self._places.pop(key, None)
         self._fresh.pop(key, None)
 
+    def _steps(self) -> tuple[PrologueStep, ...]:
+        """Lists the steps of the prologue in order; the epilogue undoes them in reverse."""
+        steps = (
+            PrologueStep("probe", self._probe, again=True),
+            PrologueStep("scope", self._make_scope, self._remove_scope, again=True),
+        )
+        if self._hooks is None:
+            return steps
+        hooks = PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._hooks.exist)
+        return (*steps, hooks)
+
     async def prepare(self, work: NodeWork) -> None:
-        """Checks user, directories and files, writes the journal, makes the scope."""
+        """Writes the journal, and carries out the steps of the prologue."""
         if await self._prepared(work, self._was_started, work.key):
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
         if work.tasks:
-            self._places[work.key] = await self._find_place(work)
-            starts.reached(self._clock, "probe", work.key.uid, node=work.node)
-        await self._prepared(work, self._lay_down, work)
+            await asyncio.to_thread(launch.check, work)
+        await self._prepared(work, self._journal.write_journal, work, self._facts.boot_id)
+        try:
+            exported = await self.prologue.carry_out(work)
+        except Retry as error:
+            raise _state_unfit(work, error) from error
+        if place := self._places.get(work.key):
+            self._places[work.key] = place = dataclasses.replace(place, exported=exported)
+            self._fresh[work.key] = await self._prepared(work, self._describe, work, place)
         starts.reached(self._clock, "prepare", work.key.uid, node=work.node)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Takes a step of the preparation on the disk; a disk that does not serve it is the node's fault."""
         try:
-            return await self._preparing.call(function, *args, **kwargs)
+            return await whole(self._preparing.call(function, *args, **kwargs))
         except Retry as error:
-            raise unfit(work, f"its state cannot be written: {error.message}") from error
+            raise _state_unfit(work, error) from error
 
     def _was_started(self, key: Key) -> bool:
         return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.is_settled(key)
+
+    # the steps
+
+    async def _probe(self, work: NodeWork) -> Mapping[str, str]:
+        if work.tasks:
+            self._places[work.key] = await self._find_place(work)
+            starts.reached(self._clock, "probe", work.key.uid, node=work.node)
+        return {}
+
+    async def _make_scope(self, work: NodeWork) -> Mapping[str, str]:
+        await self._prepared(work, self._lay_down, work)
+        return {}
+
+    async def _remove_scope(self, key: Key) -> None:
+        if not await self._disk.call(self.scopes.remove_scope, key):
+            raise Retry(f"the scope of attempt {key.attempt} of {key.uid} is not empty", reason="Populated")
+
+    async def _run_prologue(self, work: NodeWork) -> Mapping[str, str]:
+        try:
+            return await self._hooks.prologue(work) if self._hooks else {}
+        except Rejected as error:
+            await self._record_refusal(work, error.message, reason=error.reason)
+            raise
+
+    async def _run_epilogue(self, key: Key) -> None:
+        entry = await self._disk.call(self._journal.entry, key)
+        if self._hooks:
+            await self._hooks.epilogue(key, entry.work if entry else None)
 
     async def _find_place(self, work: NodeWork) -> RunContext:
         """Finds who the work runs as, where and with which files, with the user's rights, in a process of its own."""
@@ -95,28 +154,28 @@ class Launcher:
     async def _refused(self, work: NodeWork, answer: dict[str, Any]) -> Rejected:
         """Records a refusal, so that whoever asks again hears the same, after a restart too; gives the error."""
         why, fault = _said(answer, "the process that looks at its files was killed")
-        with suppress(Retry):
-            await self._preparing.call(self._journal.write_journal, work, self._facts.boot_id)
-            await self._preparing.call(self._journal.claim, work.key)
-            await self.keep_empty_end(work.key, failure=why, unfit=fault)
+        await self._record_refusal(work, why, unfit=fault)
         return _refusal(work, why, fault)
 
-    async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False) -> None:
+    async def _record_refusal(self, work: NodeWork, why: str, *, unfit: bool = False, reason: str = "") -> None:
+        with suppress(Retry):
+            await self._preparing.call(self._journal.claim, work.key)
+            await self.keep_empty_end(work.key, failure=why, unfit=unfit, reason=reason)
+
+    async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
         """Records the end of an attempt of which no shim writes any; in memory at the least."""
         with suppress(Retry):
-            await self._disk.call(self._journal.write_empty_exit, key, self._facts.boot_id, self._clock.now(), failure=failure, unfit=unfit)
+            boot, now = self._facts.boot_id, self._clock.now()
+            await self._disk.call(self._journal.write_empty_exit, key, boot, now, failure=failure, unfit=unfit, reason=reason)
 
     def _lay_down(self, work: NodeWork) -> None:
-        """Writes journal and script, makes the scope, and describes the launch; nothing of it starts anything."""
-        self._journal.write_journal(work, self._facts.boot_id)
+        """Writes the script and makes the scope; nothing of it starts anything."""
         place = self._places.get(work.key)
         if work.script is not None and place:
             self._journal.write_script(work.key, work.script, place.account if _is_root() else None)
         memory = self._facts.memory_bytes
         limits = self._reserves.limits(max_processes=work.max_processes, reserved_memory=work.reserved_memory, memory_bytes=memory)
         self.scopes.make(work.key, limits)
-        if place:
-            self._fresh[work.key] = self._describe(work, place)
 
     # the start
 
@@ -131,7 +190,8 @@ class Launcher:
             return await self._started(work) or running
         if described is None:
             described = await self._described_again(work)
-        values = environment.effective(private, work, workdir=self._places[work.key].workdir)
+        place = self._places[work.key]
+        values = environment.effective(private, work, workdir=place.workdir, exported=place.exported)
         request = {"op": "start", "launch": described | {"private": values}}
         answer: dict[str, Any] = {}
         for _ in range(LAUNCHES):
@@ -218,8 +278,7 @@ class Launcher:
 
 
 def _account_of(work: NodeWork) -> Account:
-    """Checks what no kernel could run, and finds the account. May block (LDAP)."""
-    launch.check(work)
+    """Finds the account. May block (LDAP)."""
     return users.account(work.account or work.user, min_uid=work.min_uid, node=work.node)
 
 
@@ -232,6 +291,10 @@ def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
 
 def _refusal(work: NodeWork, why: str, fault: bool) -> Rejected:
     return unfit(work, why) if fault else refuse(work, why)
+
+
+def _state_unfit(work: NodeWork, error: Retry) -> Rejected:
+    return unfit(work, f"its state cannot be written: {error.message}")
 
 
 def _is_root() -> bool:

@@ -13,10 +13,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import NotFound, Retry
+from lattice.errors import NotFound, Rejected, Retry
 from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 from lattice_agent.host import facts, processes, scopes
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
+from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
 from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.launcher import Launcher
 from lattice_agent.host.runner_client import RunnerClient
@@ -42,7 +43,15 @@ _CLAIM_SECONDS = 0.5
 class LinuxHost:
     """Carries out the effects on this machine. It is made by `open_host`, whose TaskGroup holds its tasks."""
 
-    def __init__(self, journal: Journal, scopes_: scopes.Scopes, clock: Clock, tasks: asyncio.TaskGroup, reserves: Reserves) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        scopes_: scopes.Scopes,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+        reserves: Reserves,
+        directories: HookDirectories,
+    ) -> None:
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
         self._clock, self._tasks = clock, tasks
@@ -55,7 +64,10 @@ class LinuxHost:
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
         self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
-        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves)
+        hooks = None
+        if isinstance(scopes_, scopes.CgroupScopes):
+            hooks = Hooks(directories, HookCgroups(scopes_.root), self.runner_client, self._kernel, clock)
+        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks)
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
@@ -173,8 +185,8 @@ class LinuxHost:
                 running = None
             else:  # it has no tasks here, and lives until it is ended
                 alive = same_boot and record is None and not forgotten
-        work, order = entry.work if entry else None, self.journal.order(key)
-        return Known(key, work, running, alive, record, same_boot, populated, forgotten, order)
+        work, order, unclean = entry.work if entry else None, self.journal.order(key), self.launcher.prologue.begun(key)
+        return Known(key, work, running, alive, record, same_boot, populated, forgotten, order, unclean)
 
     def _claimed_late(self, key: Key) -> Running | None:
         """Reads the claim of a shim that stands in its scope: taking the right is the first thing that it does there."""
@@ -186,7 +198,7 @@ class LinuxHost:
     # the start
 
     async def prepare(self, work: NodeWork) -> None:
-        """Checks user, directories and files, writes the journal, makes the scope."""
+        """Writes the journal, and carries out the steps of the prologue."""
         await self.launcher.prepare(work)
 
     async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
@@ -199,8 +211,10 @@ class LinuxHost:
         """Sends TERM to every process of the work; work that was never started ends at once. False: nothing was left to end."""
         with suppress(Retry):  # only the agent that follows this one wants to know
             await self._kernel.call(self.journal.note_order, key, order)
-        if not await self._has_processes(key) and await self._end_without_shim(key):
-            return True
+        if not self.watch.follows(key):
+            with suppress(Retry):
+                if await self._end_without_shim(key):
+                    return True
         reached = await self._kernel.call(self.scopes.terminate, key)
         return reached > 0 or not self.scopes.complete
 
@@ -226,18 +240,31 @@ class LinuxHost:
         self.watch.settle(key)
 
     async def _end_without_shim(self, key: Key) -> bool:
-        """Ends an attempt without a shim: one that was never started, whose right to start is taken away, or one without tasks here."""
+        """Ends an attempt without a shim: one that was never started, whose right to start is taken away, or one without tasks here.
+
+        False: it has a shim, which is followed from now on.
+        """
         try:
             await self.launcher.claim(key)
-        except NotFound:
-            return False
+        except NotFound:  # nothing was made for it: its preparation ended before it began
+            if await self._kernel.call(self.scopes.populated, key):
+                return False
+            self._deliver(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, (), self._clock.now()))
+            return True
         running = await self._disk.call(self.journal.claimed, key)
-        if running is None or running.pid:
+        if running is None:
+            return False
+        if running.pid:
+            self.watch.follow_shim(key, running)
             return False
         if await self._disk.call(self.journal.exit_record, key) is None:
             await self.launcher.keep_empty_end(key)
-            self._deliver(key, await self._disk.call(self.journal.exit_record, key))
+        self._deliver(key, await self._disk.call(self.journal.exit_record, key))
         return True
+
+    async def clear(self, key: Key) -> None:
+        """Undoes in reverse what `prepare` has begun for an attempt of which no process is left."""
+        await self.launcher.prologue.undo(key)
 
     async def remaining(self, key: Key) -> int:
         """Counts the processes of the work that are left."""
@@ -260,6 +287,8 @@ class LinuxHost:
         """Lets go of a settled attempt: the scope at once, exit record and logs after 7 days."""
         with suppress(NotFound):
             await self.launcher.claim(key)
+        if not self.watch.follows(key):
+            await self.clear(key)
         if self.watch.follows(key) or not await self._kernel.call(self.scopes.remove_scope, key):
             left = await self.remaining(key)
             raise Retry(f"attempt {key.attempt} of {key.uid} still has {left} processes on this node", reason="Populated")
@@ -311,18 +340,31 @@ def _of_pid(pid: int) -> Running | None:
 
 @asynccontextmanager
 async def open_host(
-    state_dir: Path, run_dir: Path, *, node: str, clock: Clock, scope_root: Path | None = None, reserves: Reserves = NO_RESERVES
+    state_dir: Path,
+    run_dir: Path,
+    *,
+    node: str,
+    clock: Clock,
+    scope_root: Path | None = None,
+    reserves: Reserves = NO_RESERVES,
+    hooks: HookDirectories | None = None,
 ) -> AsyncIterator[LinuxHost]:
     """Opens the machine for one agent; the default scopes stand below `lattice.slice/NODE` of cgroup v2.
 
-    Raises Corrupt for a state directory that is not ours. Leaving it ends the runner and nothing that runs.
+    Raises Rejected for hooks that are no directory, or on a machine without cgroups, Corrupt for a state directory that is not ours.
+    Leaving it ends the runner and nothing that runs.
     """
     journal = Journal(await asyncio.to_thread(state_dir.resolve), await asyncio.to_thread(run_dir.resolve))
     await asyncio.to_thread(journal.open)
+    found = await asyncio.to_thread(scopes.choose, node, scope_root)
+    hooks = hooks or HookDirectories()
+    await asyncio.to_thread(hooks.check)
+    if hooks != HookDirectories() and not found.complete:
+        raise Rejected("--prologue-dir and --epilogue-dir need an agent that may make cgroups", reason="SettingWrong")
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(private_tmp.remove_older, str(journal.attempts_dir), facts.boot_id())
-        host = LinuxHost(journal, await asyncio.to_thread(scopes.choose, node, scope_root), clock, tasks, reserves)
+        host = LinuxHost(journal, found, clock, tasks, reserves, hooks)
         host.runner_client.open()
         try:
             yield host

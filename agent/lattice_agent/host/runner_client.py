@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lattice.errors import UnknownOutcome
+from lattice_agent.host.threads import whole
 from lattice_agent.standalone import runner
 
 _LENGTH = struct.Struct(">I")
@@ -78,15 +79,18 @@ class RunnerClient:
         self._waiting[number] = answer
         body = json.dumps({"id": number} | request).encode()
         try:
-            async with self._sending:
-                if self._socket and not answer.done():
-                    await self._loop.sock_sendall(self._socket, _LENGTH.pack(len(body)) + body)
+            await whole(self._send(body, answer))
         except OSError as error:
             self._lost(f"the runner is gone: {error}")
         try:
             return await answer
         finally:
             self._waiting.pop(number, None)
+
+    async def _send(self, body: bytes, answer: asyncio.Future[dict[str, Any]]) -> None:
+        async with self._sending:
+            if self._socket and not answer.done():
+                await self._loop.sock_sendall(self._socket, _LENGTH.pack(len(body)) + body)
 
     def _readable(self) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
@@ -78,3 +78,13 @@ def _answer(answer: asyncio.Future[_T], result: _T) -> None:
 def _fail(answer: asyncio.Future[_T], error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error)
+
+
+async def whole(call: Awaitable[_T]) -> _T:
+    """Awaits a call in a thread to its end, also where the caller is interrupted: nothing of it comes after what undoes it."""
+    task = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise

@@ -11,6 +11,7 @@ from lattice.models.conditions import UNKILLABLE
 from lattice_agent.attempts import NO_USE, ExitRecord, Key, Known, ResourceUse, Running
 from lattice_agent.lifecycle.events import (
     Answer,
+    Cleared,
     Directed,
     Exited,
     Missed,
@@ -37,12 +38,13 @@ class Stage(Enum):
     RUNNING = "its tasks run"
     TERMINATING = "TERM was sent"
     KILLING = "KILL was sent"
+    EPILOGUE = "no process is left, and what was prepared is undone"
     ENDED = "no process is left"
     FAILED = "it could not be started"
     LOST = "the node rebooted, or its record is gone"
 
 
-POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING})
+POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING, Stage.EPILOGUE})
 """The attempt has a scope; only one at a time may."""
 OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
 
@@ -79,6 +81,14 @@ class Attempt:
     use: ResourceUse = NO_USE
     reason: str = ""
     message: str = ""
+    outcome: Stage | None = None
+    """During the epilogue: how the attempt stands after it."""
+    clearing: bool = False
+    """The epilogue was ordered."""
+    unclean: bool = False
+    """Steps of it are not undone: its end was reported before the epilogue was over, or it was found so before it was started."""
+    report_at: float | None = None
+    """CLOCK_BOOTTIME at which the end is reported, whether the epilogue is over or not."""
     over_at: float | None = None
     """CLOCK_BOOTTIME at which this agent saw that it is over."""
     unanswered: bool = False
@@ -127,17 +137,23 @@ def restored(known: Known) -> Attempt:
         attempt.message = "the node rebooted, or its record of the work is unreadable"
     elif known.running is not None:
         _end(attempt, None)
+    if known.unclean and attempt.stage in OVER:
+        _begin_epilogue(attempt)
+        attempt.adopted = True
+    elif known.unclean:
+        attempt.unclean = True
     return attempt
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
     """Rebuilds an attempt that this process had forgotten, or never knew: the end that the disk keeps is its end."""
-    if attempt.stage is not Stage.PREPARING:
+    if attempt.stage not in (Stage.PREPARING, Stage.TERMINATING, Stage.KILLING) or attempt.starts:
         return attempt
     found = restored(known)
     found.row, found.admitted, found.terms = attempt.row, attempt.admitted, attempt.terms or found.terms
     if found.stage is Stage.WAITING:
-        found.stage, found.reason, found.message = Stage.LOST, "Lost", "it was started here before, and no record of its end is left"
+        found.stage, found.unclean, found.reason = Stage.LOST, known.unclean, "Lost"
+        found.message = "it was started here before, and no record of its end is left"
     return found
 
 
@@ -152,11 +168,30 @@ def _journaled_terms(known: Known) -> WorkTerms | None:
     """Takes terms of generation 0 from the journal: good enough to end the work in time, read again as soon as a row names it."""
     if known.work is None:
         return None
-    return WorkTerms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks)
+    return WorkTerms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks, known.work.epilogue_seconds)
 
 
 def apply(attempt: Attempt, event: Answer) -> None:
     """Changes the attempt by one event; an answer to a question that no longer stands changes nothing."""
+    before = attempt.stage
+    _apply(attempt, event)
+    if attempt.stage in OVER and before not in OVER and before is not Stage.EPILOGUE and attempt.prepared:
+        _begin_epilogue(attempt)
+
+
+def _begin_epilogue(attempt: Attempt) -> None:
+    """Keeps the end of an attempt that was prepared until that is undone."""
+    attempt.outcome, attempt.stage, attempt.clearing, attempt.unclean = attempt.stage, Stage.EPILOGUE, False, False
+
+
+def end_epilogue(attempt: Attempt, *, clean: bool) -> None:
+    """Lets the attempt stand as it ended; not `clean`: the node is unfit for work until the epilogue is over."""
+    if attempt.stage is Stage.EPILOGUE and attempt.outcome is not None:
+        attempt.stage, attempt.outcome = attempt.outcome, None
+    attempt.unclean = not clean
+
+
+def _apply(attempt: Attempt, event: Answer) -> None:
     match event:
         case TermsRead():
             attempt.terms, attempt.reading = event.terms, False
@@ -170,7 +205,11 @@ def apply(attempt: Attempt, event: Answer) -> None:
         case Started() if attempt.stage is Stage.STARTING:
             attempt.stage = Stage.RUNNING
             attempt.started, attempt.started_boottime = event.running.started, event.running.started_boottime
-        case Exited() if attempt.stage not in OVER:
+        case Started() if attempt.stage in (Stage.TERMINATING, Stage.KILLING):
+            attempt.started, attempt.started_boottime = event.running.started, event.running.started_boottime
+        case Cleared() if attempt.stage is Stage.EPILOGUE or attempt.unclean:
+            end_epilogue(attempt, clean=True)
+        case Exited() if attempt.stage not in OVER and attempt.stage is not Stage.EPILOGUE:
             _end(attempt, event.record)
         case Missed() if attempt.stage in (Stage.TERMINATING, Stage.KILLING):
             attempt.missed = True
@@ -192,7 +231,7 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
         attempt.exits = (TaskEnd(unknown=True),)
     elif record.failure:
         attempt.stage, attempt.message = Stage.FAILED, record.failure
-        attempt.reason = "NodeUnfit" if record.unfit else "StartFailed"
+        attempt.reason = record.reason or ("NodeUnfit" if record.unfit else "StartFailed")
     else:
         attempt.use = record.use
         attempt.exits = tuple(TaskEnd(task.rank, task.code, task.signal, ended=task.end) for task in record.tasks)
@@ -224,13 +263,15 @@ def ending(attempt: Attempt) -> bool:
 
 def forgettable(attempt: Attempt) -> bool:
     """Tells whether an attempt without a row may go: a row leaves the ledger only after the attempt's end is persisted."""
+    if attempt.unclean:
+        return False
     return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)
 
 
 PHASES = {
     Stage.WAITING: Phase.PREPARING, Stage.PREPARING: Phase.PREPARING, Stage.READY: Phase.READY, Stage.STARTING: Phase.READY,
-    Stage.RUNNING: Phase.RUNNING, Stage.TERMINATING: Phase.ENDING, Stage.KILLING: Phase.ENDING, Stage.ENDED: Phase.GONE,
-    Stage.FAILED: Phase.START_FAILED, Stage.LOST: Phase.LOST,
+    Stage.RUNNING: Phase.RUNNING, Stage.TERMINATING: Phase.ENDING, Stage.KILLING: Phase.ENDING, Stage.EPILOGUE: Phase.ENDING,
+    Stage.ENDED: Phase.GONE, Stage.FAILED: Phase.START_FAILED, Stage.LOST: Phase.LOST,
 }  # fmt: skip
 
 
@@ -256,7 +297,7 @@ def report_state(attempt: Attempt) -> tuple[str, str]:
             return reports.PREPARING, ""
         case Stage.READY:
             return reports.PREPARING, reports.READY
-        case Stage.TERMINATING | Stage.KILLING:
+        case Stage.TERMINATING | Stage.KILLING | Stage.EPILOGUE:
             return reports.ENDING, ""
         case _:
             return reports.RUNNING, reports.IDLE if attempt.terms is not None and attempt.terms.tasks == 0 else ""

@@ -10,6 +10,8 @@ from lattice_agent.members import Direction
 
 GRACE_SECONDS = 30.0
 """From TERM to KILL for work whose terms nobody knows."""
+EPILOGUE_SECONDS = 300.0
+"""From the last process to the report of the end, at the latest, for work whose terms nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class WorkTerms:
     walltime_seconds: float | None = None
     tasks: int = 1
     """On this node; without tasks the walltime is the head's affair."""
+    epilogue_seconds: float = EPILOGUE_SECONDS
+    """How long the epilogue may hold the report of the end up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,13 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleared:
+    """Tells that everything that was prepared for the attempt is undone."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
 class Survived:
     """Tells that KILL has not ended every process; `message` names who is left."""
 
@@ -132,6 +143,6 @@ class Recalled:
         return self.known.key
 
 
-Answer = TermsRead | Prepared | Refused | Vanished | Started | Exited | Missed | Survived | Directed
+Answer = TermsRead | Prepared | Refused | Vanished | Started | Exited | Missed | Survived | Cleared | Directed
 """What befalls one attempt that the node knows."""
 Event = PlanRead | PlanAbsent | Tick | Recalled | Answer

@@ -30,7 +30,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Sends TERM; Missed follows where there is nothing to end, Exited where TERM helps."""
+    """Interrupts preparation or start, and sends TERM; Missed follows where there is nothing to end, Exited where TERM helps."""
 
     key: Key
     order: Ordered
@@ -39,6 +39,13 @@ class Terminate:
 @dataclass(frozen=True, slots=True)
 class Kill:
     """Orders KILL until no process is left; Exited follows."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Has the host undo, in reverse, what was prepared for an attempt of which no process is left; Cleared answers."""
 
     key: Key
 
@@ -58,4 +65,4 @@ class Remember:
     seen: Seen
 
 
-Instruction = Read | Prepare | Start | Terminate | Kill | Forget | Remember
+Instruction = Read | Prepare | Start | Terminate | Kill | Clear | Forget | Remember

@@ -20,6 +20,7 @@ from lattice_agent.lifecycle.attempt import (
     Attempt,
     Stage,
     apply,
+    end_epilogue,
     ending,
     forgettable,
     recalled,
@@ -27,8 +28,8 @@ from lattice_agent.lifecycle.attempt import (
     restored,
     unread,
 )  # fmt: skip
-from lattice_agent.lifecycle.events import GRACE_SECONDS, Event, PlanAbsent, PlanRead, Recalled, Tick
-from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.lifecycle.events import EPILOGUE_SECONDS, GRACE_SECONDS, Cleared, Event, PlanAbsent, PlanRead, Recalled, Tick
+from lattice_agent.lifecycle.instructions import Clear, Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
 from lattice_agent.lifecycle.stimulus_log import Checkpoint, StimulusLog, copies
 from lattice_agent.members import Member, Order, first_failure
 
@@ -78,7 +79,10 @@ class Lifecycle:
                 if attempt is not None:
                     self.attempts[event.key] = recalled(attempt, event.known)
             elif attempt is not None:
+                overdue = attempt.unclean and attempt.stage in OVER
                 apply(attempt, event)
+                if overdue and isinstance(event, Cleared):
+                    self._forget_unnamed(self.seq, out)
         for attempt in sorted(self.attempts.values(), key=lambda attempt: attempt.stage not in POPULATED):
             self._advance(attempt, boottime, out)
         return out
@@ -113,16 +117,24 @@ class Lifecycle:
         for attempt in self.attempts.values():
             if attempt.key not in named:
                 attempt.row, attempt.reading = None, False
+                if attempt.stage is Stage.EPILOGUE:  # its end was persisted: an agent before this one had reported it
+                    end_epilogue(attempt, clean=False)
+                elif attempt.stage is Stage.WAITING and attempt.unclean:  # an agent before this one prepared it, and nobody wants it now
+                    attempt.stage, attempt.ended_by = Stage.ENDED, STOP
         for row in plan.rows:
             key = Key(*row.key)
             if key not in self.attempts:
                 self.attempts[key] = self._meet(key, row)
             self.attempts[key].row, self.attempts[key].admitted = row, row.walltime
         self.fresh = False
+        self._forget_unnamed(plan.seq, out)
+
+    def _forget_unnamed(self, seq: int, out: list[Instruction]) -> None:
+        """Drops the attempts that no plan names any more and of which nothing is left."""
         for key in [key for key, attempt in self.attempts.items() if attempt.row is None and forgettable(attempt)]:
             attempt = self.attempts.pop(key)
             if attempt.prepared:
-                out.append(Forget(key, plan.seq))
+                out.append(Forget(key, seq))
 
     def _meet(self, key: Key, row: PlanRow) -> Attempt:
         """Makes the attempt of a row that this node has not been asked for, as far as the node remembers it."""
@@ -143,8 +155,8 @@ class Lifecycle:
             out.append(Read(attempt.key))
         match attempt.stage:
             case Stage.WAITING:
-                self._advance_waiting(attempt, out)
-            case Stage.READY if ending(attempt):
+                self._advance_waiting(attempt, boottime, out)
+            case Stage.PREPARING | Stage.READY | Stage.STARTING if ending(attempt):
                 _terminate(attempt, boottime, out)
             case Stage.READY if attempt.order is Order.START and attempt.row is not None:
                 attempt.stage = Stage.STARTING
@@ -155,8 +167,13 @@ class Lifecycle:
             case Stage.TERMINATING if _due(attempt.kill_at, boottime):
                 attempt.stage = Stage.KILLING
                 out.append(Kill(attempt.key))
+            case Stage.EPILOGUE:
+                _advance_epilogue(attempt, boottime, out)
             case _:
                 pass  # nothing to decide until the next event
+        if attempt.unclean and not attempt.clearing and attempt.stage in OVER:
+            attempt.clearing = True
+            out.append(Clear(attempt.key))
         if attempt.stage in OVER:
             attempt.over_at = boottime if attempt.over_at is None else attempt.over_at
             attempt.unanswered = self._awaits_answer(attempt) and _due(attempt.over_at + ANSWER_SECONDS, boottime)
@@ -168,23 +185,27 @@ class Lifecycle:
             return False
         return attempt.stage in (Stage.FAILED, Stage.LOST) or (not attempt.ended_by and first_failure(attempt.exits) is not None)
 
-    def _advance_waiting(self, attempt: Attempt, out: list[Instruction]) -> None:
+    def _advance_waiting(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
         if ending(attempt):
             attempt.stage = Stage.ENDED
             attempt.ended_by = STOP if attempt.stopped else attempt.cause
+            if attempt.unclean:
+                attempt.outcome, attempt.stage, attempt.unclean = Stage.ENDED, Stage.EPILOGUE, False
+                _advance_epilogue(attempt, boottime, out)
         elif attempt.row is not None and attempt.terms is not None and not attempt.reading and self.clean():
             attempt.stage = Stage.PREPARING
-            attempt.prepared = True
+            attempt.prepared, attempt.unclean = True, False
             out.append(Prepare(attempt.key))
 
     def clean(self) -> bool:
-        """Tells whether no attempt's scope is populated."""
-        return not any(attempt.stage in POPULATED for attempt in self.attempts.values())
+        """Tells whether nothing of an attempt that was started, or has ended, is left here."""
+        return not any(attempt.stage in POPULATED or (attempt.unclean and attempt.stage in OVER) for attempt in self.attempts.values())
 
     def deadline(self) -> float | None:
-        """Gives CLOCK_BOOTTIME of the next walltime, KILL or overdue answer; None: nothing is due."""
+        """Gives CLOCK_BOOTTIME of the next walltime, KILL, end of patience with an epilogue, or overdue answer; None: nothing is due."""
         due = [attempt.walltime_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
         due += [attempt.kill_at for attempt in self.attempts.values() if attempt.stage is Stage.TERMINATING]
+        due += [attempt.report_at for attempt in self.attempts.values() if attempt.stage is Stage.EPILOGUE]
         due += [
             attempt.over_at + ANSWER_SECONDS
             for attempt in self.attempts.values()
@@ -203,6 +224,10 @@ class Lifecycle:
             key, self.node, self.seq, PHASES[attempt.stage], attempt.reason or attempt.ended_by, attempt.message, attempt.started,
             attempt.exits, walltime=attempt.ended_by == WALLTIME, ordered=attempt.ended_by == STOP, use=attempt.use,
         )  # fmt: skip
+
+    def unclean(self) -> list[Key]:
+        """Lists attempts whose end was reported although what was prepared for them is not undone."""
+        return [key for key, attempt in self.attempts.items() if attempt.unclean and attempt.stage in OVER]
 
     def silent_reporters(self) -> list[str]:
         """Lists reporters that have not answered to a failure here."""
@@ -232,6 +257,8 @@ class Lifecycle:
                 return f"{key} was started {attempt.starts} times"
             if attempt.stage in (Stage.TERMINATING, Stage.KILLING) and not attempt.ended_by:
                 return f"{key} is being ended, and nobody ordered it"
+            if (attempt.stage is Stage.EPILOGUE) is (attempt.outcome is None):
+                return f"{key} is {attempt.stage.name}, and afterwards {attempt.outcome}"
             if attempt.stage is Stage.WAITING and attempt.starts:
                 return f"{key} waits after it was started"
         return ""
@@ -251,6 +278,15 @@ def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
 
 def _due(at: float | None, boottime: float) -> bool:
     return at is not None and boottime >= at
+
+
+def _advance_epilogue(attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+    if not attempt.clearing:
+        attempt.clearing = True
+        attempt.report_at = boottime + (attempt.terms.epilogue_seconds if attempt.terms else EPILOGUE_SECONDS)
+        out.append(Clear(attempt.key))
+    elif _due(attempt.report_at, boottime):
+        end_epilogue(attempt, clean=False)
 
 
 def _terminate(attempt: Attempt, boottime: float, out: list[Instruction]) -> None:

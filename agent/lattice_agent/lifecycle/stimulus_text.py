@@ -1,4 +1,4 @@
-"""Writes and reads the stimulus log as JSON lines (docs/explanation/formats.md, stimulus log 1), without text of people or programs.
+"""Writes and reads the stimulus log as JSON lines (docs/explanation/formats.md, stimulus log 2), without text of people or programs.
 
 A header names the node; a checkpoint holds the machine's state; every other line is one event with its instructions. The machine decides
 by keys, orders, times, exit codes and reasons. Sentences, and of a node's work everything but times, tasks and nodes, are left out:
@@ -23,19 +23,19 @@ from lattice_agent.lifecycle.events import Event
 from lattice_agent.lifecycle.instructions import Instruction
 from lattice_agent.lifecycle.stimulus_log import Checkpoint, Segment, Stimulus
 
-FORMAT = 1
+FORMAT = 2
 _EVENTS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         events.PlanRead, events.PlanAbsent, events.TermsRead, events.Prepared, events.Refused, events.Vanished, events.Recalled,
-        events.Started, events.Exited, events.Missed, events.Survived, events.Directed, events.Tick,
+        events.Started, events.Exited, events.Missed, events.Survived, events.Cleared, events.Directed, events.Tick,
     )
 }  # fmt: skip
 _INSTRUCTIONS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        instructions.Read, instructions.Prepare, instructions.Start, instructions.Terminate, instructions.Kill, instructions.Forget,
-        instructions.Remember,
+        instructions.Read, instructions.Prepare, instructions.Start, instructions.Terminate, instructions.Kill, instructions.Clear,
+        instructions.Forget, instructions.Remember,
     )
 }  # fmt: skip
 _LENGTH = re.compile(r"[0-9]+ characters")
@@ -142,11 +142,12 @@ def _instruction(name: str, body: Mapping[str, Any]) -> Instruction:
 def _attempt_body(attempt: Attempt) -> dict[str, Any]:
     """Writes an attempt, its stage by name, since a stage's value is a sentence that may be put better."""
     body: dict[str, Any] = msgspec.to_builtins(replace(attempt, message=length_of(attempt.message)))
-    return body | {"stage": attempt.stage.name}
+    return body | {"stage": attempt.stage.name, "outcome": attempt.outcome.name if attempt.outcome else None}
 
 
 def _attempt(body: dict[str, Any]) -> Attempt:
-    return msgspec.convert(body | {"stage": Stage[body["stage"]].value}, Attempt)
+    outcome = body.get("outcome")
+    return msgspec.convert(body | {"stage": Stage[body["stage"]].value, "outcome": Stage[outcome].value if outcome else None}, Attempt)
 
 
 # ── what is left out ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,4 +187,5 @@ def _times_of(work: NodeWork) -> NodeWork:
         key=Key(*work.key), number=work.number, namespace=work.namespace, name=work.name, user="", tenant="", job_name="",
         nodes=work.nodes, node=work.node, rank_of_node=work.rank_of_node, head=work.head, tasks=work.tasks, first_rank=work.first_rank,
         total_tasks=work.total_tasks, grace_seconds=work.grace_seconds, walltime_seconds=work.walltime_seconds,
+        epilogue_seconds=work.epilogue_seconds,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
-from lattice.models.conditions import UNKILLABLE
+from lattice.models.conditions import EPILOGUE_FAILED, UNKILLABLE
 from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
 from lattice_agent.cluster import reports
@@ -362,6 +362,9 @@ class Agent:
         found = Flaw("EndsInMemory" if self._outside.host.ends_in_memory() else "StateUnwritable", said)
         if survivors:
             found = Flaw(UNKILLABLE, "; ".join(f"attempt {key.attempt} of {key.uid}: {said}" for key, said in survivors.items()))
+        if unclean := self.machine.unclean():
+            whys = {key: self._effects.unclean.get(key, "its epilogue has not come to its end") for key in unclean}
+            found = Flaw(EPILOGUE_FAILED, "; ".join(f"attempt {key.attempt} of {key.uid}: {why}" for key, why in whys.items()))
         before = self._registration.flaw
         if bool(found.message) != bool(before.message) or (found.message and found.reason != before.reason):
             word, level = ("Unhealthy", logging.WARNING) if found.message else ("Healthy", logging.INFO)

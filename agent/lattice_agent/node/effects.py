@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
@@ -23,7 +25,8 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 2.0
-REFUSALS = frozenset({"StartFailed", "NodeUnfit", "UserUnknown", "UserRefused"})
+LONGEST_EPILOGUE_RETRY = 15.0
+REFUSALS = frozenset({"StartFailed", "NodeUnfit", "PrologueFailed", "UserUnknown", "UserRefused"})
 """Reasons of END_REASONS with which a host refuses a start."""
 NODE_KEY = Key("-", 0)
 """Where instructions stand that belong to no attempt."""
@@ -59,13 +62,19 @@ class Effects:
         self._private: dict[Key, Mapping[str, str]] = {}
         """Values of Secrets, from the reading to the start; a restart of the agent asks for them again."""
         self._tries: dict[Key, int] = {}
+        self._going: dict[Key, asyncio.Timeout] = {}
+        """Preparations and starts that are under way: their deadline is moved to now where the work is to end."""
+        self.unclean: dict[Key, str] = {}
+        """Why an epilogue has not come to its end, by attempt."""
         self.unserved: set[Key] = set()
         """What no gateway has given this node, though it was asked."""
 
     def put(self, instruction: Instruction) -> Key:
-        """Lines an instruction up, and returns the key that names the line."""
+        """Lines an instruction up, and returns the key that names the line; the end of work interrupts its preparation or start."""
         key = NODE_KEY if isinstance(instruction, instructions.Remember) else instruction.key
         self._pending.setdefault(key, deque()).append(instruction)
+        if isinstance(instruction, instructions.Terminate) and key in self._going:
+            self._going[key].reschedule(asyncio.get_running_loop().time())
         return key
 
     async def carry_out(self, key: Key) -> float | None:
@@ -84,10 +93,14 @@ class Effects:
         match instruction:
             case instructions.Read():
                 return await self._read(instruction.key)
+            case instructions.Prepare() | instructions.Start() if self._is_to_end(instruction.key):
+                pass  # nothing is begun that is to end
             case instructions.Prepare():
                 await self._prepare(instruction.key)
             case instructions.Start():
                 return await self._start(instruction.key)
+            case instructions.Clear():
+                return await self._clear(instruction.key)
             case instructions.Terminate():
                 return await self._end(instruction.key, "terminate", instruction.order)
             case instructions.Kill():
@@ -111,7 +124,7 @@ class Effects:
             return None  # no plan names it now; the next one that does asks again
         try:
             found = await self._works.find_work(self.node, row, variables=row.order == RUN and self._awaits(key))
-            terms = assignment.terms_of(found.work, self.node, row.head)
+            terms = assignment.terms_of(found.work, self.node, row.head, self._config())
         except (NotFound, Rejected) as error:
             self.unserved.discard(key)
             self._post(events.Refused(key, "StartFailed", error.message))
@@ -130,10 +143,25 @@ class Effects:
         self._post(events.TermsRead(key, terms))
         return None
 
+    def _is_to_end(self, key: Key) -> bool:
+        return any(isinstance(waiting, instructions.Terminate) for waiting in self._pending.get(key, ()))
+
+    @asynccontextmanager
+    async def _interruptible(self, key: Key) -> AsyncIterator[None]:
+        """Lets `put` interrupt what runs inside. Raises TimeoutError where it did."""
+        try:
+            async with asyncio.timeout(None) as self._going[key]:
+                yield
+        finally:
+            del self._going[key]
+
     async def _prepare(self, key: Key) -> None:
         try:
             work = assignment.assign(self._objects[key], self._rows[key], self.node, self._config())
-            await self._host.prepare(work)
+            async with self._interruptible(key):
+                await self._host.prepare(work)
+        except TimeoutError:
+            event(log, "PrologueInterrupted", allocation=key.uid, attempt=key.attempt, node=self.node)
         except Stale as error:
             known = await self._host.recall(key)
             self._post(events.Recalled(known) if known is not None else events.Vanished(key, error.message))
@@ -145,7 +173,10 @@ class Effects:
 
     async def _start(self, key: Key) -> float | None:
         try:
-            running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
+            async with self._interruptible(key):
+                running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
+        except TimeoutError:
+            event(log, "StartInterrupted", allocation=key.uid, attempt=key.attempt, node=self.node)
         except Retry as error:
             return self._again(key, "StartUndecided", error)
         except LatticeError as error:
@@ -173,6 +204,16 @@ class Effects:
             self._warn("TerminateFailed", key, error)
         return None
 
+    async def _clear(self, key: Key) -> float | None:
+        try:
+            await self._host.clear(key)
+        except LatticeError as error:
+            self.unclean[key] = error.message
+            return self._again(key, "EpilogueFailed", error, longest=LONGEST_EPILOGUE_RETRY)
+        self.unclean.pop(key, None)
+        self._post(events.Cleared(key))
+        return None
+
     async def _forget(self, order: instructions.Forget) -> float | None:
         key = order.key
         try:
@@ -187,16 +228,17 @@ class Effects:
     def drop_attempt(self, key: Key) -> None:
         """Drops all that is kept of an attempt: nothing more is asked about it."""
         self.unserved.discard(key)
+        self.unclean.pop(key, None)
         self._objects.pop(key, None)
         self._rows.pop(key, None)
         self._private.pop(key, None)
         self._assigned.pop(key, None)
 
-    def _again(self, key: Key, message: str, error: LatticeError) -> float:
+    def _again(self, key: Key, message: str, error: LatticeError, *, longest: float = LONGEST_RETRY) -> float:
         tries = self._tries[key] = self._tries.get(key, 0) + 1
         if tries == 1:
             self._warn(message, key, error)
-        return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(tries - 1, 10))
+        return min(longest, FIRST_RETRY * 2.0 ** min(tries - 1, 10))
 
     def _warn(self, message: str, key: Key, error: LatticeError) -> None:
         why = error.message

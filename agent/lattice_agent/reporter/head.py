@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lattice.ledger.plans import RUN, STOP, PlanRow
-from lattice.models.conditions import UNKILLABLE
+from lattice.models.conditions import PROLOGUE_FAILED, UNKILLABLE
 from lattice.units import fold_nodes, format_duration
 from lattice_agent.attempts import NO_USE, Key, ResourceUse
 from lattice_agent.members import FINAL, Direction, Member, Order, Phase, TaskEnd, first_failure
@@ -57,6 +57,8 @@ class Over:
     failure: FirstFailure | None = None
     exit_known: bool = True
     use: ResourceUse = NO_USE
+    node: str = ""
+    """Whose prologue failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +168,18 @@ class AttemptView:
             match member.phase:
                 case Phase.START_FAILED:
                     return "StartFailed"
+                case Phase.ENDING if member.message and member.reason != UNKILLABLE:
+                    return "StartFailed"  # it could not be started, or is lost, and its epilogue runs
                 case Phase.LOST:
                     return "NodeLost"
-                case Phase.GONE if member.walltime or member.ordered:
+                case Phase.GONE | Phase.ENDING if member.walltime or member.ordered:
                     pass  # its own walltime or stop row has ended it; each of the others has its own
-                case Phase.GONE if first_failure(member.exits):
+                case Phase.GONE | Phase.ENDING if first_failure(member.exits):
                     return "TaskFailed"
                 case _:
                     pass  # it works, or all its tasks ended with 0
         head = self.members.get(self.head)
-        if self.on_head_only and head is not None and head.phase is Phase.GONE:
+        if self.on_head_only and head is not None and (head.phase is Phase.GONE or (head.phase is Phase.ENDING and head.exits)):
             return "HeadEnded"
         return ""
 
@@ -189,7 +193,8 @@ class AttemptView:
         refused = next((member for member in members if member.phase is Phase.START_FAILED), None)
         if refused is not None:
             message = refused.message if refused.node in refused.message else f"node {refused.node}: {refused.message}"
-            return Over(refused.reason or "StartFailed", message, begun, start, end, failure, exit_known=self._knows_exit(failure))
+            reason, node = refused.reason or "StartFailed", refused.node if refused.reason == PROLOGUE_FAILED else ""
+            return Over(reason, message, begun, start, end, failure, exit_known=self._knows_exit(failure), node=node)
         lost = [member for member in members if member.phase is Phase.LOST]
         if lost:
             message = f"{fold_nodes([member.node for member in lost])} lost it: {lost[0].message}"

@@ -95,6 +95,8 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
         again = may_requeue(work.spec.lifecycle, verdict.reason, status.requeues, cancelled=work.spec.cancel is not None)
         begun_at = _moment(change.get("startTime") or status.start_time or status.scheduled_time)
         change["endTime"] = format_time(max(verdict.end or now, begun_at))
+        if verdict.node:
+            change["report"]["failed"] = verdict.node
         if verdict.exit_known:
             change["exit"] = _exit(verdict)
     settled = settle(

@@ -96,9 +96,12 @@ def _link(directory: str, data: bytes) -> None:
 
 def encode_exit(
     uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False,
-    use: dict[str, float] | None = None,
+    reason: str = "", use: dict[str, float] | None = None,
 ) -> bytes:  # fmt: skip
-    """Encodes an exit record; `unfit`: the node's own fault, not the work's; `use`: as `meters.read` has it."""
+    """Encodes an exit record; `unfit`: the node's own fault, not the work's; `reason`: a word for a failure that is neither.
+
+    `use`: as `meters.read` has it.
+    """
     body: dict[str, Any] = {"uid": uid, "attempt": attempt, "boot": boot, "tasks": tasks, "end": end}
     if failure:
         body["failure"] = failure
@@ -106,6 +109,8 @@ def encode_exit(
         body["unfit"] = True
     if use:
         body["use"] = use
+    if reason:
+        body["reason"] = reason
     return f"{FORMAT}\n{json.dumps(body)}\n".encode()
 
 

@@ -72,13 +72,13 @@ class Runner:
         try:
             read_end, write_end = os.pipe()
             launch = request.get("launch", {})
-            pid, inside = self._shim.forks.fork_into(launch.get("shim_procs", ""))
+            pid, inside = self._shim.forks.fork_into(launch.get("shim_procs", "") or request.get("procs", ""))
         except OSError as error:
             self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
             return
         if pid == 0:
             if inside:
-                launch["shim_procs"] = ""  # the shim has nothing to join any more
+                launch["shim_procs"] = request["procs"] = ""  # nothing is to be joined any more
             self._child(request, write_end)
         os.close(write_end)
         self._said[read_end] = (request["id"], bytearray())
@@ -93,6 +93,8 @@ class Runner:
                     self._shim.run(self._shim.Launch(**request["launch"]), report)
                 case "probe":
                     self._shim.send(report, probe(self._shim.streams, request))
+                case "hook":
+                    self._shim.send(report, run_hook(request))
                 case unknown:
                     self._shim.send(report, {"failure": f"the runner knows no request {unknown!r}"})
             code = 0
@@ -114,6 +116,17 @@ class Runner:
     def _answer(self, number: int, answer: dict[str, Any]) -> None:
         body = json.dumps({"id": number} | answer).encode()
         self._sock.sendall(LENGTH.pack(len(body)) + body)
+
+
+def run_hook(request: dict[str, Any]) -> dict[str, Any]:
+    """Runs a hook; its code is loaded by this child alone, so that shims do not carry it."""
+    if procs := request["procs"]:
+        fd = os.open(procs, os.O_WRONLY)
+        os.write(fd, b"0")
+        os.close(fd)
+    from lattice_agent.standalone import hook
+
+    return hook.run(request)
 
 
 def note_crash(request: dict[str, Any]) -> None:

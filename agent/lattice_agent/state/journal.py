@@ -174,9 +174,9 @@ class Journal:
         """Reads how the attempt ended; None while it has not, or when no shim could say. Raises Corrupt for another format."""
         return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
 
-    def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False) -> None:
+    def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
         """Writes the record of an attempt that had no tasks here, or never began; in memory where the disk does not take it."""
-        text = durable.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit)
+        text = durable.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit, reason=reason)
         durable.write_in_memory(str(self.run_directory(key)), durable.EXIT, text)
         with suppress(OSError):
             durable.write_exit(str(self.directory(key)), text)

@@ -20,12 +20,13 @@ def tasks_on(allocation: Allocation, node: str, head: str) -> int:
     return allocation.spec.tasks.per_node
 
 
-def terms_of(allocation: Allocation, node: str, head: str) -> WorkTerms:
-    """Gives the times of the Allocation's present generation."""
+def terms_of(allocation: Allocation, node: str, head: str, config: ConfigSpec) -> WorkTerms:
+    """Gives the times of the Allocation's present generation, and of the site."""
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
     grace = grace_seconds(lifecycle.grace_period)
-    return WorkTerms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head))
+    patience = parse_duration(config.work.epilogue_timeout)
+    return WorkTerms(allocation.metadata.generation, grace, walltime, tasks_on(allocation, node, head), patience)
 
 
 def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
@@ -37,7 +38,7 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
     """Describes the work of this node; `node` is one of the row's nodes."""
-    spec, terms = allocation.spec, terms_of(allocation, node, row.head)
+    spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)
     job_name = spec.tags.get("name", "") or row.name
@@ -55,6 +56,7 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         grace_seconds=terms.grace_seconds, walltime_seconds=walltime_of(allocation, row),
         min_uid=config.work.min_uid, open_files=config.work.open_files, log_bytes=quantity_bytes(config.work.log_bytes),
         max_processes=config.work.max_processes, reserved_memory=quantity_bytes(config.work.reserved_memory),
+        hook_seconds=parse_duration(config.work.hook_timeout), epilogue_seconds=terms.epilogue_seconds,
         remove_leftovers=config.work.remove_leftovers, site_variables=dict(config.work.environment),
         core_bytes=quantity_bytes(config.work.core_bytes), private_tmp=config.work.private_tmp,
         private_tmp_keep=config.work.private_tmp_keep,

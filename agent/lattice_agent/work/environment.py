@@ -9,6 +9,7 @@ from lattice.units import fold_nodes
 from lattice_agent.attempts import NodeWork
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PAIRED_QUOTES = ("'", '"')
 
 
@@ -53,6 +54,20 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
 
 def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
     """Gives the LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
+    shared = lattice_of_node(work, workdir)
+    return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
+
+
+def of_hook(work: NodeWork, when: str) -> dict[str, str]:
+    """Gives the environment of the site's hooks, in which nothing is the user's: LATTICE_* and SLURM_* whatever the work is given."""
+    account = work.account or work.user
+    own = {"PATH": HOOK_PATH, "LANG": "C.UTF-8", "LATTICE_USER": account, "LATTICE_HOOK": when}
+    slurm = _slurm_of_node(work, work.workdir) | {"SLURM_SCRIPT_CONTEXT": {"prologue": "prolog_slurmd"}.get(when, "epilog_slurmd")}
+    return own | lattice_of_node(work, work.workdir) | slurm
+
+
+def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
+    """Gives the LATTICE_* variables that all tasks of this node share."""
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
         "LATTICE_JOB_ID": str(work.number),
@@ -71,7 +86,7 @@ def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
     }
     if work.project:
         shared["LATTICE_PROJECT"] = work.project
-    return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
+    return shared
 
 
 def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
@@ -105,14 +120,17 @@ def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
     }
 
 
-def compose(work: NodeWork, account: Account, environment_file: str, *, workdir: str) -> dict[str, str]:
-    """Composes the whole environment but for what differs from task to task; later parts win."""
-    return login(account, environment_file) | work.site_variables | work.variables | of_node(work, workdir=workdir)
+def compose(
+    work: NodeWork, account: Account, environment_file: str, *, workdir: str, exported: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Composes the whole environment but for what differs from task to task; later parts win. `exported`: by the site's hooks."""
+    own = work.site_variables | work.variables | dict(exported or {})
+    return login(account, environment_file) | own | of_node(work, workdir=workdir)
 
 
-def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str) -> dict[str, str]:
-    """Selects the variables of Secrets that stand: what the work names itself, and LATTICE_* and SLURM_*, are stronger."""
-    stronger = work.variables.keys() | of_node(work, workdir=workdir).keys()
+def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str, exported: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Selects the variables of Secrets that stand: what the work names itself, a hook exports, and LATTICE_* and SLURM_*, are stronger."""
+    stronger = work.variables.keys() | (exported or {}).keys() | of_node(work, workdir=workdir).keys()
     return {name: value for name, value in private.items() if name not in stronger}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 
 from lattice.errors import Rejected
 from lattice_agent.attempts import NodeWork
@@ -79,6 +80,8 @@ class RunContext:
     account: Account
     workdir: str
     note: str = ""
+    exported: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Variables that the site's hooks give the work."""
 
 
 def describe(
@@ -100,7 +103,7 @@ def describe(
         "attempt": work.key.attempt,
         "boot": boot,
         "argv": command(work, f"{directory}/script"),
-        "environment": environment.compose(work, account, environment_file, workdir=place.workdir),
+        "environment": environment.compose(work, account, environment_file, workdir=place.workdir, exported=place.exported),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "workdir": place.workdir,

@@ -17,6 +17,7 @@ import pytest
 from lattice.daemon.clock import SystemClock
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
+from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
 
@@ -92,11 +93,12 @@ class Ends:
 
 @asynccontextmanager
 async def machine(
-    directory: Path, node: str = "", *, swept: bool = True, reserves: Reserves = NO_RESERVES
+    directory: Path, node: str = "", *, swept: bool = True, reserves: Reserves = NO_RESERVES, hooks: HookDirectories | None = None
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
-    async with open_host(directory / "state", directory / "memory", node=node, clock=SystemClock(), reserves=reserves) as host:
+    state, memory = directory / "state", directory / "memory"
+    async with open_host(state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks) as host:
         try:
             yield host, Ends(host)
         finally:

@@ -44,9 +44,9 @@ def running(started: float = 1000.0, boottime: float = 10.0) -> Running:
     return Running(77, 5, started, boottime)
 
 
-def record(number: int = 1, attempt: int = 1, *codes: int, end: float = 1050.0, failure: str = "") -> ExitRecord:
+def record(number: int = 1, attempt: int = 1, *codes: int, end: float = 1050.0, failure: str = "", reason: str = "") -> ExitRecord:
     tasks = tuple(TaskExit(rank, 80 + rank, code, code - 128 if code > 128 else 0, 1000.0, end + rank) for rank, code in enumerate(codes))
-    return ExitRecord(uid(number), attempt, "boot-1", tasks, end, failure)
+    return ExitRecord(uid(number), attempt, "boot-1", tasks, end, failure, reason=reason)
 
 
 def work(number: int = 1, attempt: int = 1, **fields: Any) -> NodeWork:

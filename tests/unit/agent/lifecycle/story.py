@@ -6,7 +6,7 @@ from lattice_agent.lifecycle.replay import replay
 from lattice_agent.lifecycle.stimulus_log import StimulusLog
 from lattice_agent.lifecycle.stimulus_text import Header, decode, encode
 
-HEADER = Header(1, "n1", "0.0", "2026-01-01T00:00:00Z", 1.0)
+HEADER = Header(2, "n1", "0.0", "2026-01-01T00:00:00Z", 1.0)
 
 
 def assert_replays(stimuli: StimulusLog) -> bytes:

@@ -13,6 +13,7 @@ from lattice.ledger.plans import PlanRow
 from lattice_agent.attempts import ExitRecord, Key, Known, Ordered, Seen
 from lattice_agent.lifecycle.attempt import POPULATED, Stage
 from lattice_agent.lifecycle.events import (
+    Cleared,
     Directed,
     Event,
     Exited,
@@ -28,7 +29,7 @@ from lattice_agent.lifecycle.events import (
     Tick,
     Vanished,
 )
-from lattice_agent.lifecycle.instructions import Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
+from lattice_agent.lifecycle.instructions import Clear, Forget, Instruction, Kill, Prepare, Read, Remember, Start, Terminate
 from lattice_agent.lifecycle.machine import Lifecycle
 from lattice_agent.lifecycle.stimulus_log import StimulusLog
 from lattice_agent.members import Direction, Order, Phase
@@ -43,11 +44,20 @@ def machine(*found: Known, seen_seq: int = 1) -> Lifecycle:
 
 
 def feed(node: Lifecycle, *events: Event, boottime: float = 10.0) -> list[Instruction]:
-    """The instructions of the last event."""
+    """The instructions of the last event, and of the epilogue's end where that follows at once."""
     out: list[Instruction] = []
     for event in events:
-        out = node.handle(event, boottime)
-        node.validate()
+        out = order(node, event, boottime=boottime)
+        for clear in [one for one in out if isinstance(one, Clear)]:
+            out.remove(clear)
+            out += order(node, Cleared(clear.key), boottime=boottime)
+    return out
+
+
+def order(node: Lifecycle, event: Event, *, boottime: float = 10.0) -> list[Instruction]:
+    """The instructions of one event."""
+    out = node.handle(event, boottime)
+    node.validate()
     return out
 
 
@@ -259,9 +269,10 @@ def test_a_stop_row_before_the_start_means_it_never_starts(before: str) -> None:
     node = machine()
     events: list[Event] = [PlanRead(2, (run(),)), TermsRead(key(), terms()), Prepared(key())]
     feed(node, *events[: ["nothing", "reading", "preparing", "ready"].index(before)])
-    feed(node, PlanRead(3, (stop(),)))
+    ordered = feed(node, PlanRead(3, (stop(),)))
     if before == "preparing":
-        assert feed(node, Prepared(key())) == [Terminate(key(), Ordered("stop", 10.0))]
+        assert ordered == [Remember(Seen(3)), Terminate(key(), Ordered("stop", 10.0))]
+        assert feed(node, Prepared(key())) == []
     if before in ("preparing", "ready"):
         feed(node, Exited(key(), record()))
     assert states(node) == ["g"]
@@ -392,6 +403,78 @@ def test_what_was_started_here_before_is_lost_not_started() -> None:
     assert states(node) == ["l"]
 
 
+def test_a_stop_leaves_the_start_at_once_and_a_late_answer_changes_nothing_but_the_times() -> None:
+    node = machine()
+    feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms()), Prepared(key()), Directed(key(), START))
+    assert order(node, PlanRead(3, (stop(),))) == [Remember(Seen(3)), Terminate(key(), Ordered("stop", 10.0))]
+    assert order(node, Started(key(), running())) == []
+    assert states(node) == ["t"]
+    feed(node, Exited(key(), record(1, 1, 143)))
+    assert states(node) == ["gb"]
+
+
+def test_the_epilogue_precedes_the_end_and_no_other_attempt_is_prepared_before_it_is_over() -> None:
+    node = machine()
+    started(node)
+    feed(node, PlanRead(3, (run(), run(2))), TermsRead(key(2), terms()))
+    assert order(node, Exited(key(), record(1, 1, 3, end=1050.0))) == [Clear(key())]
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, [end.code for end in told.exits], states(node)) == (Phase.ENDING, [3], ["t", "p"])
+    assert order(node, Cleared(key())) == [Prepare(key(2))]
+    assert states(node) == ["e3", "p"]
+
+
+def test_an_epilogue_that_hangs_holds_the_end_up_no_longer_than_its_time_and_the_node_until_it_is_clean() -> None:
+    node = machine()
+    started(node)
+    feed(node, PlanRead(3, (run(), run(2))), TermsRead(key(2), terms()))
+    order(node, Exited(key(), record(1, 1, 0)), boottime=50.0)
+    assert node.deadline() == 350.0
+    assert order(node, Tick(), boottime=349.9) == []
+    assert (states(node), node.unclean()) == (["t", "p"], [])
+    assert order(node, Tick(), boottime=350.0) == []
+    assert (states(node), node.unclean()) == (["e0", "p"], [key()])
+    assert order(node, PlanRead(4, (run(2),)), boottime=351.0) == [Remember(Seen(4))], "it is not forgotten before it is clean"
+    assert order(node, Cleared(key()), boottime=400.0) == [Forget(key(), 4), Prepare(key(2))]
+    assert node.unclean() == []
+
+
+def test_a_prologue_that_fails_is_undone_before_it_is_told_as_failed() -> None:
+    node = machine()
+    feed(node, PlanRead(2, (run(),)), TermsRead(key(), terms()))
+    assert order(node, Refused(key(), "PrologueFailed", "node n1: the hook failed")) == [Clear(key())]
+    told = node.member(key())
+    assert told is not None
+    assert (told.phase, told.reason, told.message) == (Phase.ENDING, "PrologueFailed", "node n1: the hook failed")
+    order(node, Cleared(key()))
+    assert states(node) == ["fPrologueFailed"]
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        pytest.param(known(exit=record(1, 1, 7), unclean=True), "e7", id="its epilogue was under way"),
+        pytest.param(known(boot_matches=False, unclean=True), "l", id="the node rebooted"),
+        pytest.param(
+            known(exit=record(1, 1, failure="no", reason="PrologueFailed"), unclean=True), "fPrologueFailed", id="its prologue had failed"
+        ),
+    ],
+)
+def test_an_agent_that_finds_steps_undoes_them_before_it_tells_the_end(found: Known, state: str) -> None:
+    node = machine(found)
+    assert order(node, PlanRead(2, (run(),)))[-1] == Clear(key())
+    assert states(node) == ["t"]
+    order(node, Cleared(key()))
+    assert states(node) == [state]
+
+
+def test_steps_of_work_that_is_not_wanted_any_more_are_undone_after_a_restart() -> None:
+    node = machine(known(running=None, unclean=True))
+    assert order(node, PlanRead(2, ())) == [Remember(Seen(2)), Clear(key())]
+    assert order(node, Cleared(key())) == [Forget(key(), 2)]
+
+
 @dataclass
 class Books:
     """A host that keeps the books: what lives, what was started, what is on disk."""
@@ -401,6 +484,8 @@ class Books:
     starts: dict[Key, int] = field(default_factory=dict)
     ends: dict[Key, ExitRecord | None] = field(default_factory=dict)
     forgotten: set[Key] = field(default_factory=set)
+    steps: set[Key] = field(default_factory=set)
+    """Attempts of which steps have begun and are not undone."""
 
 
 class Histories(RuleBasedStateMachine):
@@ -428,7 +513,12 @@ class Histories(RuleBasedStateMachine):
                 self.allowed.add(order.key)
             if isinstance(order, Prepare):
                 assert not self.books.alive, "prepared beside another attempt's processes"
+                assert not self.books.steps - self.unstarted() - {order.key}, "prepared beside what another attempt has left"
             self.pending.append(order)
+
+    def unstarted(self) -> set[Key]:
+        """Attempts that an agent before this one prepared, and that wait for the plan."""
+        return {at for at in self.books.steps if at not in self.books.starts and at not in self.books.ends}
 
     @rule(number=st.integers(1, 3), attempt=st.integers(1, 2), order=st.sampled_from(["run", "stop", "none"]))
     def plan(self, number: int, attempt: int, order: str) -> None:
@@ -456,17 +546,26 @@ class Histories(RuleBasedStateMachine):
         match order:
             case Read():
                 self.send(TermsRead(order.key, terms()))
+            case Prepare() | Start() if any(isinstance(one, Terminate) and one.key == order.key for one in self.pending):
+                pass  # nothing is begun that is to end
             case Prepare():
                 self._prepare(order.key, fail)
             case Start():
                 self._start(order.key, fail)
-            case Terminate() if order.key in self.books.prepared:
+            case Terminate() if order.key not in self.books.alive:
                 self.books.prepared.discard(order.key)
-                self._end(order.key)
+                self._end(order.key, self.books.ends.get(order.key))
+            case Clear() if fail:
+                self.pending.append(order)
+            case Clear():
+                assert order.key not in self.books.alive, "undone while it runs"
+                self.books.steps.discard(order.key)
+                self.send(Cleared(order.key))
             case Kill() if order.key in self.books.alive:
                 self._end(order.key)
             case Forget():
                 assert order.key not in self.books.alive
+                self.books.steps.discard(order.key)
                 self.books.prepared.discard(order.key)
                 self.books.forgotten.add(order.key)
             case _:
@@ -475,7 +574,9 @@ class Histories(RuleBasedStateMachine):
     def _prepare(self, at: Key, fail: bool) -> None:
         if at in self.books.starts or at in self.books.ends:
             self.send(Vanished(at, "started before"))
-        elif fail:
+            return
+        self.books.steps.add(at)
+        if fail:
             self.send(Refused(at, "UserUnknown", "nobody knows the user"))
         else:
             self.books.prepared.add(at)
@@ -528,6 +629,7 @@ class Histories(RuleBasedStateMachine):
                 Known(
                     at, None if reboot else known().work, running(boottime=self.now) if began else None, at in self.books.alive,
                     self.books.ends.get(at), not reboot, at in self.books.alive, at in self.books.forgotten,
+                    unclean=at in self.books.steps,
                 )
             )  # fmt: skip
         if reboot:
@@ -557,6 +659,12 @@ class Histories(RuleBasedStateMachine):
     def nothing_that_lives_is_called_gone(self) -> None:
         for at in self.books.alive:
             assert self.node.attempts[at].stage in POPULATED
+
+    @invariant()
+    def nothing_is_called_over_in_time_before_its_steps_are_undone(self) -> None:
+        for at in self.books.steps & self.books.ends.keys() & self.node.attempts.keys():
+            attempt = self.node.attempts[at]
+            assert attempt.stage in POPULATED or attempt.unclean
 
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

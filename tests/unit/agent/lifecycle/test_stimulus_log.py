@@ -12,6 +12,7 @@ from lattice.errors import Corrupt
 from lattice_agent.attempts import Ordered, Seen
 from lattice_agent.lifecycle.attempt import Stage
 from lattice_agent.lifecycle.events import (
+    Cleared,
     Directed,
     Event,
     Exited,
@@ -35,7 +36,9 @@ from lattice_agent.members import Direction, Order
 from tests.unit.agent.lifecycle.story import HEADER, assert_replays
 from tests.unit.agent.rows import key, known, record, run, running, stop, terms, work
 
-GOLDEN = Path(__file__).parents[3] / "unit" / "formats" / "stimulus-log-1"
+GOLDEN = Path(__file__).parents[3] / "unit" / "formats" / "stimulus-log-2"
+BEFORE = GOLDEN.with_name("stimulus-log-1")
+"""Of an agent that knew no epilogue: it is read, and decided otherwise from the first end on."""
 MARK = "hunter2"
 
 
@@ -74,8 +77,9 @@ def every_kind() -> list[Event]:
         PlanAbsent(), PlanRead(2, (run(1), run(2), run(3), run(4))), *(TermsRead(key(number), terms()) for number in (1, 2, 3, 4)),
         Prepared(key(1)), Directed(key(1), Direction(Order.START)), Started(key(1), running()), PlanRead(3, (stop(1), run(2), run(3), run(4))),
         Missed(key(1)), Survived(key(1), sentence), Tick(), Exited(key(1), record(1, 1, failure=sentence)), Tick(),
-        Refused(key(2), "StartFailed", sentence), Tick(), Recalled(known(3, work=secret_work, exit=ended, ordered=Ordered("stop", 3.0))), Tick(),
-        Vanished(key(4), sentence), Exited(key(4), None),
+        Cleared(key(1)), Refused(key(2), "StartFailed", sentence), Tick(), Cleared(key(2)), Recalled(known(3, work=secret_work, exit=ended, ordered=Ordered("stop", 3.0))), Tick(),
+        Vanished(key(4), sentence), Exited(key(4), None), Cleared(key(4)), PlanRead(4, (run(5),)), TermsRead(key(5), terms()),
+        Refused(key(5), "PrologueFailed", sentence),
     ]  # fmt: skip
 
 
@@ -91,12 +95,13 @@ def test_a_node_that_lived_through_every_kind_of_event_replays_byte_for_byte() -
         Recalled,
         Started,
         Exited,
+        Cleared,
         Missed,
         Survived,
         Directed,
         Tick,
     }
-    assert {attempt.stage for attempt in node.attempts.values()} >= {Stage.FAILED, Stage.LOST}
+    assert Stage.EPILOGUE in {attempt.stage for attempt in node.attempts.values()}
     assert node.stimuli is not None
     assert_replays(node.stimuli)
 
@@ -116,7 +121,7 @@ def test_work_is_written_by_a_list_of_what_may_stand_there_so_that_a_new_field_i
     text = encode(HEADER, kept(recorded(event)).segments())
     body = msgspec.json.decode(text.splitlines()[-1])["with"]["known"]["work"]
     written = {name for name, value in body.items() if value not in ("", None, {}, [], 0, 0.0, False)}
-    defaults = {"grace_seconds", "min_uid", "open_files", "log_bytes"}
+    defaults = {"grace_seconds", "hook_seconds", "epilogue_seconds", "min_uid", "open_files", "log_bytes"}
     assert written <= defaults | {
         "key", "number", "namespace", "name", "nodes", "node", "head", "tasks", "total_tasks", "walltime_seconds"
     }  # fmt: skip
@@ -190,3 +195,9 @@ def test_the_golden_text_is_read_and_decided_as_it_was() -> None:
     text = GOLDEN.read_bytes()
     assert all(step.same for step in replay(decode(text, "golden")))
     assert decode(text, "golden")[0] == HEADER
+
+
+def test_the_text_of_the_agent_before_is_read() -> None:
+    lines = decode(BEFORE.read_bytes(), "golden")
+    assert lines[0] == dataclasses.replace(HEADER, format=1)
+    assert list(replay(lines))

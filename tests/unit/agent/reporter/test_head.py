@@ -64,6 +64,12 @@ def test_started_is_told_with_the_earliest_start_once_all_run() -> None:
         pytest.param(gone("n2", TaskEnd(1, 7, ended=15.0)), "TaskFailed", id="a task failed"),
         pytest.param(gone("n2", TaskEnd(unknown=True)), "TaskFailed", id="an exit is unknown"),
         pytest.param(member("n2", Phase.START_FAILED, reason="UserUnknown", message="no alice"), "StartFailed", id="a start failed"),
+        pytest.param(
+            member("n2", Phase.ENDING, reason="PrologueFailed", message="a hook"), "StartFailed", id="a prologue failed, its epilogue runs"
+        ),
+        pytest.param(
+            member("n2", Phase.ENDING, TaskEnd(0, 3, ended=20.0), started=10.0), "TaskFailed", id="a task failed, its epilogue runs"
+        ),
         pytest.param(member("n2", Phase.LOST, message="it rebooted"), "NodeLost", id="a node lost it"),
     ],
 )
@@ -255,3 +261,16 @@ def test_a_failure_elsewhere_is_not_for_want_of_memory() -> None:
     over = head(gone("n1", use=ResourceUse(oom_kills=1)), gone("n2", TaskEnd(1, 3, ended=15.0)), gone("n3")).verdict()
     assert isinstance(over, Over)
     assert over.reason == "TaskFailed"
+
+
+def test_an_epilogue_of_work_that_ended_with_0_ends_nobody_and_is_no_end_yet() -> None:
+    view = head(gone("n1"), gone("n3"), member("n2", Phase.ENDING, OK, started=10.0))
+    assert view.direction().order is Order.START
+    assert not isinstance(view.verdict(), Over)
+
+
+def test_a_failed_prologue_names_its_node() -> None:
+    failed = member("n2", Phase.START_FAILED, reason="PrologueFailed", message="node n2: a hook")
+    found = head(member("n1", Phase.GONE), failed, member("n3", Phase.GONE)).verdict()
+    assert isinstance(found, Over)
+    assert (found.reason, found.message, found.node, found.begun) == ("PrologueFailed", "node n2: a hook", "n2", False)

@@ -66,7 +66,9 @@ def test_only_prefixes_that_the_site_lists_are_no_part_of_the_account(prefixes: 
 
 def test_an_agent_kills_work_within_the_most_grace_whoever_admitted_more() -> None:
     found = allocation(lifecycle={"walltime": "1h", "gracePeriod": "999999999d"})
-    assert terms_of(found, "n1", "n1").grace_seconds == assign(found, run(nodes=NODES), "n1", ConfigSpec()).grace_seconds == 900
+    assert (
+        terms_of(found, "n1", "n1", ConfigSpec()).grace_seconds == assign(found, run(nodes=NODES), "n1", ConfigSpec()).grace_seconds == 900
+    )
 
 
 def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
@@ -74,7 +76,7 @@ def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
     work = assign(allocation(), run(nodes=NODES), "n1", options)
     assert (work.min_uid, work.open_files, work.log_bytes, work.slurm_env) == (500, 1024, 1 << 20, True)
     assert (work.walltime_seconds, work.grace_seconds) == (3600.0, 5.0)
-    assert terms_of(allocation(), "n1", "n1").generation == 3
+    assert terms_of(allocation(), "n1", "n1", options).generation == 3
 
 
 @pytest.mark.parametrize(

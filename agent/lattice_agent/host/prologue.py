@@ -1,0 +1,82 @@
+"""Carries out the steps of an attempt's prologue in order, and undoes them in reverse: after a stop, a failure, a restart, a reboot.
+
+Each step is noted before it begins. A step that had begun when the agent was killed is undone before it begins again, so that no step
+is ever repeated on top of a half of itself; to undo one twice does no more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host.threads import Threads, whole
+from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE, Note, StepJournal
+
+Variables = Mapping[str, str]
+
+
+async def nothing(_: Key) -> None:
+    """Undoes a step that leaves nothing behind."""
+
+
+@dataclass(frozen=True)
+class PrologueStep:
+    """Describes one step: what it does, and how that is undone; both may be interrupted.
+
+    `lasting`: its effect outlives a reboot. `again`: an agent that follows carries out what is done once more, over what stands, which
+    does no more than once; the answer of any other step, variables for the work, is kept. `wanted` tells whether it is to be carried
+    out now (None: always); it is undone in any case.
+    """
+
+    name: str
+    carry_out: Callable[[NodeWork], Awaitable[Variables]]
+    undo: Callable[[Key], Awaitable[None]] = nothing
+    lasting: bool = False
+    again: bool = False
+    wanted: Callable[[], bool] | None = None
+
+
+class Prologue:
+    """Runs the one list of steps of a node."""
+
+    def __init__(self, steps: Sequence[PrologueStep], notes: StepJournal, disk: Threads) -> None:
+        self.steps = tuple(steps)
+        self._notes, self._disk = notes, disk
+
+    async def carry_out(self, work: NodeWork) -> dict[str, str]:
+        """Carries out all steps in order. Returns the variables that they give the work."""
+        standing = await self._disk.call(self._notes.standing, work.key)
+        variables: dict[str, str] = {}
+        for step in self.steps:
+            found = standing.get(step.name)
+            if step.wanted is not None and not await self._disk.call(step.wanted):
+                continue
+            if found is None or found.state != DONE or step.again:
+                found = await self._carry_out_one(step, work, half=found is not None and found.state != DONE)
+            variables |= found.variables
+        return variables
+
+    async def _carry_out_one(self, step: PrologueStep, work: NodeWork, *, half: bool) -> Note:
+        if half:
+            await step.undo(work.key)
+        await self._note(step, work.key, BEGUN)
+        variables = await step.carry_out(work)
+        await self._note(step, work.key, DONE, variables)
+        return Note(step.name, DONE, dict(variables))
+
+    def begun(self, key: Key) -> bool:
+        """Tells whether a step of this list has begun and is not undone. Reads the disk."""
+        return not self._notes.standing(key).keys().isdisjoint({step.name for step in self.steps})
+
+    async def undo(self, key: Key) -> None:
+        """Undoes in reverse every step that has begun. Raises what a step raises; the next call goes on with that step."""
+        standing = await self._disk.call(self._notes.standing, key)
+        for step in reversed(self.steps):
+            if step.name in standing:
+                await self._note(step, key, UNDOING)
+                await step.undo(key)
+                await self._note(step, key, UNDONE)
+
+    async def _note(self, step: PrologueStep, key: Key, state: str, variables: Variables | None = None) -> None:
+        await whole(self._disk.call(self._notes.note, key, step.name, state, durable=step.lasting, variables=variables))
