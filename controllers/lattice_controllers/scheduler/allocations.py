@@ -103,7 +103,7 @@ class Doubts(Protocol):
     """Knows which pending allocations may have run unseen before etcd was restored; `Recovery` is the implementation."""
 
     def held(self, allocation: Allocation) -> str:
-        """Returns why an allocation that waits is not placed, as a sentence; empty: nothing is doubtful."""
+        """Returns the sentence that says why a pending allocation is not placed after a restore of etcd; empty: it may be placed."""
         ...
 
 
@@ -117,7 +117,10 @@ class KnownSchema(Protocol):
 
 
 class Allocations:
-    """The reconciler of allocations, by uid."""
+    """The reconciler of allocations, one at a time by uid: it brings ledger row, status and finalizer of each to where they should be.
+
+    `synced` is False until the informers have listed everything; until then nothing is reconciled.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, state: ClusterState, metrics: SchedulerMetrics, *, cache: AllocationCache,
@@ -147,7 +150,7 @@ class Allocations:
         self._schema = schema
         self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, late_workers=LATE_WORKERS, name="allocations")
         self.expectations = Expectations(clock, self.objects, self.queue, pending.budget)
-        """Expected starts; whoever forecasts gives them to it."""
+        """The expected starts that statuses show; `Forecasts` hands each new forecast to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """Handles a change of the informer of Allocations: keeps the new version and enqueues it, or drops an allocation that is gone."""

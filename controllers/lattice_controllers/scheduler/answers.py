@@ -57,11 +57,15 @@ class Queries(Protocol):
         ...
 
     async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """Returns the queue of a vcluster; empty: of all."""
+        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries; an empty name: the queues of all vclusters."""
         ...
 
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
-        """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
+        """Returns the rows of `lattice status` for a selection, from a cache no older than `version` (a resourceVersion; empty: any age).
+
+        Rows are not filtered by the rights of `user`, which is only echoed in the answer: the gateway has checked them. `wide` adds the
+        details.
+        """
         ...
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:

@@ -163,14 +163,18 @@ class QueryService:
             return await _aside(lambda: queues(snapshot, known, reader, limit, vcluster))
 
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
-        """Returns the rows of `lattice status`, no older than a version of the API server; all of them, whoever asks."""
+        """Returns the rows of `lattice status` for a selection, from a cache no older than `version` (a resourceVersion; empty: any age).
+
+        Rows are not filtered by the rights of `user`, which is only echoed in the answer: the gateway has checked them. `wide` adds the
+        details.
+        """
         reached = await self._rows.reach(version)
         async with self._listing:
             known = self._rows.known_answer(selection, version=reached, wide=wide)
             return known if known is not None else await _aside(self._rows.answer_later(selection, wide=wide))
 
     async def quota(self, reader: Reader) -> Quotas:
-        """Returns the quota trees, as the reader may see them."""
+        """Returns the quota trees, with the groups that the reader may see."""
         context = self._situation()
         quota_usage = context.state.quota_usage
         if quota_usage is None:

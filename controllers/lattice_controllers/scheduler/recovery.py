@@ -397,7 +397,9 @@ class Recovery:
                     )  # fmt: skip
 
     async def _write(self, restored: Restored) -> None:
-        """Ends, and the attempts that run; raises Stale where an object has changed since it was judged."""
+        """Writes the restored ends and running attempts into the Allocations' statuses; raises
+        Stale where one changed since it was judged.
+        """
         for allocation, patch in restored.patches:
             try:
                 await write_status(self._cluster, allocation, patch["status"], whole=False)

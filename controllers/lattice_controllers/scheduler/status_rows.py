@@ -19,9 +19,9 @@ from lattice.units import parse_time
 from lattice.views.allocation import Allocation
 
 MOST_ROWS: Final = 50_000
-"""In one answer; who selects more reads the API server."""
+"""Most rows in one answer; a client that selects more lists from the API server."""
 _SPARE: Final = 1_000
-"""So many encoded rows of allocations that are gone are kept at most, and a fourth of those that are there."""
+"""Encoded rows of allocations that are gone are dropped once they exceed this number plus a quarter of those that exist."""
 _MOST_ANSWERS: Final = 4
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Answers that are kept, and the size of all of them."""
@@ -32,7 +32,7 @@ class AllocationSource(Protocol):
 
     @property
     def objects(self) -> Mapping[str, Allocation]:
-        """Returns the allocations by key."""
+        """Returns the Allocations by namespace/name."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class AllocationSource(Protocol):
         ...
 
     async def reach(self, version: str) -> str:
-        """Returns the version of `objects` once it is no older than this; Retry where its age cannot be told."""
+        """Waits until `objects` is no older than a resourceVersion, and returns its version; raises Retry where its age cannot be told."""
         ...
 
 
@@ -71,7 +71,7 @@ class StatusAnswer(NamedTuple):
 
 
 class StatusCache:
-    """Answers `status` from what a source holds; each row is encoded once for each version of its allocation."""
+    """Makes the answers of `lattice status` from the Allocations of a source; each row is encoded once a version of its allocation."""
 
     def __init__(self, source: AllocationSource) -> None:
         self._source = source
