@@ -178,7 +178,7 @@ class AgentSettings(StartSettings):
         return Reserves(cpus, memory)
 
     def declared(self) -> StaticCapabilities:
-        """Gathers what the flags declare of the machine. Raises Rejected, which names the flag that is wrong."""
+        """Returns the hardware and software that flags declare; raises Rejected, naming the flag that is wrong."""
         sizes = {}
         for flag, text in (("--gpu-memory", self.gpu_memory), ("--cxl-memory", self.cxl_memory)):
             try:

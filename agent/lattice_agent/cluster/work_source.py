@@ -57,7 +57,7 @@ class FetchedWork:
 
 
 class WorkSource(Protocol):
-    """Reads the work of a row."""
+    """Reads the Allocation of a plan row; `GatewayWorkSource` is the implementation, `WorkCache` the one that hollow nodes share."""
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
         """Returns the Allocation at the row's generation or newer; with `stale`, at another resourceVersion than that.

@@ -1,7 +1,7 @@
-"""Concludes what a reporter makes of one attempt, pure: what its nodes say goes in; orders to them and the verdict come out.
+"""Concludes, from what the nodes of one attempt report, what they are to do and which status is due; pure.
 
-The first reporter is the head's agent. A new one starts from nothing and rebuilds the same view from what the
-nodes say, since each of them sends its whole state. One-node attempts use it too, without any message.
+The first reporter is the head's agent. A new one starts from nothing and rebuilds the same view, since each node sends its whole state.
+Attempts of one node use it too, without any message.
 """
 
 from __future__ import annotations

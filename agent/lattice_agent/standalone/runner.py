@@ -130,7 +130,7 @@ def run_hook(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def note_crash(request: dict[str, Any]) -> None:
-    """Leaves the traceback of a defect in the attempt's directory, for people."""
+    """Writes the traceback of a defect into the attempt's directory, for people."""
     directory = request.get("launch", {}).get("directory", "")
     with contextlib.suppress(OSError):
         fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

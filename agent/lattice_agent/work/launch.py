@@ -27,7 +27,7 @@ def unfit(work: NodeWork, why: str) -> Rejected:
 
 
 def check(work: NodeWork) -> None:
-    """Raises Rejected (StartFailed) for what no kernel could run, before anything is made."""
+    """Raises Rejected (StartFailed) for work that no kernel could run, before anything is made for it."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
     if why := environment.flaw(work.site_variables | work.variables):
