@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 STATUS: Final = "/status"
 NODE_LIST: Final = "/nodes"
 ANSWER_SECONDS: Final = 3.0
-"""How long the scheduler may take: who waits longer is served better by the API server."""
+"""How long the scheduler may take; after that the reader is better served by the API server."""
 _PASSED: Final = ("namespace", "states", "vcluster", "after", "version", "wide", "numbers")
 _KNOWN: Final = frozenset({*_PASSED, "user", "mine"})
 KEPT_SECONDS: Final = 600.0
@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(r"[0-9]{0,20}", re.ASCII)
 
 
 class Lists:
-    """Answers lists from caches, for an identity that is known; the informers are run by whoever owns them."""
+    """Answers the questions for rows of an identified reader; the caches are run by the `Gateway`."""
 
     def __init__(
         self, rights: Rights, scheduler: Scheduler, nodes: Informer[Node], vclusters: Informer[VCluster], clock: Clock
@@ -57,7 +57,7 @@ class Lists:
         )  # fmt: skip
 
     async def status(self, request: web.Request, identity: Identity) -> web.Response:
-        """Rows of Allocations, for whoever may list them: of a namespace, or of all."""
+        """Returns the rows of Allocations of a namespace, or of all, for a reader who may list them."""
         query = _query(request, _KNOWN)
         namespace = query.get("namespace", "")
         if namespace and not _NAMESPACE.fullmatch(namespace):
@@ -75,7 +75,7 @@ class Lists:
         return _answer(answer.body)
 
     async def nodes(self, request: web.Request, identity: Identity) -> web.Response:
-        """Rows of all nodes, for whoever may list them; with the vclusters at home on them for whoever may list those."""
+        """Returns the rows of all nodes for a reader who may list them; with their home vclusters if he may list those."""
         query = _query(request, frozenset({"version", "vclusters"}))
         await self._may_list(identity, NODES.plural)
         version = await self._nodes.reach(_version(query, "version"))

@@ -35,7 +35,7 @@ CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 30.0
 ADDRESS_SECONDS, CONNECTION_SECONDS = 1.0, 60.0
 """How long the leader's address, and connections to it, are used before they are read and made again."""
 _CONTEXT: Final = re.compile(r" ssl:(?:<[^>]*>|\w+)")
-"""What the HTTP client's sentences say of its TLS, which is nothing for people."""
+"""The part of the HTTP client's messages about TLS, which is cut out of sentences for people."""
 
 
 class TaggedAnswer(NamedTuple):
@@ -46,12 +46,12 @@ class TaggedAnswer(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Answers questions about the queue."""
+    """Answers questions about the queue; `LeadingScheduler` is the implementation."""
 
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """Returns the answer as JSON; Retry while no scheduler answers, else the error that it gives."""
+        """Returns the answer as JSON; raises Retry while no scheduler answers, else the error that it answered with."""
         raise NotImplementedError
 
     async def ask_unless(
@@ -73,7 +73,7 @@ class _SchedulerQuestion(NamedTuple):
 
 
 class LeadingScheduler:
-    """The scheduler that holds the Lease."""
+    """Asks the scheduler that holds the Lease."""
 
     def __init__(self, cluster: Cluster, clock: Clock, files: AgentFiles) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class LeadingScheduler:
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """Returns the leader's answer; where who was known to lead does not, the Lease is read again, and its holder asked once more."""
+        """Returns the leader's answer; where the known leader does not answer, the Lease is read again and its holder asked once more."""
         return (await self._ask_leader(_SchedulerQuestion(method, path, query, body, seconds))).body
 
     async def ask_unless(

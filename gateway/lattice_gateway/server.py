@@ -38,9 +38,9 @@ from lattice_gateway.usage import HISTORY, USAGE, USAGE_OF_TENANT, UsageDesk
 log = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 64
-"""Streams of output that one person reads at a time."""
+"""Streams of output that one person may read at a time."""
 MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16}
-"""Questions of one kind that one person has answered at a time, where it is another number than the usual one."""
+"""Questions of a kind that one person may have under way, for kinds that differ from `USUAL_QUESTIONS`."""
 USUAL_QUESTIONS: Final = 8
 AGAIN_SECONDS: Final = {"POST plan": 2.0}
 """Seconds after which a caller who asked too much may ask again, for kinds that differ from `USUAL_AGAIN_SECONDS`."""

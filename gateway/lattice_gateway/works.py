@@ -31,7 +31,7 @@ KEPT_BYTES: Final = 32 << 20
 LONGEST_VERSION: Final = 20
 """Digits of a resourceVersion at most: it has 64 bits."""
 METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
-"""What an agent reads of an Allocation's metadata."""
+"""The fields of an Allocation's metadata that agents are sent."""
 
 Rows = Mapping[tuple[str, int], PlanRow]
 
@@ -181,7 +181,7 @@ def _is_newer(version: str, stale: str) -> bool:
 
 
 def _found(read: Mapping[str, Any], uid: str) -> FoundWork:
-    """Returns the object as it is sent. Raises NotFound when it is another one of the same name."""
+    """Returns the object in the form that is sent; raises NotFound when it has another uid than asked for."""
     metadata = read["metadata"]
     if metadata["uid"] != uid:
         raise NotFound(f"allocation {metadata['namespace']}/{metadata['name']} is another object now", reason="NotFound")
