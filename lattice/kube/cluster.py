@@ -63,7 +63,7 @@ class Listing(Generic[T]):
 
 
 class Cluster(Protocol):
-    """An API server, seen through asyncio; `namespace` is empty for cluster objects (and lists of all namespaces)."""
+    """An API server reached through asyncio; `namespace` is empty for cluster objects, and for lists of all namespaces."""
 
     async def get(
         self,

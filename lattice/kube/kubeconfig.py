@@ -27,7 +27,7 @@ class PluginCredentials(NamedTuple):
 
 
 class ClusterConfig(NamedTuple):
-    """A server and an identity; each credential is a file, or bytes from inside the kubeconfig."""
+    """The address of a server and the credentials to use there; each credential is a file, or bytes from inside the kubeconfig."""
 
     server: str
     ca_file: str = ""
@@ -172,7 +172,7 @@ def _parse(text: str) -> Any:
 
 
 def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Paths in a kubeconfig are relative to its folder."""
+    """Returns the part with its paths made absolute: in a kubeconfig they are relative to its folder."""
     paths = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
     return {key: str(directory / str(value)) if key in paths and value else value for key, value in part.items()}
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Resource(NamedTuple):
-    """One resource of the API; `status` says that `/status` is a subresource with writes of its own."""
+    """One resource of the API; `status`: `/status` is a subresource with writes of its own."""
 
     group: str
     version: str
