@@ -92,7 +92,7 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
 
 
 def parse(verb: str, rest: list[str]) -> argparse.Namespace:
-    """Reads the flags and arguments of a verb; `command` is what stands after `--`. Ends the program with 2 where they are wrong."""
+    """Parses the flags and arguments of a verb; `command` holds the words after `--`. Exits with 2 where they are wrong."""
     module = verb_module(verb)
     before, after = _split_command(rest)
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=_HelpFormatter)

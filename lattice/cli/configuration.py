@@ -9,7 +9,7 @@ from lattice.errors import NotFound, Rejected
 
 
 class Configuration(NamedTuple):
-    """Holds the defaults that a flag or a variable overrides; unknown keys are refused."""
+    """The person's defaults, which flags and environment variables override; unknown keys are refused."""
 
     default_tenant: str = ""
     default_vcluster: str = ""

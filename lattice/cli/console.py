@@ -21,7 +21,7 @@ FORMATS = ("table", "wide", "json", "yaml", "name")
 
 
 class Outside(NamedTuple):
-    """Holds the surroundings of a run; tests pass their own."""
+    """Everything outside the process that a run uses; tests pass their own."""
 
     stdin: BinaryIO
     stdout: TextIO

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _UID_CHARACTERS = frozenset("0123456789abcdef-")
 MIN_UID_PREFIX = 4
-"""A shorter prefix of a uid is not taken for one."""
+"""Shortest text that is taken for the beginning of a uid."""
 MOST_NUMBERED = 16
 """So many numbers of a range are read one by one; of more, all allocations are listed."""
 _MOST_DIGITS = 12
@@ -48,7 +48,7 @@ class Finder:
         return choose(reference, name, self._numbered(namespace, name) or self._all(namespace), namespace)
 
     def find_all(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
-        """Returns the allocations that are found, each once, and the errors of the references that mean none."""
+        """Returns the allocations that references name, each once, and the errors of references that name none."""
         found: dict[str, Allocation] = {}
         errors: list[LatticeError] = []
         for reference in split_references(references):

@@ -17,11 +17,11 @@ MOST_HEADERS: Final = 100
 
 
 class BadAnswerError(OSError):
-    """The answer is no HTTP, or ended too early."""
+    """Raised when the answer is no HTTP, or ended too early."""
 
 
 class PlainAnswer(NamedTuple):
-    """The head of an answer, its headers by names in small letters, and its body as it comes."""
+    """The head of an answer, its headers by names in lower case, and its body, read as it arrives."""
 
     status: int
     headers: Mapping[str, str]

@@ -16,7 +16,9 @@ _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 
 
 class StatusQuery(NamedTuple):
-    """Says which allocations: of which namespace (empty: all) and user (empty: all, unless `mine`), and what of theirs."""
+    """The allocations that `lattice status` is to list: namespace (empty: all), user (empty: all, or the person's own with `mine`),
+    filters.
+    """
 
     namespace: str
     user: str

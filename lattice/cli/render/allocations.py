@@ -22,7 +22,7 @@ from lattice.views import Allocation, Attempt, Exit
 
 
 def label(allocation: Allocation) -> str:
-    """Returns its name in sentences: its number, or its name while it has none."""
+    """Returns how sentences name an allocation: its number, or its name while it has none."""
     return str(allocation.status.number or allocation.metadata.name)
 
 
@@ -68,7 +68,7 @@ def reason_sentence(allocation: Allocation) -> str:
 
 
 def allocation_details(one: Allocation, now: float) -> list[str]:
-    """Returns everything that a person asks about one allocation, from what it is to what may be done."""
+    """Returns the lines of `lattice status` on one allocation, from what it asks for to how its attempts ended."""
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
     attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)

@@ -48,7 +48,7 @@ def label(work: Work) -> str:
 
 
 def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
-    """Says when it is expected to start: at even odds, and nine times of ten."""
+    """Returns when work is expected to start: at even odds (p50), and nine times of ten (p90); empty without a forecast."""
     if expected is None:
         return ""
     parts = []
@@ -75,7 +75,7 @@ def reservation_sentence(held: Held | None, now: float) -> str:
 
 
 def position_sentence(place: Position | None) -> str:
-    """Writes a position: `3 of 12 in hpc-batch`."""
+    """Returns a position in the queue: `3 of 12 in hpc-batch`; empty without one."""
     return f"{place.position} of {place.of} in {place.vcluster}" if place is not None else ""
 
 

@@ -36,7 +36,7 @@ _COLORS: Final = {
 
 
 _TURNING: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""Control characters beyond ASCII's, marks that turn the direction of text, separators of lines, halves of characters."""
+"""Control characters beyond ASCII, marks that change the direction of text, line separators, halves of characters."""
 _UNPRINTABLE: Final = f"[\x00-\x08\x0b-\x1f{_TURNING}]"
 _UNPRINTABLE_IN_A_CELL: Final = f"[\x00-\x1f{_TURNING}]"
 """Patterns; compiled by the first text that is not plain, as that takes longer than a table."""
@@ -49,7 +49,7 @@ class Painted(str):
 
 
 def printable(text: str) -> str:
-    r"""Returns the text with nothing in it that a terminal obeys: `\u001b` in place of the character, as JSON and YAML write it."""
+    r"""Returns the text with each character that a terminal would obey as `\u001b`, the way JSON and YAML write it."""
     if isinstance(text, Painted) or (text.isascii() and text.isprintable()):
         return text
     return re.sub(_UNPRINTABLE, _escaped, text)
@@ -60,14 +60,15 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Writes a value in one line: newline and tab are escaped, too."""
+    """Returns a value in one line: newline and tab are escaped, too."""
     return text if text.isascii() and text.isprintable() else re.sub(_UNPRINTABLE_IN_A_CELL, _escaped, text)
 
 
 class Column(NamedTuple):
-    """Describes a column: its title, whether it is right-aligned, the least width it may be cut to (0: never), and when it goes.
+    """A column of a table: its title, whether it is right-aligned, and how it gives way on a narrow terminal.
 
-    `leave`: where even that is too wide, columns leave in the order of this number (0: never).
+    `shrink_to`: the least width it may be cut to (0: it is never cut). `leave`: where that is not enough, columns are left out in the order
+    of this number (0: never).
     """
 
     title: str
@@ -176,7 +177,7 @@ def start_cell(p50: str | None, p90: str | None, now: float) -> str:
 
 @functools.lru_cache(maxsize=256)
 def clock(duration: str | None) -> str:
-    """Writes `72h` as `72:00:00`; empty without one."""
+    """Returns `72h` as `72:00:00`; empty without a duration."""
     return format_clock(parse_duration(duration)) if duration else ""
 
 

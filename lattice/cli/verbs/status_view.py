@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> int:
-    """Shows all that are wanted, of the gateway's answer or else of the API server's, as a table or a document."""
+    """Prints the wanted allocations as a table or a document, from the gateway's answer; None: from the API server."""
     args = console.args
     found = None if answer is None or console.is_document else read_rows(answer)
     if found is None:
