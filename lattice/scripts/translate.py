@@ -330,7 +330,7 @@ def _nodes(draft: _Draft, vcluster: str) -> int | str:
 
 
 def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
-    """Nodes of `--ntasks` without `--nodes` (decision "--ntasks=N alone")."""
+    """Returns the number of nodes for `--ntasks` without `--nodes` (decision "--ntasks=N alone")."""
     given = draft.asked["ntasks"]
     tasks = _count(given)
     if "ntasks-per-node" in draft.asked:
@@ -391,7 +391,7 @@ def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraint
 
 
 def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, str]:
-    """GPUs that a node must have for the tasks that may stand on it, and their type."""
+    """Returns the GPUs that each node must have for the tasks it may run, and their type."""
     asked, (low, _) = draft.asked, parse_node_count(nodes)
     each, kind = read_gpus(given)
     if "ntasks-per-node" in asked:

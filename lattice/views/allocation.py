@@ -142,7 +142,7 @@ class AttemptsUse(View, frozen=True):
 
 
 class Report(View, frozen=True):
-    """Who reported, for which attempt."""
+    """The node whose agent wrote the reporter's part of the status, and for which attempt."""
 
     attempt: int = 0
     by: str = ""

@@ -456,12 +456,12 @@ class SubmissionOptions(View, frozen=True):
         return self.max_pending_per_user if quota.per_user.max_pending is None else quota.per_user.max_pending
 
     def pending_of_tenant(self, quota: TenantQuota) -> int:
-        """Allocations of a tenant that may wait."""
+        """Returns how many allocations of a tenant may wait."""
         return self.max_pending_per_tenant if quota.max_pending is None else quota.max_pending
 
 
 class ConfigSpec(View, frozen=True):
-    """Every option."""
+    """All options of the cluster, by section."""
 
     scheduling: SchedulingOptions = SchedulingOptions()
     nodes: NodeOptions = NodeOptions()

@@ -34,7 +34,7 @@ class Metadata(View, frozen=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or `name` for a cluster object."""
+        """Returns `namespace/name`, or `name` for a cluster object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
