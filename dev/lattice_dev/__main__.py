@@ -23,7 +23,7 @@ EXIT_FAILED = 1
 EXIT_NOT_READY = 3
 EXIT_INTERRUPTED = 130
 _NAMED_ALONE = frozenset({"up", "down", "build", "bench", "trace"})
-"""Verbs that make or remove an instance: KUBECONFIG chooses none for them."""
+"""Verbs that make or remove an instance; KUBECONFIG does not choose one for them."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,7 +177,7 @@ def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _next_steps(instance: Instance) -> list[str]:
-    """How to go on as alice in the shell that started this."""
+    """Returns the lines that tell how to go on as alice in the calling shell."""
     programs, kubectl = Path(sys.executable).parent, Path(instance.site().programs.path("kubectl")).parent
     home = instance.where.user_home(demo.USER)
     return [
@@ -222,7 +222,7 @@ def _starts(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int
 
 
 def run(argv: Sequence[str]) -> int:
-    """Carries out one command; the exit code: 0, 1 failed, 2 usage, 3 not ready (`status`), 130 interrupted."""
+    """Runs one command; returns the exit code: 0, 1 failed, 2 usage, 3 not ready (`status`), 130 interrupted."""
     chosen = _parser().parse_args(argv)
     lines = terminal(HostClock())
     try:

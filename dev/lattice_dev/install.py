@@ -33,7 +33,7 @@ _KINDS = {
     )
 }  # fmt: skip
 BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec"})
-"""Policies that hold what a schema held before: where the schema stands, they come first, so that nobody finds neither."""
+"""Policies with rules that a schema held before; they are applied before the schema, so that the rules hold at every moment."""
 SUPERSEDED = ("lattice-allocation-owner", "lattice-allocation-limits")
 """Policies, each with a binding of its name, of versions before: what they hold stands in others, and each costs every creation."""
 _ORDER = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "PriorityLevelConfiguration")
@@ -77,7 +77,7 @@ METRICS_READER: tuple[dict[str, Any], ...] = (
 
 
 def shipped(part: str) -> Path:
-    """Where `crds` or `files` (of the chart) lie: in the repository, or in the installed package."""
+    """Returns the folder of `crds`, or of the chart's `files`: in the repository, or in the installed package."""
     in_tree = {"crds": HERE.parents[1] / "crds", "files": HERE.parents[1] / "charts" / "lattice" / "files"}[part]
     installed = HERE / "share" / part
     for directory in (in_tree, installed):
@@ -108,7 +108,7 @@ def _read(path: Path, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Server-side apply of one object, as its one owner."""
+    """Applies one object server-side as its only owner; returns it."""
     resource = _KINDS[manifest["kind"]]
     metadata = manifest["metadata"]
     namespace = metadata.get("namespace", "") if resource.namespaced else ""
@@ -119,7 +119,7 @@ def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authority: Path, hollow: bool) -> int:
-    """Applies CRDs, waits until each is served, and applies the chart's plain files; answers how many objects there are.
+    """Applies CRDs, waits until each is served, and applies the chart's plain files; returns how many objects there are.
 
     Webhooks are left out when `webhook`, their URL, is empty.
     """
@@ -168,14 +168,14 @@ def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
 
 
 def publish(cluster: BlockingCluster, *, gateway: str, authority: Path, version: str) -> None:
-    """Writes ConfigMap lattice-public: where clients find the gateway, and whom they trust."""
+    """Writes ConfigMap lattice-public, in which clients find the gateway and the CA to trust."""
     data = {"gateway": gateway, "ca": authority.read_text(), "version": version}
     metadata = {"name": "lattice-public", "namespace": "lattice-system"}
     apply(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
 def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> bool:
-    """Creates an object that people own from then on; False when it is there already."""
+    """Creates an object that people own from then on; returns False when it exists already."""
     try:
         cluster.create(_KINDS[manifest["kind"]], manifest)
     except errors.AlreadyExists:
@@ -184,26 +184,26 @@ def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> boo
 
 
 def calm_config(hollow: int) -> dict[str, Any]:
-    """Options for so many hollow nodes on one machine: twenty-five heartbeats a second together, silence in proportion."""
+    """Returns options for so many hollow nodes on one machine: twenty-five heartbeats a second in all, and timeouts in proportion."""
     seconds = max(10, hollow // 25)
     nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {"nodes": nodes}}
 
 
 def default_vcluster() -> dict[str, Any]:
-    """Returns the vcluster of a fresh instance: every node, an hour unless said, a week at most."""
+    """Returns the vcluster of a fresh instance: every node, a walltime of an hour by default, a week at most."""
     spec = {"defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}, "partitionNames": ["normal"]}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": "hpc-batch"}, "spec": spec}
 
 
 def home_vcluster(name: str, groups: Sequence[str]) -> dict[str, Any]:
-    """A vcluster that is at home in these groups."""
+    """Returns a vcluster that is at home in these groups."""
     spec = {"nodes": {"selector": {"group": list(groups)}}, "defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": name}, "spec": spec}
 
 
 def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int:
-    """Puts group and switch of an inventory into `LatticeNode.spec`; answers how many nodes stood elsewhere."""
+    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere."""
     places = {node.name: {"group": node.group, "switch": node.switch} for node in nodes}
     moved = 0
     for item in cluster.list(resources.NODES).items:
@@ -216,13 +216,13 @@ def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int
 
 
 def tenant_manifest(name: str) -> dict[str, Any]:
-    """A tenant that works in hpc-batch."""
+    """Returns a tenant that works in hpc-batch."""
     spec = {"defaultVCluster": "hpc-batch", "access": {"users": [], "admins": []}}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
 
 
 def grant(cluster: BlockingCluster, tenant: str, user: str, *, admin: bool) -> bool:
-    """Adds the user to the tenant, which is made where it is missing; False when nothing had to change."""
+    """Adds a user to a tenant, which is created where it is missing; returns False when nothing had to change."""
     create_missing(cluster, tenant_manifest(tenant))
     while True:
         found = cluster.get(resources.TENANTS, tenant)

@@ -1,4 +1,4 @@
-"""One instance of the local control plane: made, repaired, hurt on purpose and removed; commands and tests use the same class."""
+"""One instance of the local control plane: creates, repairs, disturbs on purpose and removes it; commands and tests use the same class."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from lattice_dev.version import version
 from lattice_dev.waiting import Clock, HostClock, wait_until
 
 READY_SECONDS = 180.0
-"""So long a program may take on a machine that is busy; one that ends meanwhile is told of at once."""
+"""How long a program may take to become ready on a busy machine; one that ends meanwhile is reported at once."""
 CALM_NODES = 250
-"""More hollow nodes than this report less often than every 10 s."""
+"""Number of hollow nodes beyond which heartbeats come less often than every 10 s."""
 HOLLOW_READY_SECONDS = 0.1
-"""Added to it for each hollow node: each costs about ten writes before it is Ready."""
+"""Added to that time for each hollow node, which needs about ten writes before it is Ready."""
 EXAMPLE_TENANT = "physics"
 EXAMPLE_USERS = ("alice", "bob")
 
 
 @dataclass(frozen=True)
 class ComponentStatus:
-    """What `status` shows of one component: "" as `missing` means ready."""
+    """The status of one component; `missing` empty: it is ready."""
 
     name: str
     pid: int
@@ -53,7 +53,7 @@ class ComponentStatus:
 
 
 class Instance:
-    """An instance by name; `options` None keeps what an earlier `up` chose. Every method may be repeated."""
+    """An instance by name; `options` None keeps those of an earlier `up`. Every method may be repeated."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Instance:
     # -- the whole ------------------------------------------------------------------------------------------------
 
     def up(self, choose: Callable[[Options], Options] | None = None) -> None:
-        """Makes the instance, or repairs what is missing of it; a second call changes nothing.
+        """Creates the instance, or repairs what is missing of it; a second call changes nothing.
 
-        `choose` makes the options from those kept; without it they are those given to the class, else those kept.
+        `choose` makes the options from the kept ones; without it they are those given to the class, else the kept ones.
         """
         with state.locked(self.where.directory), contextlib.closing(ports.Claims()) as claims:
             recorded = state.load(self.where)
@@ -99,7 +99,9 @@ class Instance:
             self._settle(here, recorded)
 
     def down(self, *, keep: bool = False) -> None:
-        """Ends every process and removes every trace; with `keep` the state stays for a later `up`. Never fails for lack of one."""
+        """Ends every process and removes every trace; with `keep` the state stays for a later `up`. An instance that does not exist is no
+        error.
+        """
         if keep:
             self._stop_keeping()
             return
@@ -113,7 +115,7 @@ class Instance:
             self.where.home.rmdir()  # only when no other instance is left
 
     def build(self) -> Path:
-        """Builds the control plane's programs where they are not cached; the folder they are in."""
+        """Builds the control plane's programs where they are not cached; returns their folder."""
         return self._programs(self._options or Options()).directory
 
     def status(self) -> list[ComponentStatus]:
@@ -143,7 +145,7 @@ class Instance:
                 self._supervisor.wait(recorded, [wanted], READY_SECONDS)
 
     def stop(self, component: str) -> None:
-        """Ends a component by TERM, KILL after the grace."""
+        """Ends a component by TERM, and by KILL after the grace period."""
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             self._supervisor.stop(recorded, _named(components(here), component).name)
@@ -154,7 +156,7 @@ class Instance:
         self.start(component)
 
     def kill(self, component: str, signal: int = signals.SIGKILL) -> None:
-        """Sends a signal, -9 unless said; nothing starts it again before `start` or `up`."""
+        """Sends a signal, SIGKILL by default; nothing starts the component again before `start` or `up`."""
         here, recorded = self._existing()
         self._supervisor.send(recorded, _named(components(here), component).name, signal)
 
@@ -166,7 +168,7 @@ class Instance:
         return process.pid
 
     def site(self) -> Site:
-        """Returns the instance as it shall be: addresses, certificates, options; raises NotFound when there is none."""
+        """Returns what the instance is made of: addresses, certificates, options; raises NotFound when there is none."""
         return self._existing()[0]
 
     def components(self) -> list[Component]:
@@ -184,15 +186,15 @@ class Instance:
     # -- nodes ------------------------------------------------------------------------------------------------
 
     def cut(self, node: str) -> None:
-        """Takes the node's network away; its processes go on. Needs an instance with node networks."""
+        """Disconnects a node's network; its processes go on. Needs an instance with node networks."""
         network.cut(self._networked().link(node))
 
     def mend(self, node: str) -> None:
-        """Gives the node's network back."""
+        """Connects a node's network again."""
         network.mend(self._networked().link(node))
 
     def cut_between(self, one: str, other: str) -> None:
-        """Loses what two nodes say to each other; both still reach the API server."""
+        """Drops all packets between two nodes; both still reach the API server."""
         network.cut_between(self._networked().link(one), self._networked().link(other))
 
     def mend_between(self, one: str, other: str) -> None:
@@ -221,7 +223,9 @@ class Instance:
     # -- people and access ------------------------------------------------------------------------------------------------
 
     def add_user(self, name: str, tenant: str, role: str = "user") -> Path:
-        """Adds a user: uid, home, login on the nodes, membership of the tenant (made if missing), kubeconfig. Answers its path."""
+        """Adds a user: uid, home, login on the nodes, membership of the tenant (created if missing), kubeconfig; returns the kubeconfig's
+        path.
+        """
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             return self._add_user(here, recorded, name, tenant, role)
@@ -238,7 +242,7 @@ class Instance:
         return path
 
     def metrics(self, program: str) -> str:
-        """What a daemon exports now, as a scraper with a token reads it."""
+        """Returns what a daemon exports now, read with a scraper's token."""
         port, kubectl = self.site().ports[f"{program}-metrics"], self.site().programs.path("kubectl")
         words = [kubectl, "--kubeconfig", str(self.kubeconfig()), "create", "token", "lattice-metrics", "--namespace=lattice-system"]
         token = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
@@ -254,18 +258,18 @@ class Instance:
         return text
 
     def cluster(self, user: str = "admin") -> BlockingCluster:
-        """Returns the API as this user."""
+        """Returns a connection to the API server as this user."""
         return BlockingCluster(kubeconfig_file.load(str(self.kubeconfig(user)), None))
 
     def user(self, name: str) -> User:
-        """A person's uid, tenant and role."""
+        """Returns a person's uid, tenant and role."""
         users = state.load(self.where).users
         if name not in users:
             raise errors.NotFound(f"no user {name!r} in instance {self.where.name}; there are: {', '.join(users)}", reason="NoUser")
         return users[name]
 
     def renew_certificates(self) -> list[str]:
-        """Issues every certificate anew, also those of people; the programs read them again by themselves."""
+        """Issues every certificate again, those of people too; the programs reload them by themselves."""
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             issued = site.certify(here, self._clock.now(), force=True)
@@ -323,7 +327,7 @@ class Instance:
         return self._site(recorded, self._programs(recorded.options)), recorded
 
     def _recorded(self) -> State:
-        """What `up` has written down; NotFound names the way to an instance."""
+        """Returns the state that `up` has written; raises NotFound, naming the way to an instance."""
         recorded = state.load(self.where)
         if recorded.ports:
             return recorded
@@ -415,7 +419,7 @@ class Instance:
             self._wait_objects(here, _patience(recorded.options))
 
     def _place_listed(self, cluster: BlockingCluster, options: Options) -> None:
-        """Nodes of the inventory stand where it says, and vclusters that it names are there."""
+        """Places the nodes of the inventory in their groups, and creates the vclusters that it names."""
         if not options.inventory:
             return
         listed = _read_inventory(Path(options.inventory))
@@ -468,7 +472,7 @@ class Instance:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Everything but files: found by marks, scopes, mounts and device names, never by what was recorded."""
+        """Removes everything but files, found by marks, scopes, mounts and device names, never by records."""
         namespaces = list(self._namespaces())
         self._supervisor.kill_everything(namespaces)
         for root in self.where.scope_roots():
@@ -503,7 +507,7 @@ def _check(options: Options) -> Options:
 
 
 def _keep_inventory(where: Layout, options: Options) -> Options:
-    """Returns the options with a copy of the inventory of their own, named by its content, and the number of its nodes."""
+    """Returns the options with a copy of the inventory, named by its content, and the number of its nodes."""
     if not options.inventory:
         return msgspec.structs.replace(options, listed=0)
     nodes = _read_inventory(Path(options.inventory)).nodes

@@ -1,4 +1,4 @@
-"""Kubeconfig files: those of components name their certificate files, those of people carry everything inside."""
+"""Writes kubeconfig files: those of components name their certificate files, those of people contain everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADMISSION = "apiserver.config.k8s.io"
 
 
 def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, Any]:
-    """A kubeconfig that reads its certificates from files, so that a renewal needs no new kubeconfig."""
+    """Returns a kubeconfig that names certificate files, so that a renewal needs no new kubeconfig."""
     return _config(
         {"server": server, "certificate-authority": str(authority)},
         {"client-certificate": str(pair.certificate), "client-key": str(pair.key)},
@@ -26,20 +26,20 @@ def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, A
 
 
 def of_webhook(address: str, pair: Pair) -> dict[str, Any]:
-    """Which certificate the API server shows to the webhook at HOST:PORT."""
+    """Returns the kubeconfig by which the API server shows its certificate to the webhook at HOST:PORT."""
     user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
     return {"apiVersion": "v1", "kind": "Config", "users": [{"name": address, "user": user}]}
 
 
 def admission(kubeconfig: Path) -> dict[str, Any]:
-    """Returns the API server's AdmissionConfiguration: webhooks are called as the kubeconfig says."""
+    """Returns the API server's AdmissionConfiguration, by which it calls webhooks as the kubeconfig says."""
     own = {"apiVersion": f"{_ADMISSION}/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(kubeconfig)}
     plugins = [{"name": f"{kind}AdmissionWebhook", "configuration": own} for kind in ("Mutating", "Validating")]
     return {"apiVersion": f"{_ADMISSION}/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
 
 
 def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) -> dict[str, Any]:
-    """A kubeconfig in one file, to be carried anywhere."""
+    """Returns a kubeconfig that contains everything, to be copied anywhere."""
     return _config(
         {"server": server, "certificate-authority-data": _encode(authority)},
         {"client-certificate-data": _encode(pair.certificate), "client-key-data": _encode(pair.key)},
@@ -49,7 +49,7 @@ def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) 
 
 
 def read_outside(path: Path) -> dict[str, Any]:
-    """Returns the kubeconfig of a cluster that is not ours, reduced to its current context, file names made absolute.
+    """Returns the kubeconfig of another cluster, reduced to its current context, with file names made absolute.
 
     Raises Rejected when it cannot be read or names no current context.
     """
@@ -64,13 +64,13 @@ def read_outside(path: Path) -> dict[str, Any]:
 
 
 def impersonating(outside: dict[str, Any], user: str, groups: Sequence[str], namespace: str = "") -> dict[str, Any]:
-    """Returns the same cluster and credentials, acting as `user`: identities of a cluster whose authority is not ours."""
+    """Returns the same cluster and credentials, impersonating `user`: for a cluster whose authority is not ours."""
     credentials = {**outside["users"][0]["user"], "as": user, **({"as-groups": list(groups)} if groups else {})}
     return _config(outside["clusters"][0]["cluster"], credentials, user, namespace)
 
 
 def write(path: Path, config: dict[str, Any]) -> bool:
-    """Writes it where it differs from what stands there; readable by the owner only."""
+    """Writes a kubeconfig where the file differs, readable by the owner only; returns whether it did."""
     text = yaml.safe_dump(config, sort_keys=False)
     if path.exists() and path.read_text() == text:
         return False

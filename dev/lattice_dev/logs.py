@@ -1,4 +1,4 @@
-"""Reads the logs of components: all of them, or followed as they grow."""
+"""Prints the logs of components, whole or followed as they grow."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NOBODY = "02:00:00:00:00:00"
 
 @dataclass(frozen=True)
 class NodeLink:
-    """One node's end: its namespace file, the veth's name on the host, its address."""
+    """One node's end of the network: its namespace file, the veth's name on the host, its address."""
 
     node: str
     namespace: Path
@@ -32,7 +32,7 @@ class NodeLink:
 
 @dataclass(frozen=True)
 class Network:
-    """The bridge and its subnet; names carry the instance's tag, so that two instances never meet."""
+    """The bridge and its subnet; names carry the instance's tag, so that instances never collide."""
 
     tag: str
     subnet: str
@@ -53,7 +53,7 @@ class Network:
 
 
 def can_make() -> str:
-    """ "" when this process may make namespaces and bridges, else why not."""
+    """Returns why this process may not make namespaces and bridges; empty: it may."""
     if os.geteuid() != 0:
         return "not root: the agents are plain processes of this machine, without a network of their own"
     if not any(Path(directory, "ip").exists() for directory in ("/usr/sbin", "/sbin", "/usr/bin", "/bin")):
@@ -62,7 +62,7 @@ def can_make() -> str:
 
 
 def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
-    """A /24 of `SPACE` that no interface and no route of this machine uses, that is not in `taken`, and that `claim` gets."""
+    """Returns a /24 of `SPACE` that no interface or route of this machine uses, that is not in `taken`, and that `claim` grants."""
     used = [IPv4Network(subnet) for subnet in taken]
     addresses = [address for device in _ip_json("addr", "show") for address in device.get("addr_info", []) if address["family"] == "inet"]
     used += [IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False) for address in addresses]
@@ -93,30 +93,30 @@ def ensure(network: Network, links: Sequence[NodeLink]) -> None:
 
 
 def cut(link: NodeLink) -> None:
-    """Takes the node's cable away: it and the rest no longer reach each other."""
+    """Disconnects the node's end: it and all others no longer reach each other."""
     _ip_batch([f"link set {link.device} down"])
 
 
 def mend(link: NodeLink) -> None:
-    """Gives the cable back."""
+    """Connects the node's end again."""
     _ip_batch([f"link set {link.device} up"])
 
 
 def cut_between(one: NodeLink, other: NodeLink) -> None:
-    """Loses every packet between two nodes, in silence; both still reach everybody else."""
+    """Drops every packet between two nodes silently; both still reach everybody else."""
     for link, peer in ((one, other), (other, one)):
         _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
 
 
 def mend_between(one: NodeLink, other: NodeLink) -> None:
-    """Lets them reach each other again; nothing is done where they do."""
+    """Lets two nodes reach each other again; does nothing where they do."""
     for link, peer in ((one, other), (other, one)):
         _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
         _ip_batch([f"neigh del {peer.address} dev eth0"], namespace=link.namespace)
 
 
 def inode(namespace: Path) -> int:
-    """Returns the namespace's inode number; 0 when the file holds none, or the one that this process lives in."""
+    """Returns the namespace's inode number; 0 when the file holds none, or the one of this process."""
     if not _is_namespace(namespace):
         return 0
     number = namespace.stat().st_ino
@@ -132,7 +132,7 @@ def remove_all(tag: str, directory: Path) -> None:
 
 
 def mounts_below(directory: Path) -> list[str]:
-    """Mount points in the directory's tree, deepest last made first."""
+    """Returns the mount points in the directory's tree, the latest first."""
     prefix = f"{directory}/"
     targets = (line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
     return [target for target in targets if target.startswith(prefix)][::-1]

@@ -44,7 +44,7 @@ def new_user(
 
 
 def own_name() -> str:
-    """Returns the login of who runs this program."""
+    """Returns the login of the person who runs this program."""
     return getpass.getuser()
 
 
@@ -96,5 +96,5 @@ def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bo
 
 
 def host_table(site: Site) -> dict[str, str]:
-    """Names and addresses of the nodes, for their /etc/hosts."""
+    """Returns names and addresses of the nodes, for their /etc/hosts."""
     return {node: site.address(node) for node in site.nodes} if site.network else dict.fromkeys(site.nodes, LOOPBACK)

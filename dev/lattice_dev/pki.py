@@ -1,4 +1,4 @@
-"""Authorities and certificates of an instance: made once, issued again when a name is missing or two thirds of the life are over."""
+"""Makes authorities and certificates of an instance: once, and again when a name is missing or two thirds of the life are over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAF_DAYS, NODE_DAYS = 365, 30
 
 @dataclass(frozen=True)
 class Identity:
-    """What a certificate says: a name, groups, and for servers the addresses and host names."""
+    """The content of a certificate: a name, groups, and for servers the addresses and host names."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Authority:
         return self.pair.certificate.read_bytes()
 
     def issue(self, file: str, identity: Identity, *, force: bool = False, days: float = LEAF_DAYS) -> tuple[Pair, bool]:
-        """Returns the pair named `file` for this identity, and whether it was issued just now; `days`: how long a new one is good."""
+        """Returns the certificate named `file` for this identity, and whether it was issued just now; `days`: the life of a new one."""
         pair = Pair(self._directory / self._name / f"{file}.crt", self._directory / self._name / f"{file}.key")
         if not force and self._still_good(pair, identity):
             return pair, False

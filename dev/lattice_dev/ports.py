@@ -1,4 +1,4 @@
-"""Free ports of loopback: chosen once, kept, and chosen again only when a stranger took one."""
+"""Chooses free ports of loopback once and keeps them, unless another program takes one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lattice import errors
 
 FIRST, LAST = 21000, 29999
 PASSING = range(30000, 32768)
-"""For programs that are no part of an instance: neither an instance's, whose program may be away just now, nor the kernel's own."""
+"""Ports for programs outside of any instance: neither an instance's, whose program may be down now, nor the kernel's own range."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Moved:
 
 
 class Claims:
-    """What this process has chosen and nobody uses yet: no other process of the network namespace can choose it meanwhile.
+    """Ports and names that this process has chosen and nobody uses yet; no other process of the network namespace can choose them.
 
-    Each is an abstract socket, whose name the kernel gives to one holder in a network namespace, just as it does ports; so
-    instances of different homes and containers see each other, and nothing is left when a process is killed.
+    Each is an abstract socket, whose name the kernel gives to one holder in a network namespace, as it does ports: so instances of
+    different homes and containers see each other, and nothing is left when a process is killed.
     """
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()
 
     def claim(self, what: str) -> bool:
-        """Tells whether it is claimed by this call: False when anybody holds it, this process too."""
+        """Claims a name; returns False when anybody holds it, this process too."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0lattice-dev/{what}")
@@ -45,24 +45,24 @@ class Claims:
         return True
 
     def claim_port(self, port: int) -> bool:
-        """Tells whether it is claimed by this call, and free."""
+        """Claims a port; returns False when it is claimed or in use."""
         return self.claim(f"port/{port}") and is_free(port)
 
     def close(self) -> None:
-        """Gives all of it up: by now what needed it uses it."""
+        """Releases all claims: their users have the ports by now."""
         self._held.close()
 
 
 @contextlib.contextmanager
 def claimed(count: int) -> Iterator[list[int]]:
-    """So many free ports that nobody else chooses until the end; raises Rejected when there are not as many."""
+    """Yields so many free ports that nobody else chooses during the block; raises Rejected when there are fewer."""
     with contextlib.closing(Claims()) as claims:
         candidates = filter(claims.claim_port, PASSING)
         yield [_next(candidates, PASSING) for _ in range(count)]
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Tells whether a server could listen there now."""
+    """Tells whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -76,10 +76,10 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 def assign(
     roles: Iterable[str], kept: Mapping[str, int], *, ours: Collection[str], avoid: Collection[int], free: Callable[[int], bool] = is_free
 ) -> tuple[dict[str, int], list[Moved]]:
-    """A port for each role, and what moved.
+    """Returns a port for each role, and the ports that had to change.
 
-    A kept port stays where its role's own process runs (`ours`) or where it is free. No port is given twice, none of
-    `avoid` (other instances' ports) is given anew. Raises Rejected when none is left.
+    A kept port stays where its role's own process runs (`ours`) or where it is free. No port is given twice, and none of `avoid` (other
+    instances' ports) is given anew. Raises Rejected when none is left.
     """
     assigned: dict[str, int] = {}
     moved: list[Moved] = []

@@ -1,4 +1,4 @@
-"""Whether a component is ready, asked the way a client would ask; the answer is "" or what is missing."""
+"""Checks whether a component is ready, the way a client would; the answer is what is missing, or empty."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Listens:
-    """Ready when something accepts connections."""
+    """A probe that is satisfied when the port accepts connections."""
 
     host: str
     port: int
 
     def missing(self) -> str:
-        """ "" or the connection's error."""
+        """Returns the connection's error; empty: ready."""
         try:
             socket.create_connection((self.host, self.port), SECONDS).close()
         except OSError as error:
@@ -32,7 +32,7 @@ class Listens:
 
 @dataclass(frozen=True)
 class Answers:
-    """Ready when GET answers 200; with `authority` over TLS, with `client` as that client."""
+    """A probe that is satisfied when GET answers 200; with `authority` over TLS, with `client` as that client."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Answers:
     client: Pair | None = None
 
     def missing(self) -> str:
-        """ "" or the status and the first line of the answer, or the connection's error."""
+        """Returns the status and the first line of the answer, or the connection's error; empty: ready."""
         connection = self._connect()
         try:
             connection.request("GET", self.path)
@@ -66,7 +66,7 @@ Probe = Listens | Answers
 
 @functools.lru_cache(maxsize=16)
 def _context(authority: Path, client: Pair | None, made: int) -> ssl.SSLContext:
-    """Returns the context of these files; `made` tells an instance from an earlier one of its name, which had another authority."""
+    """Returns the TLS context of these files; `made` distinguishes an earlier instance of the name, which had another authority."""
     del made
     context = ssl.create_default_context(cafile=str(authority))
     if client is not None:

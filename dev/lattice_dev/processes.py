@@ -1,4 +1,4 @@
-"""Processes by pid and start time, never by pid alone: started, found again after a crash, signalled without a race."""
+"""Handles processes by pid and start time, never by pid alone: starts them, finds them after a crash, signals them without a race."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPONENT = "LATTICE_DEV_COMPONENT"
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One life of one process: `start` is field 22 of /proc/PID/stat, clock ticks since boot."""
+    """One process, identified for ever: `start` is field 22 of /proc/PID/stat, in clock ticks since boot."""
 
     pid: int
     start: int
@@ -35,7 +35,7 @@ class Marked:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Returns the life that now has this pid; None when there is none, or only a zombie."""
+    """Returns the process that has this pid now; None when there is none, or only a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -46,12 +46,12 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def alive(process: ProcessId) -> bool:
-    """Tells whether this very life goes on."""
+    """Tells whether exactly this process lives."""
     return identify(process.pid) == process
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Sends a signal to this very life; False when it is over."""
+    """Sends a signal to exactly this process; returns False when it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -68,7 +68,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def marked(mark: str) -> list[Marked]:
-    """Returns every process that was started with this mark, whoever its parent is now; never the caller itself."""
+    """Returns every process that was started with this mark, whoever its parent is now, without the caller."""
     return [read[1] for read in map(_read_mark, _pids()) if read and read[0] == mark]
 
 
@@ -104,7 +104,7 @@ def _network_inode(pid: int) -> int:
 
 
 class Launcher:
-    """Starts processes that outlive the caller, and reaps those that end while it lives."""
+    """Starts processes that outlive the caller, and reaps those that end meanwhile."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -135,7 +135,7 @@ class Launcher:
         self._children = [pid for pid in self._children if not _collected(pid)]
 
     def stop(self, processes: Sequence[ProcessId], grace_seconds: float) -> None:
-        """TERM to all, and KILL to those that are there after the grace; returns when all are gone."""
+        """Sends TERM to all, and KILL to those left after the grace period; returns when all have ended."""
         for process in processes:
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
@@ -143,7 +143,7 @@ class Launcher:
             self.kill(processes)
 
     def kill(self, processes: Sequence[ProcessId]) -> None:
-        """KILL to all; returns when all are gone, raises Retry if one cannot be killed within 10 s."""
+        """Sends KILL to all; returns when all have ended, raises Retry if one does not within 10 s."""
         for process in processes:
             send(process, signal.SIGKILL)
         if not self._gone(processes, 10.0):
@@ -174,13 +174,13 @@ COLLECTED_SOONER: Final = {"kube-controller-manager": {"GOGC": "50"}}
 
 
 def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[str, str]:
-    """Returns the environment of a component: what programs need of the caller's, and the marks that find it again."""
+    """Returns the environment of a component: the caller's variables that programs need, and the marks by which it is found again."""
     kept = {name: base[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV") if name in base}
     return {**kept, **SPARING, **COLLECTED_SOONER.get(component, {}), "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
 
 
 def kill_scope(root: Path, clock: Clock) -> None:
-    """Ends everything in the cgroup subtree at `root` (of v1: what v2 has ended) and removes it; nothing happens where there is none."""
+    """Kills everything in the cgroup subtree at `root` and removes it (of v1 only the directories); does nothing where there is none."""
     if not root.is_dir():
         return
     if (root / "cgroup.kill").exists():

@@ -1,4 +1,4 @@
-"""What a person sees while an instance is made: one line a step, a tick and the seconds it took."""
+"""Shows the steps of making an instance: one line a step, a tick, and the seconds it took."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lattice_dev.waiting import Clock
 
 
 class Progress(Protocol):
-    """Where steps and remarks are told."""
+    """Receives steps and remarks."""
 
     def step(self, text: str) -> contextlib.AbstractContextManager[None]:
-        """A step that takes time; told when it ends."""
+        """Returns a context for a step that takes time; it is reported at the end."""
         ...
 
     def note(self, text: str) -> None:
-        """A remark that a person should read."""
+        """Receives a remark that a person should read."""
         ...
 
 
 class Quiet:
-    """Tells nothing: for libraries."""
+    """A progress that shows nothing, for libraries."""
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
@@ -36,7 +36,7 @@ class Quiet:
 
 
 class Lines:
-    """Prints a line a step; colours only on a terminal and without NO_COLOR."""
+    """A progress that prints a line a step; colours only on a terminal and without NO_COLOR."""
 
     def __init__(self, out: TextIO, clock: Clock) -> None:
         self._out = out
@@ -71,5 +71,5 @@ class Lines:
 
 
 def terminal(clock: Clock) -> Lines:
-    """Lines on standard error, so that standard output stays for answers."""
+    """Returns a progress on standard error, so that standard output stays for answers."""
     return Lines(sys.stderr, clock)

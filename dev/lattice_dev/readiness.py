@@ -1,4 +1,4 @@
-"""Whether the cluster itself is ready: tenants have their namespaces, nodes are Ready."""
+"""Checks whether the cluster is ready: tenants have their namespaces, nodes are Ready."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lattice.kube.blocking import BlockingCluster
 
 @dataclass(frozen=True)
 class Objects:
-    """What shall be there: tenants carried out by the operator, and nodes in state Ready."""
+    """The objects that must be there: tenants carried out by the operator, and nodes in state Ready."""
 
     cluster: BlockingCluster
     tenants: Sequence[str]
@@ -20,7 +20,7 @@ class Objects:
     hollow: int
 
     def missing(self) -> str:
-        """ "" or the first thing that is missing, with numbers."""
+        """Returns the first thing that is missing, with numbers; empty: nothing is."""
         try:
             return self._missing_tenant() or self._missing_node()
         except errors.LatticeError as error:

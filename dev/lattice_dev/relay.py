@@ -26,7 +26,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
-    """Connects one accepted connection to `host:port` and carries both ways until both have ended."""
+    """Connects one accepted connection to `host:port` and carries bytes both ways until both have ended."""
     try:
         to_reader, to_writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout=5)
     except (OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""One instance as it shall be: names, addresses, certificates and kubeconfigs, all following from layout, ports and options."""
+"""One instance as it should be: names, addresses, certificates and kubeconfigs, all following from layout, ports and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 
 @dataclass(frozen=True)
 class Site:
-    """What the instance shall be; `network` is None where agents are plain processes."""
+    """The wanted state of an instance; `network` is None where agents are plain processes."""
 
     where: Layout
     programs: Programs
@@ -37,12 +37,12 @@ class Site:
 
     @property
     def server(self) -> str:
-        """Returns the apiserver as this machine reaches it."""
+        """Returns the API server's URL for programs on this machine."""
         return f"https://{LOOPBACK}:{self.ports['kube-apiserver']}"
 
     @property
     def node_server(self) -> str:
-        """Returns the apiserver as the nodes reach it: through the relay where they have a network of their own."""
+        """Returns the API server's URL for the nodes: through the relay where they have a network of their own."""
         return f"https://{self.network.gateway}:{self.ports['kube-apiserver']}" if self.network else self.server
 
     @property
@@ -52,7 +52,7 @@ class Site:
 
     @property
     def work_gateway(self) -> str:
-        """HOST:PORT at which agents ask the gateway for their work: on the bridge where the nodes have a network of their own."""
+        """Returns HOST:PORT at which agents ask the gateway for work: on the bridge where the nodes have a network of their own."""
         return f"{self.network.gateway if self.network else LOOPBACK}:{self.ports['gateway-agents']}"
 
     @property
@@ -61,12 +61,12 @@ class Site:
         return f"https://{LOOPBACK}:{self.ports['webhook']}"
 
     def link(self, node: str) -> NodeLink:
-        """Returns the node's end of the network; only where there is one."""
+        """Returns the node's end of the network; the instance must have one."""
         assert self.network is not None, "a plain instance has no links"  # noqa: S101  # the caller asked `network` first
         return self.network.link(node, self.nodes.index(node), self.where.node(node))
 
     def address(self, node: str) -> str:
-        """Where the node's programs listen."""
+        """Returns the address at which the node's programs listen."""
         return self.link(node).address if self.network else LOOPBACK
 
     def agent_port(self, node: str) -> int:
@@ -91,7 +91,7 @@ class Site:
         return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
 
     def runs(self, component: str) -> bool:
-        """Tells whether the options leave this component running; `agents` leaves out every agent."""
+        """Tells whether the options let this component run; `agents` in `without` leaves out every agent."""
         without = self.options.without
         if component == "webhook" and self.options.kubeconfig:
             return False  # an outside cluster cannot call this machine's loopback
@@ -99,7 +99,7 @@ class Site:
 
 
 def node_names(count: int) -> tuple[str, ...]:
-    """nid001, nid002, …"""
+    """Returns nid001, nid002, …"""
     return tuple(f"nid{number:03d}" for number in range(1, count + 1))
 
 
@@ -113,7 +113,7 @@ def port_roles(options: Options, *, plain: bool) -> list[str]:
 
 
 def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
-    """Authority, file and identity of every certificate of the instance's programs."""
+    """Returns authority, file and identity of every certificate of the instance's programs."""
     bridge = (site.network.gateway,) if site.network else ()
     local = Identity("", addresses=(LOOPBACK, *bridge), hosts=("localhost",), server=True)
     apiserver = Identity("kube-apiserver", addresses=(LOOPBACK, "10.0.0.1", *bridge), hosts=CLUSTER_HOSTS, server=True)
@@ -143,7 +143,7 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
 
 
 def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
-    """Issues what is missing or worn (everything with `force`); answers the names of what was issued."""
+    """Issues certificates that are missing or worn (all with `force`); returns the names of those issued."""
     authorities = {name: Authority(site.where.pki, name, now) for name in AUTHORITIES}
     issued = []
     for authority, file, identity in wanted_certificates(site):

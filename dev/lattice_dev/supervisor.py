@@ -1,4 +1,4 @@
-"""Starts, finds again, stops and kills the components of one instance, and writes down what it did before it goes on."""
+"""Starts, finds again, stops and kills the components of one instance, and saves each step before the next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM_PART = 3  # `python -m MODULE`: what tells a component from the processe
 
 
 class Supervisor:
-    """The processes of one instance; `state.processes` is always saved before the next step."""
+    """The processes of one instance; `state.processes` is saved before each next step."""
 
     def __init__(self, where: Layout, clock: Clock) -> None:
         self._where = where
@@ -31,9 +31,9 @@ class Supervisor:
         return {name for name, process in recorded.processes.items() if processes.alive(process.id)}
 
     def adopt(self, recorded: State, components: Sequence[Component]) -> list[str]:
-        """Writes down processes that an interrupted command started and did not record; answers their names.
+        """Saves processes that an interrupted command started and did not record; returns the names of their components.
 
-        One that was started in another way than now is ended: the component is then started anew.
+        One that was started with other arguments than now is ended, so that it is started again.
         """
         running = self.running(recorded)
         missing = {component.name: component for component in components if component.name not in running}
@@ -49,7 +49,7 @@ class Supervisor:
         return adopted
 
     def ensure(self, recorded: State, component: Component) -> bool:
-        """Starts the component unless it runs as it should; one that was started otherwise is stopped first."""
+        """Starts the component unless it runs as wanted; one with other arguments is stopped first."""
         process = recorded.processes.get(component.name)
         if process and processes.alive(process.id):
             if process.digest == component.digest:
@@ -59,13 +59,13 @@ class Supervisor:
         return True
 
     def stop(self, recorded: State, name: str) -> None:
-        """TERM, and KILL after the grace; returns when it is gone."""
+        """Sends TERM, and KILL after the grace period; returns when the process has ended."""
         if process := recorded.processes.get(name):
             self._launcher.stop([process.id], GRACE_SECONDS)
         self._drop(recorded, [name])
 
     def stop_all(self, recorded: State, names: Sequence[str]) -> None:
-        """TERM to all at once, and KILL after the grace."""
+        """Sends TERM to all at once, and KILL after the grace period."""
         self._launcher.stop([recorded.processes[name].id for name in names if name in recorded.processes], GRACE_SECONDS)
         self._drop(recorded, names)
 
@@ -78,19 +78,19 @@ class Supervisor:
             self._launcher.kill([process.id])
 
     def wait(self, recorded: State, components: Sequence[Component], within: float) -> None:
-        """Waits until each component's probe is satisfied; a process that ended is told at once, with the end of its log."""
+        """Waits until each component's probe is satisfied; reports a process that ended at once, with the end of its log."""
         for component in components:
             wait_until(self._missing(recorded, component), within=within, clock=self._clock, what=component.name)
 
     def missing(self, recorded: State, component: Component) -> str:
-        """ "" when it runs and is ready, else what is missing."""
+        """Returns what is missing of a component; empty: it runs and is ready."""
         process = recorded.processes.get(component.name)
         if process is None or not processes.alive(process.id):
             return "it does not run"
         return component.probe.missing()
 
     def kill_everything(self, namespaces: Sequence[int]) -> None:
-        """KILL to every process that carries the instance's mark or lives in one of its network namespaces, until none is left."""
+        """Sends KILL to every process with the instance's mark or in one of its network namespaces, until none is left."""
         for _ in range(20):
             left = [found.id for found in processes.marked(self._where.mark)]
             left += [process for inode in namespaces for process in processes.in_network_namespace(inode)]

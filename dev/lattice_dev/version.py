@@ -1,4 +1,4 @@
-"""The version of what runs: the installed distribution's, else that of the working tree."""
+"""The version of what runs: that of the installed distribution, else of the working tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def version() -> str:
-    """Such as `0.1.0`."""
+    """Returns the version, such as `0.1.0`."""
     try:
         return importlib.metadata.version("lattice-hpc")
     except importlib.metadata.PackageNotFoundError:

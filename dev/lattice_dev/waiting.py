@@ -1,4 +1,4 @@
-"""Time for synchronous callers, and waiting that says what it last saw."""
+"""The clock of synchronous callers, and waiting that says what it last saw."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lattice import errors
 
 
 class Clock(Protocol):
-    """Wall and monotonic time, and sleep, as given to everything that waits."""
+    """Wall time, monotonic time and sleep, as given to everything that waits."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Returns seconds that never go back."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -29,11 +29,11 @@ class HostClock:
     """The machine's own clock."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Returns seconds that never go back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

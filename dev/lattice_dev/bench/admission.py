@@ -1,7 +1,7 @@
-"""What one admission costs, by the size of the object: CPU time of reading a review, judging and answering, in one process.
+"""Measures what one admission costs by the size of the object: CPU time to read a review, judge and answer, in one process.
 
-Of each size the slowest of several shapes counts: one long text, many small fields, many lists, what is scanned for patterns. Sizes go
-to what the API server takes in a request.
+Of each size the slowest of several shapes counts: one long text, many small fields, many lists, text that is scanned for patterns. Sizes go
+up to what the API server accepts in a request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lattice_webhooks.reviews import Review, filled, judged, read_review
 
 KIB: Final = 1024
 SIZES: Final = ((2, "2 KiB"), (64, "64 KiB"), (500, "500 KiB"), (1024, "1 MiB"), (3072, "3 MiB"))
-"""The largest script, nearly the most that is read of a spec, the most that etcd keeps, the most that the API server takes."""
+"""The largest script, nearly the most that is read of a spec, the most that etcd stores, the most that the API server accepts."""
 MOST_MILLISECONDS: Final = Aim(5.0)
 REPEATS: Final = 7
 NOW: Final = 1_800_000_000.0
@@ -37,7 +37,7 @@ Object = dict[str, Any]
 
 
 def measure(*, quick: bool, say: Callable[[float], None]) -> list[Figure]:
-    """Returns the time of a creation, by size; the same at any size of a run."""
+    """Returns the time of a creation by size; a quick run measures the same."""
     del quick
     gc.collect()
     loop = Baseline("ms of the calibration loop", min(calibration() for _ in range(3)) * 1000)
@@ -52,7 +52,7 @@ def measure(*, quick: bool, say: Callable[[float], None]) -> list[Figure]:
 
 
 def _milliseconds(body: bytes) -> float:
-    """Of the slower one of the two reviews of a creation, to fill it in and to judge it; the quickest of some."""
+    """Returns the milliseconds of the slower of a creation's two reviews, filling in and judging; the quickest of some repeats."""
     return max(min(_once(body, decide) for _ in range(REPEATS)) for decide in (_fill, _judge))
 
 
@@ -80,7 +80,7 @@ def _judge(review: Review, request: Request) -> bytes:
 
 
 def _reviews(size: int) -> Iterator[tuple[str, bytes]]:
-    """Reviews of creations of about so many bytes, by what fills them."""
+    """Yields reviews of creations of about so many bytes, each with what fills it."""
     script = "#!/bin/sh\n"
     for what, meta, spec in (
         ("a script", {}, {"script": script + "srun hostname\n" * (size // 15)}),

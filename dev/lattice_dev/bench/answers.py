@@ -1,7 +1,7 @@
-"""How long questions hold the scheduler's loop: `why`, `plan`, `queue` and `status`, asked of a leader of a crowded machine.
+"""Measures how long questions hold the scheduler's loop: `why`, `plan`, `queue` and `status`, asked of a leader with a long queue.
 
 The loop does nothing else meanwhile than to count the CPU time of its own thread from turn to turn; the baseline is the CPU time of the
-whole answer, for which the loop would be held if it gave the answer itself.
+whole answer, for which the loop would be held if it computed the answer itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import NOW, crowd
 
 HELD: Final = Aim(10.0)
-"""Nothing holds the loop for longer, milliseconds."""
+"""The longest time, in milliseconds, for which anything may hold the loop."""
 LISTED: Final = 10_000
 AT: Final = "2026-11-21T12:00:00Z"
 ASKED: Final = 5
@@ -56,7 +56,7 @@ Say = Callable[[float], None]
 
 @dataclass
 class AnswerCosts:
-    """What the questions of one kind cost: each longest turn of the loop, by its thread's CPU and by the clock; all CPU; ms."""
+    """The cost of one kind of question in milliseconds: longest turns of the loop by its thread's CPU and by the clock, and all CPU."""
 
     turns: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
@@ -96,7 +96,7 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
 
 
 async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
-    """Asks, and sees after each turn of the loop how much of its thread's time was gone."""
+    """Asks the question, and notes after each turn of the loop how much of its thread's time was spent."""
     turns, waits = [0.0], [0.0]
 
     async def watch() -> None:
@@ -134,7 +134,7 @@ class _HeldAllocations:
 
 
 def _listed(count: int) -> list[Allocation]:
-    """Allocations of one user that wait, as the scheduler holds them."""
+    """Returns pending allocations of one user, as the scheduler holds them."""
     said = Condition(type="Scheduled", status="False", reason="WaitingForNodes", last_transition_time=AT)
     return [
         Allocation(
@@ -171,7 +171,7 @@ def _leader(nodes: int, pending: int) -> tuple[QueryService, list[str]]:
 
 
 class _Sources:
-    """What a query service reads beside the pending work: nothing is numbered, charged or over, and all starts are an hour away."""
+    """The sources of a query service beside the pending work: nothing is numbered, charged or over, and all starts are an hour away."""
 
     def __init__(self) -> None:
         self.found: dict[str, context.Expected] = {}

@@ -1,4 +1,4 @@
-"""What the apiserver's audit log says of a stretch of time: its writes, counted by what they wrote. Pure."""
+"""Counts the writes in a stretch of the API server's audit log, by what they wrote; pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAEMONS = ("scheduler", "operator", "webhook", "gateway")
 
 @dataclass
 class Writes:
-    """Writes that took effect, by `verb resource[/subresource]`; those of Leases and Events apart; refused ones apart."""
+    """Writes that took effect, by `verb resource[/subresource]`; those of Leases and Events, and refused ones, are counted apart."""
 
     counted: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
@@ -57,11 +57,11 @@ class Writes:
 
     @property
     def total(self) -> int:
-        """All that took effect, Leases and Events apart."""
+        """Returns how many took effect, without Leases and Events."""
         return self.counted.total()
 
     def each(self, allocations: int) -> dict[str, float]:
-        """For each allocation, the most frequent first."""
+        """Returns the writes an allocation by kind, the most frequent first."""
         return {what: count / allocations for what, count in self.counted.most_common()}
 
 
@@ -78,7 +78,7 @@ _decode = msgspec.json.Decoder(_AuditEntry).decode
 
 
 def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozenset()) -> Writes:
-    """Returns the writes of these lines; resources in `leave_out` are none of the measured life. A cut last line is left out."""
+    """Returns the writes in these lines, without the resources in `leave_out`; a cut last line is left out."""
     writes = Writes()
     for line in lines:
         if not line.endswith(b"\n"):
@@ -121,7 +121,7 @@ def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
 
 
 def _who(entry: _AuditEntry) -> str:
-    """Returns the daemon that has asked, `agents` for all of them, `Kubernetes` for its own parts, else `people`."""
+    """Returns the writer of an entry: a daemon's name, `agents` for all of them, `Kubernetes` for its own parts, else `people`."""
     name = (entry.impersonated_user or entry.user).username
     if name.startswith("lattice:agent:") or name == "lattice:hollow":
         return "agents"

@@ -1,9 +1,9 @@
-"""The cycle alone: score, order, place, explain; beside it the naive scan over nodes and a calibration loop, in one process.
+"""Measures the cycle alone: score, order, place, explain; beside it a naive scan over nodes and a calibration loop, in one process.
 
-Machines of three classes of hardware in groups of 128 nodes, half of them held by work of mixed size; pending work of 1 to 128 nodes
-and five needs; all from a seed. Times are process times, the median of repeats. Decisions of the scan are compared with the cycle's:
-how many allocations each places. The plain cycle goes by class, then by waiting, as the scan does, and knows its queue from the
-cycle before, as in production; two more figures have a queue that is new altogether, and the cost function.
+Machines of three classes of hardware in groups of 128 nodes, half of them held by work of mixed size; pending work of 1 to 128 nodes and
+five needs; all from a seed. Times are process times, the median of repeats. Decisions of the scan are compared with the cycle's by how many
+allocations each places. The plain cycle goes by class, then by waiting, as the scan does, and knows its queue from the cycle before, as in
+production; two more figures have a new queue each time, and the cost function.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ BUSY: Final = 0.5
 TENANTS, USERS = 20, 200
 LOOPS: Final = 1_000_000
 LOOP_SECONDS: Final = 0.052
-"""The calibration loop on the machine of the design's figures."""
+"""Seconds of the calibration loop on the machine of the design's figures."""
 SCAN_MILLISECONDS: Final = {(100, 1_000): 2.9, (500, 5_000): 36.0, (1_000, 10_000): 141.0, (10_000, 100_000): 15_000.0}
-"""The scan in the design's figures."""
+"""Milliseconds of the scan in the design's figures, by (pending, nodes)."""
 AIMS: Final = {(1_000, 10_000): 5.0, (10_000, 100_000): 60.0}
 SMALL_CHANGE: Final = Aim(10.0)
 RECORDED: Final = Aim(10.0)
-"""Nothing holds the loop for longer."""
+"""The longest time, in milliseconds, for which recording may hold the loop."""
 SPEED_UP: Final = Aim(40.0, at_least=True)
 HARDWARE: Final = (("GH200", 4, 96, 72), ("A100", 8, 80, 64), ("", 0, 0, 128))
 NEEDS: Final = (Need(), Need(gpu_type="GH200", gpus=4), Need(gpu_type="A100", gpus=1), Need(gpus=1), Need(cpus=100))
@@ -54,7 +54,7 @@ Say = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class CoreScene:
-    """A scene and what waits in it."""
+    """A cluster state and the candidates that wait in it."""
 
     state: ClusterState
     candidates: list[Candidate]
@@ -86,7 +86,9 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
 
 
 def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
-    """Returns how many a plain scan places: for each candidate in order all nodes that admit it are looked at, the fewest groups taken."""
+    """Returns how many candidates a plain scan places: for each in order, all nodes that admit it
+    are examined and the fewest groups taken.
+    """
     node_cache = state.node_cache
     free = bytearray(max(node_cache.nodes) + 1)
     for index, facts in node_cache.nodes.items():
@@ -114,7 +116,7 @@ def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
 
 
 def calibration() -> float:
-    """Seconds of the loop that tells how fast this machine runs Python."""
+    """Returns the seconds of a loop that shows how fast this machine runs Python."""
     began, total = time.process_time(), 0
     for number in range(LOOPS):
         total += number * 2
@@ -122,7 +124,7 @@ def calibration() -> float:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """All figures of the cycle."""
+    """Returns all figures of the cycle."""
     sizes = [(100, 1_000), (500, 5_000), (1_000, 10_000), *([] if quick else [(10_000, 100_000)])]
     factor = min(calibration() for _ in range(3)) / LOOP_SECONDS
     found: list[Figure] = [Figure("calibration loop", factor, "of the design's machine", detail="above 1: this machine is slower")]
@@ -178,9 +180,9 @@ def cost_function(state: ClusterState) -> Scoring:
 
 
 def _cycles(made: CoreScene, repeats: int, before: Callable[[], object] = lambda: None) -> tuple[float, int]:
-    """Milliseconds of a cycle from the same scene each time, the median, and how many it places; the first one warms up.
+    """Returns the median milliseconds of a cycle from the same state, and how many it places; a first one is not counted.
 
-    `before` is called before each.
+    `before` is called before each cycle.
     """
     times: list[float] = []
     placed = 0
@@ -198,7 +200,7 @@ def _cycles(made: CoreScene, repeats: int, before: Callable[[], object] = lambda
 
 
 def _scans(made: CoreScene, repeats: int) -> tuple[float, int]:
-    """Milliseconds of the scan, the median, and how many it places."""
+    """Returns the median milliseconds of the scan, and how many it places."""
     times: list[float] = []
     placed = 0
     for _ in range(repeats):
@@ -209,7 +211,7 @@ def _scans(made: CoreScene, repeats: int) -> tuple[float, int]:
 
 
 def _after_a_change(made: CoreScene) -> float:
-    """Milliseconds of a cycle for one new allocation after another has ended, with everything else as it was."""
+    """Returns the milliseconds of a cycle for one new allocation after another has ended, with everything else unchanged."""
     times: list[float] = []
     newcomers = [replace(made.candidates[number], uid=f"new{number}", key=f"t/new{number}", minimum=1, maximum=1) for number in range(9)]
     list(decide(made.state, "hpc", newcomers[:1], NOW))
@@ -223,7 +225,7 @@ def _after_a_change(made: CoreScene) -> float:
 
 
 def _recorded(made: CoreScene) -> tuple[float, float]:
-    """Milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
+    """Returns the milliseconds that recording adds to a cycle, and that its thread takes to encode and compress one; medians."""
     looks: list[float] = []
     writes: list[float] = []
     chronicler, looker = CycleEncoder(__version__), SnapshotTaker(made.state)

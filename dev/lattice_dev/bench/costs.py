@@ -1,4 +1,4 @@
-"""Milliseconds of the API server's processor that a write of each kind takes, beside a lean ConfigMap's in the same run."""
+"""Measures the milliseconds of the API server's processor that a write of each kind takes, beside a lean ConfigMap's in the same run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from lattice_dev.bench.processor import ProcessorTime
 CREATION, CHANGE = "lean ConfigMap, created", "lean ConfigMap, replaced"
 AT_ONCE = 16
 HELD = 200
-"""Allocations that hold nodes meanwhile: rows of the Ledger and of plans."""
+"""Allocations that hold nodes meanwhile, and so have rows in Ledger and plans."""
 SETTLE_SECONDS = 0.15
-"""What a write leaves to do: watchers, and the watch cache's own decoding."""
+"""Time for what follows a write: watchers, and the watch cache's own decoding."""
 IDLE_SECONDS = 1.0
 IDLE_SPANS = 5
 EMPTY_ROUNDS = 5
@@ -50,21 +50,23 @@ GO_METRICS = ("go_gc_heap_allocs_bytes_total", "go_gc_cycles_total_gc_cycles_tot
 CREATION_AIM, STATUS_AIM = 3.0, 3.5
 STOPPED = ("scheduler", "operator", "hollow")
 BENCH_USER = "lattice:bench"
-"""The webhooks are asked nothing of users with this beginning; it is bound to no role, and asks as an administrator."""
+"""The user that writes: webhooks are not asked about users of this prefix; it has no role of its own, and impersonates an administrator."""
 
 Call = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True)
 class WriteKind:
-    """A kind of write; `batch` prepares so many of them, each a call, and is not measured."""
+    """A kind of write to measure; `batch` prepares so many of them, each a call, unmeasured.
+    `beside` names the kind it is compared with.
+    """
 
     name: str
     batch: Callable[[int], Awaitable[list[Call]]]
     beside: str
     at_once: int = AT_ONCE
     aim: float | None = None
-    """Times what the lean ConfigMap takes, at most."""
+    """The most that it may cost, as a multiple of the lean ConfigMap's cost; None: no aim."""
     of_a_life: bool = False
     """Whether it goes on with the allocations of the kind before it."""
 
@@ -156,7 +158,7 @@ class _ServerMeter:
 
 
 async def _hold_nodes(driver: Driver) -> None:
-    """Work without an end on half of the nodes, so that Ledger and plans have rows."""
+    """Starts endless work on half of the nodes, so that Ledger and plans have rows."""
     index = await driver.admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
     count = min(HELD, len(index.spec.names) // 2)
     names = [f"held-{number:04d}" for number in range(count)]
@@ -168,7 +170,7 @@ async def _hold_nodes(driver: Driver) -> None:
 
 @asynccontextmanager
 async def _writers(driver: Driver) -> AsyncIterator[_DaemonWrites]:
-    """Returns the daemons' own connections, each as the daemon itself."""
+    """Yields connections with the identities of the daemons."""
     async with AsyncExitStack() as stack:
         made: list[AiohttpCluster] = []
         for name in ("scheduler", "operator", "hollow"):
@@ -178,7 +180,7 @@ async def _writers(driver: Driver) -> AsyncIterator[_DaemonWrites]:
 
 
 class _DaemonWrites:
-    """One batch after the other: allocations that are created, placed, started and ended."""
+    """Makes the writes of an allocation's life in batches: created, placed, started, ended."""
 
     def __init__(self, driver: Driver, scheduler: AiohttpCluster, operator: AiohttpCluster, hollow: AiohttpCluster) -> None:
         self._driver, self._admin = driver, driver.admin

@@ -1,4 +1,4 @@
-"""Puts load on an instance: submits as a user, waits, measures what the API server does without Lattice, cleans up."""
+"""Puts load on an instance: submits as a user, waits, measures the API server without Lattice, cleans up."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAMESPACE = EXAMPLE_TENANT
 CONNECTIONS = 48
 BASELINE_OBJECTS = 300
 MUCH_MAY_WAIT = {"maxPendingPerUser": 1_000_000, "maxPendingPerTenant": 1_000_000, "maxFinishedPerTenant": 1_000_000}
-"""One user submits what many would: the default limits are not what is measured."""
+"""Limits raised because one user submits as much as many would."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """An instance under load: as the user who submits, and as the administrator who looks on."""
+    """An instance under load, with a connection of the submitting user and one of the administrator."""
 
     instance: Instance
     user: AiohttpCluster
@@ -36,11 +36,11 @@ class Driver:
     clock: SystemClock
 
     async def create(self, manifests: Sequence[Mapping[str, Any]], *, at_once: int = CONNECTIONS) -> float:
-        """Creates all of them as the user; the seconds that it took."""
+        """Creates all allocations as the user; returns the seconds that it took."""
         return await self.timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
 
     async def baseline(self) -> tuple[float, float]:
-        """Creations and changes a second of lean ConfigMaps, by the same client and as many at once."""
+        """Returns the creations and the changes a second of lean ConfigMaps, by the same client and with as many at once."""
         names = [f"bench-{number:04d}" for number in range(BASELINE_OBJECTS)]
         maps = [work.lean_config_map(NAMESPACE, name) for name in names]
         admin = self.admin
@@ -51,7 +51,7 @@ class Driver:
         return len(names) / created, len(names) / patched
 
     async def round_trip(self, count: int = 30) -> list[float]:
-        """Seconds of single changes of one ConfigMap, one after the other."""
+        """Returns the seconds of each of `count` changes of one ConfigMap, made one after the other."""
         name, took = "bench-round-trip", []
         await self.admin.create(CONFIG_MAPS, work.lean_config_map(NAMESPACE, name), NAMESPACE)
         for number in range(count):
@@ -73,7 +73,7 @@ class Driver:
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
     async def timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
-        """Makes all calls, so many at once; the seconds that it took. The first error ends it."""
+        """Makes all calls, `at_once` at a time; returns the seconds that they took. The first error ends it."""
         waiting = iter(calls)
 
         async def work_off() -> None:
@@ -91,14 +91,14 @@ class Driver:
 
     @asynccontextmanager
     async def watch(self, *, ledger: bool = False, plans: bool = False) -> AsyncIterator[Watching]:
-        """Looks on as the administrator."""
+        """Watches the namespace as the administrator for the block."""
         async with watching(self.admin, NAMESPACE, ledger=ledger, plans=plans) as seen:
             yield seen
 
 
 @asynccontextmanager
 async def driver(instance: Instance) -> AsyncIterator[Driver]:
-    """A driver of an instance that is up."""
+    """Yields a driver of a running instance; raises Rejected where its etcd does not wait for the disk."""
     if not instance.site().options.fsync:
         raise Rejected("etcd of this instance does not wait for the disk: no figure of it would be true", reason="NoFsync")
     async with (

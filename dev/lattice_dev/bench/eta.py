@@ -1,13 +1,13 @@
-"""How well starts are foreseen, on logs, knowing only the past; `plan` says how long a full forecast takes.
+"""Measures how well starts are foreseen on logs, knowing only the past; `plan` measures how long a full forecast takes.
 
-KTH-SP2 and the made logs of `scenes`, and in full every other log that lies beside KTH-SP2, are replayed under EASY with the
-users' estimates: such a schedule depends on no prediction. At each submission of a job that has to wait, the production
-forecaster is asked about everything that waits, with the scene as it is at that second and run times learnt from runs that ended
-before. Judged is the first prediction of each job. Beside it: the same rehearsal with the users' estimates for run times, and a
-predictor that promises everybody the same wait, the running 0.9 quantile of all waits that ended before.
+KTH-SP2 and the made logs of `scenes`, and in full every other log beside KTH-SP2, are replayed under EASY with the users' estimates: such a
+schedule depends on no prediction. At each submission of a job that has to wait, the production forecaster is asked about everything that
+waits, with the cluster state of that second and run times learnt from runs that ended before. The first prediction of each job is judged.
+Beside it: the same simulation with the users' estimates for run times, and a predictor that promises everybody the same wait, the running
+0.9 quantile of all waits that ended before.
 
-Coverage is said by band, twice: of the waits that were foreseen, which is what a reader of p90 can know, and of the waits that came.
-A wait that turns out long is more often than others one that was foreseen too short: so the second is lower for long waits, by its making.
+Coverage is given by band, twice: of the waits that were foreseen, which is what a reader of p90 can know, and of the waits that came. A
+wait that turns out long was more often foreseen too short than others were; so the second is lower for long waits by its definition.
 """
 
 from __future__ import annotations
@@ -41,51 +41,51 @@ from lattice_dev.bench.plan import plain_node, timing
 
 KTH: Final = "KTH-SP2"
 NODES: Final = 100
-"""Of KTH-SP2."""
+"""Nodes of KTH-SP2."""
 MADE_JOBS: Final = 6000
-"""Of each made log."""
+"""Jobs of each made log."""
 BANDS: Final = (("< 10 min", 600.0), ("10-60 min", 3600.0), ("1-6 h", 6 * 3600.0), ("6-24 h", 24 * 3600.0), ("> 24 h", math.inf))
-"""Names of bands of waits, and the seconds below which a wait is in them."""
+"""Bands of waits, each with the seconds below which a wait belongs to it."""
 LOGS: Final[Mapping[str, Callable[[int], Jobs]]] = {**scenes.LOGS, "other": lambda jobs: scenes.made(jobs, 0.8, 101)}
 """The made logs; `other` is one that the calibration was not designed on."""
 ENOUGH, ENOUGH_QUICK = 200, 100
-"""Starts of a band from which on its coverage is judged; of fewer it is only said."""
+"""Starts of a band from which on its coverage is judged; with fewer it is only shown."""
 USER, GROUP = 11, 12
-"""Places of the user's and the group's number in a line of SWF."""
+"""Fields of the user's and the group's number in a line of SWF."""
 STEP: Final = 500
 FOLDER: Final = Path(os.environ.get("LATTICE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
-"""Where the log lies."""
+"""The folder with the logs."""
 WARM_UP: Final = 200
-"""Predictions of jobs that waited that the constant predictor may learn from before anything is judged."""
+"""Predictions of waiting jobs from which the constant predictor learns before anything is judged."""
 
 Say = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One first prediction of a job that waited; all in seconds from the submission."""
+    """The first prediction for one job that waited; all times in seconds from its submission."""
 
     waited: float
     p50: float
     p90: float
     by_users: float
-    """Its wait if all ran as long as their users said."""
+    """The predicted wait if all jobs ran as long as their users estimated."""
     constant: float
-    """The wait that everybody is promised."""
+    """The wait that the constant predictor gives every job."""
 
 
 @dataclass
 class Log:
-    """The jobs of a log, who submitted each, and when each starts."""
+    """The jobs of a log, the user and group of each, and when each starts."""
 
     workload: Workload
     people: list[tuple[str, str]]
     start: Sequence[int]
     nodes: int = NODES
-    """Of the machine."""
+    """Nodes of the machine."""
 
     def candidate(self, job: int) -> Candidate:
-        """A job as the scheduler sees it while it waits."""
+        """Returns a job as the scheduler sees it while it waits."""
         work, (user, tenant) = self.workload, self.people[job]
         nodes = work.nodes[job]
         return Candidate(
@@ -94,7 +94,7 @@ class Log:
         )  # fmt: skip
 
     def holder(self, job: int, nodes: tuple[int, ...]) -> NodeHolder:
-        """A job as the scheduler sees it while it runs."""
+        """Returns a job as the scheduler sees it while it runs."""
         work, (user, tenant), at = self.workload, self.people[job], float(self.start[job])
         walltime = float(work.estimate[job])
         return NodeHolder(
@@ -104,10 +104,9 @@ class Log:
 
 
 def read(file: Path, jobs: int | None = None, nodes: int | None = NODES) -> Log:
-    """Returns the first jobs of a log, all without a number, with the starts that EASY gives them; `nodes` None: as many as its header
-    says.
+    """Returns the first jobs of a log (None: all), with the starts that EASY gives them; `nodes` None: as many as its header names.
 
-    Rejected when it is no log, or says no number of nodes.
+    Raises Rejected where the file is no log, or names no number of nodes.
     """
     try:
         lines = gzip.decompress(file.read_bytes()).splitlines()
@@ -129,7 +128,7 @@ def read(file: Path, jobs: int | None = None, nodes: int | None = NODES) -> Log:
 
 
 def made(name: str, jobs: int) -> Log:
-    """A made log, with the starts that EASY gives its jobs."""
+    """Returns a made log, with the starts that EASY gives its jobs."""
     found = LOGS[name](jobs).jobs
     columns = (
         range(len(found)), [round(job.submit) for job in found], [round(min(job.run, job.walltime or job.run)) for job in found],
@@ -143,7 +142,7 @@ def made(name: str, jobs: int) -> Log:
 
 @dataclass
 class Course:
-    """The log played second by second on a scene; `judge` asks the forecaster at each submission."""
+    """Plays a log second by second on a cluster state, and asks the forecaster at each submission."""
 
     log: Log
     state: ClusterState = field(default_factory=lambda: ClusterState(start_allowance=0.0))
@@ -158,7 +157,7 @@ class Course:
             self.state.node_cache.put(plain_node(index))
 
     def judge(self, say: Say) -> Iterator[Judged]:
-        """Returns the predictions of the jobs that wait, in order of submission."""
+        """Yields the predictions for the jobs that wait, in order of submission."""
         for number, (now, ends, submissions, starts) in enumerate(_moments(self.log)):
             for job in ends:
                 self._end(job)
@@ -173,7 +172,7 @@ class Course:
                 say(submissions[-1] / len(self.log.workload) if submissions else 0.0)
 
     def _ask(self, jobs: Sequence[int], now: float) -> Iterator[Judged]:
-        """One forecast of the whole queue; what it says of the jobs that came now."""
+        """Makes one forecast of the whole queue, and yields its predictions for the jobs that were submitted now."""
         view = self.forecaster.look(self.state, {"log": list(self.waiting.values())}, now)
         found = self.forecaster.conclude(view, foresee(view, self.forecaster.run_times))
         median_stage, _late, uids, _silent = simulator_inputs(view, self.forecaster.run_times)
@@ -203,13 +202,13 @@ class Course:
 
 
 def as_users_say(stage: SimulatorInput) -> SimulatorInput:
-    """Returns the same stage, on which all work runs as long as its users requested."""
+    """Returns the same simulator input in which all work runs as long as its users estimated."""
     held = tuple(replace(one, expected=one.believed) for one in stage.held)
     return replace(stage, held=held, queues=tuple(tuple(replace(job, expected=job.believed) for job in queue) for queue in stage.queues))
 
 
 def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
-    """Each second with an event: the jobs that end, are submitted and start in it."""
+    """Yields each second with an event, and the jobs that end, are submitted and start in it."""
     work = log.workload
     events = sorted(
         event
@@ -227,7 +226,9 @@ def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """Returns the forecast's accuracy on KTH-SP2, coverage by band on each log, its speed; quick: fewer jobs, a tenth of the machine."""
+    """Returns the forecast's accuracy on KTH-SP2, coverage by band on each log, and its speed; quick: fewer jobs and a tenth of the
+    machine.
+    """
     enough = ENOUGH_QUICK if quick else ENOUGH
     kth = judge(read(FOLDER / f"{KTH}.swf.gz", 3000 if quick else None), say)
     found = [*accuracy(kth), *by_bands(KTH, kth.judged, enough)]
@@ -242,7 +243,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The first predictions of the jobs of a log that waited, and how many jobs waited not at all."""
+    """The first predictions for the jobs of a log that waited, and how many jobs did not wait."""
 
     judged: Sequence[Judged]
     at_once: int
@@ -250,7 +251,7 @@ class Verdict:
 
 
 def judge(log: Log, say: Say) -> Verdict:
-    """Plays a log and judges the predictions, the first `WARM_UP` excepted; Rejected where no more than these waited."""
+    """Plays a log and judges its predictions after the first `WARM_UP`; raises Rejected where no more jobs waited."""
     judged = list(Course(log).judge(say))[WARM_UP:]
     if not judged:
         raise Rejected(f"fewer than {WARM_UP + 1} jobs waited: nothing can be judged", reason="NoValues")
@@ -259,7 +260,7 @@ def judge(log: Log, say: Say) -> Verdict:
 
 
 def accuracy(verdict: Verdict) -> list[Figure]:
-    """How the first predictions of the jobs that waited were kept."""
+    """Returns how accurate the first predictions for waiting jobs were."""
     judged, at_once, jobs = verdict.judged, verdict.at_once, verdict.jobs
     count = len(judged)
     covered = sum(one.waited <= one.p90 for one in judged)

@@ -1,7 +1,7 @@
-"""Whether schedules are fair: the scenes of `scenes` through the production cycle, and logs beside counts-only EASY.
+"""Measures whether schedules are fair: `scenes` through the production cycle, and logs beside counts-only EASY.
 
-Held against are the aims of the design: a job on all nodes starts within the longest walltime that ran and a tenth, tenants get their
-shares, a colleague's crowd and small ranges keep nobody waiting, and no log waits twice as long as under EASY.
+The aims are the design's: a job on all nodes starts within the longest walltime that ran and a tenth, tenants get their shares, a
+colleague's crowd and small ranges delay nobody, and no log waits twice as long as under EASY.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ONLY_SHARES: Final = Weights(0, 0, 1, 0, 0, 0, 0, 0, 0)
 _PLAIN: Final = base_policy("default")
 _RANGED: Final = 64
 _SEEDS: Final = range(40, 48)
-"""Of the scene of ranges: one schedule alone says little of so small a difference."""
+"""Seeds of the scene of ranges, whose difference is too small for a single schedule to show."""
 _SHARE_SEEDS: Final = range(23, 27)
-"""Of the scene of shares."""
+"""Seeds of the scene of shares."""
 
 Say = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FairnessSize:
-    """How long scenes last, and how many jobs logs have."""
+    """The size of a run: nodes, days of a scene, jobs of a crowd, jobs of a log."""
 
     nodes: int
     days: float
@@ -55,7 +55,7 @@ QUICK: Final = FairnessSize(32, 3, 500, 1_500)
 
 
 def measure_all(*, quick: bool, say: Say = lambda _share: None) -> list[Figure]:
-    """All scenes, then the logs."""
+    """Returns the figures of all scenes, then those of the logs."""
     size = QUICK if quick else FULL
     parts = (wide, shares, crowd, ranges, logs)
     found: list[Figure] = []
@@ -66,12 +66,12 @@ def measure_all(*, quick: bool, say: Say = lambda _share: None) -> list[Figure]:
 
 
 def play(log: Log, nodes: int, policy: Policy = _PLAIN) -> Replayed:
-    """A log on so many equal nodes."""
+    """Replays a log on so many equal nodes."""
     return replay(log, Setting(alike(nodes), {policy.name: policy}))
 
 
 def wide(size: FairnessSize) -> Iterator[Figure]:
-    """Returns the job on all nodes: how long it waits, and what of the machine is used meanwhile."""
+    """Yields how long the job on all nodes waits, and how well the machine is used meanwhile."""
     log = scenes.wide(min(size.days, 4), size.nodes)
     done = play(log, size.nodes)
     job = next(one for one in done.ran if one.job.id == scenes.WIDE)
@@ -82,9 +82,9 @@ def wide(size: FairnessSize) -> Iterator[Figure]:
 
 
 def shares(size: FairnessSize) -> Iterator[Figure]:
-    """Three tenants: the greatest distance of a share from what its tenant was entitled to, and two users of one tenant.
+    """Yields, for three tenants, the greatest distance of a share from what the tenant is entitled to; and two users of one tenant.
 
-    The distance is the mean of some schedules: that of a single one differs by 0.02 from seed to seed.
+    The distance is the mean of several schedules: of a single one it differs by 0.02 from seed to seed.
     """
     for demand in scenes.DEMANDS:
         due = dict(zip(scenes.SHARES, water_fill(1.0, demand, list(scenes.SHARES.values())), strict=True))
@@ -102,7 +102,7 @@ def shares(size: FairnessSize) -> Iterator[Figure]:
 
 
 def used_by(done: Replayed, size: FairnessSize, whom: Callable[[Ran], str]) -> dict[str, float]:
-    """Returns the parts of the use after the first day, until the last submission."""
+    """Returns each one's part of the use from the end of the first day until the last submission."""
     begin, end, found = DAY, size.days * DAY, dict[str, float]()
     for one in done.ran:
         lasted = min(one.end, end) - max(one.start, begin)
@@ -113,14 +113,14 @@ def used_by(done: Replayed, size: FairnessSize, whom: Callable[[Ran], str]) -> d
 
 
 def crowd(size: FairnessSize) -> Iterator[Figure]:
-    """Twenty jobs an hour after a colleague's thousands."""
+    """Yields the longest wait of twenty jobs an hour after a colleague's thousands."""
     done = play(scenes.spam(size.crowd, size.nodes), size.nodes)
     longest = max(one.wait for one in done.ran if one.job.user == "colleague")
     yield Figure("20 jobs behind a colleague's crowd, longest wait", longest / HOUR, "h", Aim(2.0), detail=f"{size.crowd} jobs")
 
 
 def ranges(size: FairnessSize) -> Iterator[Figure]:
-    """Returns how much longer others wait when work asks for 1 to all nodes, by how long they wait when it asks for one."""
+    """Yields how much longer others wait beside work that asks for a range of nodes than beside work that asks for its least."""
     for least in (1, 4):
         waits = {}
         for most in (least, _RANGED):
@@ -132,7 +132,7 @@ def ranges(size: FairnessSize) -> Iterator[Figure]:
 
 
 def logs(size: FairnessSize) -> Iterator[Figure]:
-    """KTH-SP2 and two made logs: waits and bounded slowdown, beside EASY."""
+    """Yields waits and bounded slowdown of KTH-SP2 and two made logs, beside EASY."""
     with gzip.open(log_path()) as lines:
         kth, _ = jobs_of(parse(lines), Machine(KTH_NODES), _PLAIN.name)
     kth = replace(kth, jobs=kth.jobs[: size.jobs])
@@ -149,13 +149,13 @@ def logs(size: FairnessSize) -> Iterator[Figure]:
 
 
 def kept(found: Measures) -> str:
-    """What became of the reservations, in a few words."""
+    """Returns a clause on what became of the backfill reservations."""
     tally = found.reservations
     return f"reservations {tally.given}, lost {tally.lost}, late {tally.late}, moved later {tally.moved or 0}"
 
 
 def under_easy(log: Log, nodes: int) -> Mapping[str, float]:
-    """Returns the same log under EASY by users' estimates, counts only."""
+    """Returns the figures of the same log under EASY with users' estimates, by counts only."""
     jobs = log.jobs
     run = [round(min(job.run, job.walltime or job.run)) for job in jobs]
     columns = ([round(job.submit) for job in jobs], run, [round(job.walltime or job.run) for job in jobs], [job.nodes for job in jobs])
@@ -177,6 +177,6 @@ def under_easy(log: Log, nodes: int) -> Mapping[str, float]:
 
 
 def _used(log: Log, done: Replayed, nodes: int) -> float:
-    """Returns the part of the nodes that was held until the last submission, by EASY's."""
+    """Returns the part of the nodes held until the last submission, divided by EASY's."""
     first, last = log.jobs[0].submit, log.jobs[-1].submit
     return held_share(done.ran, first, last, nodes) / under_easy(log, nodes)["submitting"]

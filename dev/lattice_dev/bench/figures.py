@@ -1,4 +1,4 @@
-"""Figures of a benchmark: pure. A value with its unit, the aim and the baseline it is held against, as a table or JSON."""
+"""Figures of a benchmark: a value with unit, aim and baseline, as a table or JSON; pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Aim:
-    """What a figure shall be at least (`at_least`) or at most."""
+    """The value that a figure must reach (`at_least`) or stay below."""
 
     value: float
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """Tells whether the value is as good as that."""
+        """Tells whether a value meets the aim."""
         return value >= self.value if self.at_least else value <= self.value
 
     def __str__(self) -> str:
-        """`≥ 300`."""
+        """Returns `≥ 300` or `≤ 300`."""
         return f"{'≥' if self.at_least else '≤'} {shown(self.value)}"
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the same machine does in the same run without Lattice: its name, its value in the figure's unit."""
+    """A value of the same machine in the same run without Lattice: its name, and its value in the figure's unit."""
 
     what: str
     value: float
@@ -37,7 +37,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value; `detail` says what else was seen, in a few words."""
+    """One measured value; `detail` says in a few words what else was seen."""
 
     name: str
     value: float
@@ -46,11 +46,11 @@ class Figure:
     baseline: Baseline | None = None
     detail: str = ""
     parts: dict[str, float] = field(default_factory=dict)
-    """What the value is made of, or values that belong to it."""
+    """Values that the figure is made of, or that belong to it, by name."""
 
     @property
     def ratio(self) -> float | None:
-        """Value by baseline."""
+        """Returns the value divided by the baseline; None without a baseline."""
         if self.baseline is None or not self.baseline.value:
             return None
         return self.value / self.baseline.value
@@ -62,7 +62,9 @@ class Figure:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Returns the nearest-rank percentile: the smallest value that at least this share of all is not above. Refuses no values."""
+    """Returns the nearest-rank percentile: the smallest value that at least this share of all does not exceed. Raises Rejected for no
+    values.
+    """
     ordered = sorted(values)
     if not ordered:
         raise Rejected("a percentile of no values was asked for", reason="NoValues")
@@ -70,7 +72,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def shown(value: float) -> str:
-    """Three digits that count: `0.0123`, `12.3`, `1230`."""
+    """Returns three significant digits: `0.0123`, `12.3`, `1230`."""
     if value == 0 or math.isinf(value) or math.isnan(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -78,7 +80,7 @@ def shown(value: float) -> str:
 
 
 def table(figures: Sequence[Figure]) -> list[str]:
-    """A line a figure: name, value, aim and whether it is met, ratio to the baseline, detail."""
+    """Returns a line a figure: name, value, aim and whether it is met, ratio to the baseline, detail."""
     rows = [("FIGURE", "VALUE", "AIM", "", "BASELINE", "RATIO", "DETAIL")]
     rows += [_row(figure) for figure in figures]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

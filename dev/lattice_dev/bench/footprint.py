@@ -1,4 +1,4 @@
-"""Memory of each program, and the wall time of commands."""
+"""Measures the memory of each program, and the wall time of commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile
 from lattice_dev.instance import Instance
 
 STATUS_AIMS = {1_000: Aim(150), 10_000: Aim(300)}
-"""Of `lattice status`, by the number of allocations that it shows."""
+"""Aims for `lattice status`, by the number of allocations that it shows."""
 HELP_AIM = Aim(80)
 REPEATED = 15
 MEBIBYTE = 1024
 
 
 async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure]:
-    """Resident memory of every daemon with so many hollow nodes busy and the rest of the allocations waiting."""
+    """Returns the resident memory of every daemon with all hollow nodes busy and the other allocations waiting."""
     names = [f"memory-{number:05d}" for number in range(allocations)]
     running = min(nodes, allocations)
     async with driver.watch() as seen:
@@ -43,7 +43,7 @@ def _memory(instance: Instance, component: str, running: int, allocations: int) 
 
 
 def resident_mib(pid: int) -> float:
-    """VmRSS of a process; raises NotFound when it has gone."""
+    """Returns VmRSS of a process in MiB; raises NotFound when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError as error:
@@ -55,7 +55,7 @@ def resident_mib(pid: int) -> float:
 
 
 def commands(instance: Instance, allocations: int) -> list[Figure]:
-    """Wall time of `lattice status` and `lattice --help`, beside Python itself and kubectl doing the like."""
+    """Returns the wall time of `lattice status` and `lattice --help`, beside Python itself and the like of kubectl."""
     lattice = str(Path(sys.executable).with_name("lattice"))
     environ = {**os.environ, "KUBECONFIG": str(instance.kubeconfig(USER)), "NO_COLOR": "1"}
     kubectl = [instance.site().programs.path("kubectl"), "get", "allocations", "-n", NAMESPACE]
@@ -78,9 +78,9 @@ def commands(instance: Instance, allocations: int) -> list[Figure]:
 
 
 def _wall(argv: Sequence[str], environ: Mapping[str, str]) -> float:
-    """Milliseconds of a command, the median of several runs; raises Corrupt when it fails.
+    """Returns the median milliseconds of several runs of a command; raises Corrupt when it fails.
 
-    One run before them is not counted: it leaves bytecode for what changed since the last, as an installed program has it.
+    A run before them is not counted: it writes the bytecode that an installed program has.
     """
     took: list[float] = []
     cold = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -1,4 +1,4 @@
-"""From the POST of an Allocation to its first process: the process itself writes the time at which it runs."""
+"""Measures the time from the POST of an Allocation to its first process, which itself writes the time at which it runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lattice_dev.bench.observe import Watching
 from lattice_dev.bench.starts import TracedStart
 
 AIMS_MILLISECONDS = {1: 120.0, 4: 150.0}
-"""By the number of nodes: the median, idle and with a queue that waits."""
+"""Aims for the median by number of nodes, idle and with a queue that waits."""
 AIM_P99_MILLISECONDS = 250.0
-"""On one node."""
+"""Aim for p99 on one node."""
 STAGES = (
     (frozenset({"create allocations"}), "POST"),
     (frozenset({"update ledgers/status"}), "commit"),
     (frozenset({"update nodegroupplans", "create nodegroupplans"}), "plan"),
 )
-"""The writes on the way, in their order."""
+"""The writes on the way of a start, in their order, with the name of each stage."""
 FIRST_NODES = "nid[001-004]"
 HELD_NODE = "nid005"
 MARKS = "bench-marks"
@@ -32,7 +32,7 @@ REST_SECONDS = 0.3
 
 
 async def measure(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> list[Figure]:
-    """`count` allocations of so many nodes, one after the other: median and p99 in milliseconds."""
+    """Returns median and p99, in milliseconds, of `count` allocations of so many nodes, made one after the other."""
     trip = percentile(await driver.round_trip(), 0.5) * 1000
     offset, slug = driver.instance.where.audit_log.stat().st_size, label.replace(" ", "-")
     first, last, spans = [], [], []
@@ -52,7 +52,7 @@ async def measure(driver: Driver, seen: Watching, *, nodes: int, count: int, lab
 
 
 def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Where the time goes between a POST and its first process: the median of each stretch, in milliseconds; pure."""
+    """Returns the median milliseconds of each stretch between a POST and its first process; pure."""
     stretches: dict[str, list[float]] = {}
     for began, first in spans:
         at, named = began, ""
@@ -72,7 +72,7 @@ def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> di
 
 
 async def trace(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> list[str]:
-    """Returns the steps of `count` starts on so many nodes, one after the other: a table of all, and the middle one as a timeline."""
+    """Returns the steps of `count` starts on so many nodes, made one after the other: a table, and the middle start as a timeline."""
     offset, slug = driver.instance.where.audit_log.stat().st_size, label.replace(" ", "-")
     made = [(await _one(driver, seen, f"traced-{slug}-{number:03d}", nodes))[0] for number in range(count)]
     writes = await _writes(driver, offset)
@@ -117,7 +117,7 @@ def _read(file: Path, name: str) -> float:
 
 
 async def fill_queue(driver: Driver, seen: Watching, count: int) -> float:
-    """One allocation holds the fifth node, and `count` wait for that node; the seconds that their creation took."""
+    """Creates one allocation that holds the fifth node, and `count` that wait for that node; returns the seconds of their creation."""
     await driver.create([work.real(NAMESPACE, "latency-holder", "sleep 3600", only=HELD_NODE, walltime=3600)])
     await seen.until(lambda: seen.count_reached("started", ["latency-holder"]) == 1, within=30, what="the holder of the fifth node")
     names = [f"latency-waits-{number:04d}" for number in range(count)]

@@ -1,4 +1,4 @@
-"""Lists that people read: the wall time of `lattice status`, and the gateway's answers to ten who look at a time."""
+"""Measures lists that people read: the wall time of `lattice status`, and the gateway's answers to ten simultaneous readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lattice_dev.bench.observe import Life
 
 READERS: Final = 10
 QUESTIONS: Final = 12
-"""Of each reader, one after the other, each over a connection of its own as a command has it."""
+"""Questions of each reader, one after the other, each over a connection of its own as a command's is."""
 ANSWER_AIMS: Final = {1_000: Aim(100), 10_000: Aim(250)}
 ASKED: Final = (
     ("status", f"/v1/status?namespace={NAMESPACE}&mine=true"),
@@ -32,7 +32,7 @@ ASKED: Final = (
 
 
 async def measure(driver: Driver, counts: Sequence[int]) -> list[Figure]:
-    """Wall time of `lattice status`, and p95 of the answers to each question, with so many allocations that wait, held."""
+    """Returns wall time of `lattice status` and p95 of the answers to each question, with so many held allocations that wait."""
     figures: list[Figure] = []
     public = (await driver.admin.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]))["data"]
     config = load(str(driver.instance.kubeconfig(USER)))
@@ -56,7 +56,7 @@ def _explained(lives: Mapping[str, Life], count: int) -> bool:
 
 
 async def _answers(config: ClusterConfig, public: dict[str, str], what: str, path: str, count: int) -> Figure:
-    """p95 of one question's answers, as each reader has it whole."""
+    """Returns p95 of one question's answers, each measured until it is complete."""
     await asyncio.to_thread(_ask, config, public, path)  # what is encoded once is encoded now
     took: list[float] = []
 
@@ -72,7 +72,7 @@ async def _answers(config: ClusterConfig, public: dict[str, str], what: str, pat
 
 
 def _ask(config: ClusterConfig, public: dict[str, str], path: str) -> float:
-    """Milliseconds until the answer is there."""
+    """Returns the milliseconds until the answer is complete."""
     began = time.monotonic()
     stream = open_stream(config, public["gateway"], public["ca"], path, None, ANSWER_SECONDS)
     try:

@@ -1,4 +1,4 @@
-"""Looks on: what happens to allocations, plans and the ledger, each moment as this process first saw it."""
+"""Watches allocations, plans and the ledger, and notes when this process first sees each change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.02
 
 @dataclass
 class Life:
-    """One allocation as it was seen: moments in seconds of the monotonic clock, None until they come."""
+    """One allocation as it was seen: times on the monotonic clock, None until they come."""
 
     uid: str
     seen: float
@@ -33,7 +33,7 @@ class Life:
     started: float | None = None
     ended: float | None = None
     reasons: list[str] = field(default_factory=list)
-    """Why it waited, in the order in which the reasons showed."""
+    """The reasons for waiting, in the order in which they were shown."""
     phases: list[str] = field(default_factory=list)
 
 
@@ -69,19 +69,19 @@ class Watching:
             self._informers.append(Informer(cluster, PLANS, type=Plan, clock=self.clock, on_change=self._on_plan))
 
     async def run(self) -> None:
-        """Follows until cancelled."""
+        """Watches until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
 
     async def synced(self) -> None:
-        """Returns once everything that exists is known."""
+        """Returns once everything that exists was listed."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
 
     async def until(self, done: Callable[[], bool], *, within: float, what: str) -> None:
-        """Waits for a change after which `done` holds; raises Retry(NotInTime) with what was last seen.
+        """Waits until `done` holds; raises Retry(NotInTime) with what was last seen.
 
-        After a change others may follow before it looks: moments are noted when they come, not when somebody looks.
+        Several changes may come before `done` is called again: times are noted when a change comes, not then.
         """
         try:
             async with asyncio.timeout(within):
@@ -93,11 +93,11 @@ class Watching:
             raise Retry(f"{what}: not within {within:.0f} s; {self.summary()}", reason="NotInTime") from None
 
     def expect(self, name: str) -> None:
-        """Listen for the end of an allocation that is not created yet."""
+        """Prepares to wait for the end of an allocation that is not created yet."""
         self._ends[name] = asyncio.Event()
 
     async def end_of(self, name: str, *, within: float) -> Life:
-        """Waits for the end of an allocation that was expected, without looking at the others; raises Retry(NotInTime)."""
+        """Waits for the end of an expected allocation, without checking the others; returns its life. Raises Retry(NotInTime)."""
         over = self._ends[name]
         try:
             async with asyncio.timeout(within):
@@ -108,7 +108,7 @@ class Watching:
         return self.lives[name]
 
     def summary(self) -> str:
-        """Returns how many allocations are in which phase."""
+        """Returns how many allocations are in which phase, as a clause."""
         phases: dict[str, int] = {}
         for life in self.lives.values():
             phase = life.last.status.phase or "new"
@@ -116,7 +116,7 @@ class Watching:
         return ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "no allocation"
 
     def count_reached(self, moment: str, names: Iterable[str]) -> int:
-        """Returns how many of these have come to `scheduled`, `started` or `ended`."""
+        """Returns how many of these allocations have reached `scheduled`, `started` or `ended`."""
         return sum(1 for name in names if (life := self.lives.get(name)) is not None and getattr(life, moment) is not None)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
@@ -174,7 +174,7 @@ def _true(condition: Condition | None) -> bool:
 
 @asynccontextmanager
 async def watching(cluster: Cluster, namespace: str, *, ledger: bool = False, plans: bool = False) -> AsyncIterator[Watching]:
-    """A watch that knows everything there is, and ends with the block."""
+    """Yields a watch that has listed everything, and ends with the block."""
     seen = Watching(cluster, namespace, ledger=ledger, plans=plans)
     try:
         async with asyncio.TaskGroup() as group:

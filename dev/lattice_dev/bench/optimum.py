@@ -1,7 +1,7 @@
-"""How far the production decisions are from the optimum, on instances that are generated from seeds and so published.
+"""Measures how far the production decisions are from the optimum, on instances made from seeds and so reproducible.
 
-Two questions. How much of the value that the LP bound allows does one greedy cycle place? And how long does the exact choice
-of victims take, and in how many of the cases that it solves does the book's greedy choice find a legal set at all?
+One figure is the part of the LP bound's value that a greedy cycle places. Others are how long the exact choice of victims takes, and in how
+many of the cases that it solves the book's greedy choice finds a legal set at all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Say = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class OptimumProblem:
-    """Nodes of which some are free, and work that waits, each with its score."""
+    """Nodes of which some are free, and candidates with their scores."""
 
     nodes: tuple[NodeFacts, ...]
     free: frozenset[int]
@@ -57,7 +57,7 @@ class OptimumProblem:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Somebody who waits on a full machine."""
+    """A candidate that waits on a full machine, with the holders that might be preempted for it."""
 
     candidate: Candidate
     holders: tuple[NodeHolder, ...]
@@ -70,7 +70,7 @@ class Question:
 
 
 def machine_of(chance: random.Random, count: int) -> tuple[NodeFacts, ...]:
-    """Nodes in groups of 64 to 128, each group of one hardware, two software versions at a time."""
+    """Returns nodes in groups of 64 to 128, each group of one hardware and at most two software versions."""
     nodes: list[NodeFacts] = []
     group = 0
     while len(nodes) < count:
@@ -85,9 +85,7 @@ def machine_of(chance: random.Random, count: int) -> tuple[NodeFacts, ...]:
 
 
 def instance(seed: int, pending: int, count: int) -> OptimumProblem:
-    """Returns the published instance of a seed: part of the machine is free, up to four times as much is asked for, by jobs of up to half
-    of the machine.
-    """
+    """Returns the problem of a seed: part of the machine is free, and up to four times as much is asked for by jobs of up to half of it."""
     chance = random.Random(seed)  # noqa: S311 (instances, not secrets)
     nodes = machine_of(chance, count)
     share = chance.uniform(0.2, 0.9)
@@ -105,13 +103,13 @@ def instance(seed: int, pending: int, count: int) -> OptimumProblem:
 
 
 def candidate(number: int, nodes: int, need: Need, **fields: Any) -> Candidate:
-    """Somebody who waits for so many nodes."""
+    """Returns a candidate that asks for so many nodes."""
     made = Candidate(f"bench/job-{number:05d}", f"job-{number:05d}", "bench", "batch", 9, NOW - 1.0, nodes, nodes, need, walltime=24 * HOUR)
     return replace(made, **fields)
 
 
 class GivenScores:
-    """A cost function that says what the instance says."""
+    """A cost function that returns the problem's own scores."""
 
     def __init__(self, scores: dict[str, float]) -> None:
         self._scores = scores
@@ -122,7 +120,7 @@ class GivenScores:
 
 
 def scene_of(asked: OptimumProblem) -> ClusterState:
-    """Returns the instance as a cycle reads it, with a policy that makes no reservations."""
+    """Returns the problem as a cluster state, with a policy that makes no backfill reservations."""
     state = ClusterState(accounts={"bench": TenantAccount()}, policies={"batch": Policy("batch", depth=0)})
     state.scorings["batch"] = GivenScores({each.uid: score for each, score in zip(asked.candidates, asked.scores, strict=True)})
     for facts in asked.nodes:
@@ -131,7 +129,7 @@ def scene_of(asked: OptimumProblem) -> ClusterState:
 
 
 def shares(seeds: Iterable[int], pending: int, count: int) -> Iterator[float]:
-    """Returns the part of the LP bound that a cycle reaches, for each seed."""
+    """Yields the part of the LP bound that a cycle reaches, for each seed."""
     for seed in seeds:
         asked = instance(seed, pending, count)
         state = scene_of(asked)
@@ -169,7 +167,7 @@ def question(seed: int, count: int, running: int) -> Question:
 
 
 def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
-    """Returns the production decision, without a ceiling of value, and the seconds of the processor that it took."""
+    """Returns the production decision without a limit of value, and the processor seconds that it took."""
     free = asked.free
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
     limits = PreemptionLimits(shortest=1e6 * HOUR, longest=1e6 * HOUR)
@@ -179,7 +177,7 @@ def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
 
 
 def greedy_choice(asked: Question) -> list[NodeHolder] | None:
-    """Returns the book's choice, the cheapest first until the candidate fits, at most three; None if it does not fit then."""
+    """Returns the book's choice, the cheapest victims first until the candidate fits, at most three; None: it does not fit then."""
     limits = PreemptionLimits()
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
     legal = [
@@ -197,7 +195,7 @@ def greedy_choice(asked: Question) -> list[NodeHolder] | None:
 
 
 def measure(*, quick: bool, say: Say = lambda _share: None, clock: Clock = time.process_time) -> list[Figure]:
-    """All figures of this page; `quick` takes fewer seeds and smaller machines. Times are of the processor."""
+    """Returns all figures; `quick` uses fewer seeds and smaller machines. Times are of the processor."""
     sizes = ((8, 100, 1000),) if quick else ((40, 100, 1000), (20, 1000, 10_000))
     found = []
     for done, (seeds, pending, count) in enumerate(sizes):
@@ -207,7 +205,7 @@ def measure(*, quick: bool, say: Say = lambda _share: None, clock: Clock = time.
 
 
 def _by_bound(seeds: range, pending: int, count: int, clock: Clock) -> list[Figure]:
-    """What cycles place by what the LP allows, and how long the LP takes."""
+    """Returns the part of the LP bound that cycles place, and how long the LP takes."""
     size = f"{pending} pending × {count} nodes"
     reached = sorted(shares(seeds, pending, count))
     asked = instance(0, pending, count)
@@ -223,7 +221,7 @@ def _by_bound(seeds: range, pending: int, count: int, clock: Clock) -> list[Figu
 
 
 def _preemption(seeds: range, clock: Clock) -> list[Figure]:
-    """Time of the decision at 2,000 nodes and 700 victims, and how often the book's greedy choice would have found a set."""
+    """Returns the time of the decision at 2,000 nodes and 700 victims, and how often the book's greedy choice finds a set."""
     took, solved, greedy = list[float](), 0, 0
     for seed in seeds:
         asked = question(seed, 2000, 700)

@@ -1,8 +1,8 @@
-"""Kubernetes' own scheduler beside ours: what it binds a second, on the same kind of control plane in the same run.
+"""Measures Kubernetes' own scheduler beside ours: bindings a second, on the same kind of control plane in the same run.
 
-What is compared is the way from the start of a scheduler to the last decision that the API server has stored, with all
-work created before. There are no kubelets and no controllers of pods: a bound pod is the end for kube-scheduler. Ours
-also keeps its ledger and writes the nodes' plans, and its nodes report and start the work meanwhile.
+The time runs from the start of a scheduler to the last decision that the API server has stored, with all work created before. There are no
+kubelets and no controllers of pods: for kube-scheduler a bound pod is the end. Ours also keeps its ledger and writes the nodes' plans, and
+its nodes report and start the work meanwhile.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ COMPARED = (
 
 
 class PodSpec(View, frozen=True):
-    """Where a pod is bound; "" while it waits."""
+    """The node that a pod is bound to; empty while it waits."""
 
     node_name: str = ""
 
 
 class Pod(View, frozen=True):
-    """What is read of a pod."""
+    """The fields of a pod that are read."""
 
     metadata: Metadata
     spec: PodSpec = PodSpec()
@@ -69,7 +69,7 @@ def prepare(progress: Progress) -> None:
 
 
 async def bindings(driver: Driver, count: int) -> list[Figure]:
-    """As many pods as nodes, bound by kube-scheduler: with room for one pod a node, and again with room for `WIDE`."""
+    """Returns how fast kube-scheduler binds as many pods as nodes: with room for one pod a node, and for `WIDE`."""
     for daemon in DAEMONS:
         await asyncio.to_thread(driver.instance.stop, daemon)
     _, patches = await driver.baseline()
@@ -83,7 +83,7 @@ async def bindings(driver: Driver, count: int) -> list[Figure]:
 
 
 def beside(theirs: Sequence[Figure], ours: Sequence[Figure]) -> list[Figure]:
-    """All figures; the last of ours is held against the best of theirs, and keeps its own baseline as a part."""
+    """Returns all figures, the last of ours compared with the best of theirs; its own baseline is kept as a part."""
     best = max(figure.value for figure in theirs)
     *others, last = ours
     own = {f"{last.baseline.what.removeprefix('/s ')} a second": last.baseline.value} if last.baseline else {}
@@ -97,7 +97,7 @@ def with_load(figure: Figure, load: float) -> Figure:
 
 
 def node_manifest(name: str, pods: int) -> dict[str, Any]:
-    """A node of scheduler_perf's size that is Ready, with room for so many pods; no kubelet stands behind it."""
+    """Returns a Ready node of scheduler_perf's size with room for so many pods; no kubelet stands behind it."""
     room = {"cpu": "4", "memory": "32Gi", "pods": str(pods)}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "made for a benchmark"}
     return {
@@ -107,7 +107,7 @@ def node_manifest(name: str, pods: int) -> dict[str, Any]:
 
 
 def pod_manifest(name: str) -> dict[str, Any]:
-    """A pod of scheduler_perf's size."""
+    """Returns a pod of scheduler_perf's size."""
     container = {
         "name": "pause",
         "image": "registry.k8s.io/pause:3.10",
@@ -117,7 +117,7 @@ def pod_manifest(name: str) -> dict[str, Any]:
 
 
 def configuration(kubeconfig: Path) -> dict[str, Any]:
-    """kube-scheduler as it comes, alone and with its client's limits lifted."""
+    """Returns kube-scheduler's default configuration without leader election and without limits of its client."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -127,14 +127,14 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
 
 
 async def _make_nodes(driver: Driver, names: Sequence[str]) -> None:
-    """Creates the nodes, and takes the taint away that admission gives a new one (no controller is there to do it)."""
+    """Creates the nodes, and removes the taint that admission gives new ones, since no controller does."""
     admin = driver.admin
     await driver.timed(CONNECTIONS, (partial(admin.create, NODES, node_manifest(name, 1)) for name in names))
     await driver.timed(CONNECTIONS, (partial(admin.patch, NODES, name, {"spec": {"taints": None}}) for name in names))
 
 
 async def _bound(driver: Driver, prefix: str, count: int, room: str, base: Baseline) -> Figure:
-    """One round: pods first, then the scheduler is started; from its start until each pod is bound."""
+    """Measures one round: creates the pods, then starts the scheduler; counts from its start until each pod is bound."""
     names = [f"{prefix}-{number:05d}" for number in range(count)]
     took = await driver.timed(CONNECTIONS, (partial(driver.admin.create, PODS, pod_manifest(name), NAMESPACE) for name in names))
     log = driver.instance.where.audit_log
@@ -164,7 +164,7 @@ def _figure(room: str, moments: Sequence[float], writes: Writes, base: Baseline)
 
 @asynccontextmanager
 async def _watching(cluster: Cluster, clock: SystemClock, names: Sequence[str]) -> AsyncIterator[Mapping[str, float]]:
-    """When each of these pods was first seen bound, filled while the block lasts; all pods are known when it begins."""
+    """Yields when each of these pods was first seen bound, filled while the block lasts; all pods are known when it begins."""
     moments: dict[str, float] = {}
     wanted = frozenset(names)
 
@@ -194,7 +194,7 @@ async def _until_all(moments: Mapping[str, float], count: int, process: ProcessI
 
 @asynccontextmanager
 async def _running(instance: Instance) -> AsyncIterator[ProcessId]:
-    """kube-scheduler as a process of the instance, which also ends what an interrupted run leaves."""
+    """Runs kube-scheduler as a process of the instance for the block; what an interrupted run left is ended too."""
     programs = await asyncio.to_thread(build.find_or_build_peers, Quiet(), HostClock(), os.environ)
     where = instance.where
     config = where.directory / f"{NAME}.yaml"

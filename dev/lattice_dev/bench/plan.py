@@ -1,6 +1,6 @@
-"""How long a full forecast of a crowded machine takes, beside a plan that asks the whole queue again at each end.
+"""Measures a full forecast of a crowded machine, beside a plan that examines the whole queue again at each end.
 
-`naive` is the same plan without shapes, slots or kept promises: the reference for speed here and for correctness in the tests.
+`naive` is that plan, without shapes, slots or kept promises: the reference for speed here, and for correctness in the tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPEATS: Final = 5
 
 
 def plain_node(index: int) -> NodeFacts:
-    """One of many equal nodes."""
+    """Returns one of many equal nodes."""
     return NodeFacts(
         index=index, name=f"n{index:05d}", group=f"g{index // 64:03d}", cpus=1, memory=1 << 30, gpus=0, features=frozenset(),
         hollow=False, usable=True, state="Ready",
@@ -39,7 +39,9 @@ def plain_node(index: int) -> NodeFacts:
 
 
 def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState, list[Candidate]]:
-    """A nearly full machine of twelve kinds of nodes, a queue with five kinds of needs, and 5,000 finished runs."""
+    """Returns a nearly full machine of twelve kinds of nodes, a queue with five kinds of needs, and
+    a forecaster with 5,000 finished runs.
+    """
     dice = random.Random(seed)  # noqa: S311 - equal seeds, equal crowds
     state, forecaster = ClusterState(), Forecaster()
     for index in range(nodes):
@@ -61,7 +63,7 @@ def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState
 
 
 def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figure]:
-    """CPU seconds of a full forecast, median of some, and of two naive plans, once."""
+    """Returns CPU seconds of a full forecast, the median of some, and of two naive plans, measured once."""
     forecaster, state, queue = crowd(nodes, pending, seed=1)
     found = forecaster.forecast(state, {"hpc": queue}, NOW)
     seconds = []
@@ -81,7 +83,7 @@ def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figur
 
 
 def naive_forecast(view: View, forecaster: Forecaster) -> Foreseen:
-    """What `foresee` gives, by naive plans."""
+    """Returns what `foresee` returns, computed by naive plans."""
     short, long, uids, silent = simulator_inputs(view, forecaster.run_times)
     starts: dict[str, tuple[float, float]] = {}
     for queue, medians, lates in zip(uids, naive(short), naive(long), strict=True):
@@ -90,7 +92,7 @@ def naive_forecast(view: View, forecaster: Forecaster) -> Foreseen:
 
 
 def naive(stage: SimulatorInput) -> list[list[float]]:
-    """Returns the starts of a rehearsal, found the plain way: at each end every job of every queue is asked, in order."""
+    """Returns the starts of all queued jobs, found the plain way: at each end every job of every queue is examined, in order."""
     return _Naive(stage).run()
 
 
@@ -197,7 +199,7 @@ class _Naive:
 
 
 def _shares(nodes: int, dice: random.Random) -> list[tuple[int, ...]]:
-    """Nearly all nodes, dealt out to running work."""
+    """Deals out nearly all nodes to running work."""
     free, dealt = list(range(nodes)), []
     dice.shuffle(free)
     while len(free) > nodes // 50:

@@ -1,7 +1,7 @@
-"""The quota tree alone: a full division, and one change of demand with one admission; beside both the plain rule, in one process.
+"""Measures the quota tree alone: a full division, and one change of demand with one admission; beside both the plain rule.
 
-Departments of equal fan-out, five resources, all from a seed. More is asked for than there is at both levels and of every
-resource, no ceiling hides a change, so that each division really has to find its level. Times are process times, medians.
+Departments of equal fan-out, five resources, all from a seed. More is asked for than there is at both levels and of every resource, and no
+ceiling hides a change, so that each division has to find its level. Times are process times, medians.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile
 FAN_OUT, QUICK_FAN_OUT = 100, 30
 UPDATES: Final = 300
 A_NODE: Final = {"nodes": 1, "cpu": 72_000, "memory": 512 * 2**30, "gpu": 4, "gpu/GH200": 4}
-"""What one node has: each group asks for whole nodes."""
+"""The amounts of one node; each group asks for whole nodes."""
 DIVISION: Final = Aim(15.0)
 UPDATE: Final = Aim(0.5)
 
@@ -31,7 +31,7 @@ Say = Callable[[float], None]
 
 
 def groups(fan_out: int, seed: int = 1) -> list[Group]:
-    """So many departments of so many teams, one less: with the departments fan_out² groups."""
+    """Returns `fan_out` departments of `fan_out` − 1 teams: with the departments fan_out² groups."""
     roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
     made: list[Group] = []
     for at in range(fan_out):
@@ -44,12 +44,12 @@ def groups(fan_out: int, seed: int = 1) -> list[Group]:
 
 
 def nodes(count: int) -> dict[str, int]:
-    """What so many nodes have."""
+    """Returns the amounts of so many nodes."""
     return {key: amount * count for key, amount in A_NODE.items()}
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """All figures of the quota tree."""
+    """Returns all figures of the quota tree."""
     fan_out = QUICK_FAN_OUT if quick else FAN_OUT
     made, node_cache = groups(fan_out), 2 * fan_out**2
     forest = Forest([TreeSpec(groups=tuple(made))])
@@ -82,7 +82,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _columns(made: Sequence[Group], node_cache: int) -> TreeColumns:
-    """Columns whose root has the machine to divide."""
+    """Returns tree columns whose root has the amounts of the machine."""
     below: dict[str, list[str]] = {}
     for group in made:
         below.setdefault(group.parent, []).append(group.name)
@@ -97,7 +97,7 @@ def _fill(columns: TreeColumns, node_cache: int) -> None:
 
 
 def _division(columns: TreeColumns, fan_out: int) -> float:
-    """Milliseconds to divide everything after the machine has grown or shrunk."""
+    """Returns the milliseconds to divide everything after the machine has grown or shrunk."""
     divide_all(columns)  # loads numpy, and makes the plan that is kept
 
     def again(at: int) -> None:
@@ -109,7 +109,7 @@ def _division(columns: TreeColumns, fan_out: int) -> float:
 
 
 def _by_the_rule(columns: TreeColumns) -> float:
-    """Milliseconds of the same division, set by set and resource by resource."""
+    """Returns the milliseconds of the same division by the plain rule, set by set and resource by resource."""
     parents = [p for p, first in enumerate(columns.first) if columns.last[p] > first]
     return _timed(lambda _at: _divide_each(columns, parents), 3)
 
@@ -121,7 +121,7 @@ def _divide_each(columns: TreeColumns, parents: Iterable[int]) -> None:
 
 
 def _path_by_the_rule(columns: TreeColumns, fan_out: int) -> float:
-    """Milliseconds of the sets on the way to one team, by the rule; without the update itself."""
+    """Returns the milliseconds of the plain rule for the sets on the way to one team, without the update itself."""
     slots = [columns.slots[f"dept{at % fan_out:03d}/team001"] for at in range(30)]
     for slot in slots:
         divide_path(columns, slot)
@@ -129,7 +129,7 @@ def _path_by_the_rule(columns: TreeColumns, fan_out: int) -> float:
 
 
 def _updates(forest: Forest, made: Sequence[Group]) -> tuple[list[float], int]:
-    """Milliseconds to count two more nodes at a team and to ask whether they may be used, each time; and how often they may."""
+    """Returns the milliseconds, each time, to count two more nodes at a team and check whether they may be used; and how often they may."""
     roll = random.Random(2)  # noqa: S311 - as above
     teams = [group.name for group in made if group.parent != ROOT]
     times: list[float] = []
@@ -150,7 +150,7 @@ def _planted(made: Sequence[Group], node_cache: int, at: int) -> None:
 
 
 def _timed(act: Callable[[int], object], repeats: int) -> float:
-    """Milliseconds of process time, the median."""
+    """Returns the median milliseconds of process time."""
     times: list[float] = []
     for at in range(repeats):
         began = time.process_time()

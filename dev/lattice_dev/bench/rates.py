@@ -1,4 +1,4 @@
-"""How many a second: creations, admissions by a scheduler that starts, and whole lives."""
+"""Measures rates a second: creations, admissions by a scheduler that starts, and whole lives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_MILLISECONDS = 0.05
 
 
 async def creations(driver: Driver, count: int) -> Figure:
-    """So many one-node allocations created at once, each through both webhooks; left for the scheduler."""
+    """Measures creations of one-node allocations, many at once, each through the webhooks; they stay for the scheduler."""
     lean, _ = await driver.baseline()
     times = ProgramTimes(driver.instance)
     took = await driver.create([work.hollow(NAMESPACE, _name(number), seconds=None) for number in range(count)])
@@ -27,9 +27,9 @@ async def creations(driver: Driver, count: int) -> Figure:
 
 
 async def admissions(driver: Driver, count: int) -> list[Figure]:
-    """Creations first, then the scheduler is started: from its start until each is Scheduled and stands in a plan.
+    """Measures from the start of a scheduler, with all work created before, until each allocation is Scheduled and in a plan.
 
-    What was created stays: the instance goes afterwards.
+    Everything created stays: the instance is removed afterwards.
     """
     instance = driver.instance
     instance.stop("scheduler")
@@ -59,7 +59,7 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
 
 
 async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
-    """Allocations that end at once, so many under way at a time: how many come to their end a second."""
+    """Measures how many allocations that end at once come to their end a second, `outstanding` under way at a time."""
     begun = ended = 0
     times = ProgramTimes(driver.instance)
     async with driver.watch() as seen:

@@ -1,7 +1,7 @@
-"""Jobs a second of both replay engines, on KTH-SP2: the counts-only engine, and the production cycle at two depths.
+"""Measures the jobs a second of both replay engines on KTH-SP2: counts-only, and the production cycle at two depths.
 
-CPU time of this process, the log read before; the counts-only engine gets the log several times over, shifted, so that
-a run is long enough to be timed.
+CPU time of this process, the log read before; the counts-only engine replays the log several times over, shifted, so that a run is long
+enough to be timed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EVERY: Final = (
 
 
 def log_path() -> Path:
-    """Where KTH-SP2.swf.gz is: `LATTICE_DATA`, or `shared/data` beside the checkout; NotFound names both."""
+    """Returns the path of KTH-SP2.swf.gz in `LATTICE_DATA`, or `shared/data` beside the checkout; raises NotFound naming both."""
     folder = Path(os.environ.get("LATTICE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
     path = folder / "KTH-SP2.swf.gz"
     if not path.is_file():
@@ -46,7 +46,7 @@ def log_path() -> Path:
 
 
 def measure(*, quick: bool, say: Callable[[float], None] = lambda _share: None) -> list[Figure]:
-    """Both engines; `quick`: the production cycle on a tenth of the log."""
+    """Returns the figures of both engines; `quick`: the production cycle on a tenth of the log."""
     with gzip.open(log_path()) as lines:
         trace = parse(lines)
     found = [_counts(trace, policy, estimates) for policy, estimates in _EVERY]

@@ -1,4 +1,4 @@
-"""The list of all benchmarks: which instance each needs, at which size, and what becomes of the figures."""
+"""The list of all benchmarks: the instance that each needs, its size, and the output of its figures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lattice_dev.state import Options
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: the issue's numbers, or a quick run's."""
+    """The amount that is measured, by a full or by a quick run."""
 
     latencies: int
     pending: int
@@ -60,14 +60,14 @@ QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3)
 TRACED = 20
 """Starts of each kind that `--trace` shows."""
 WRITES_A_ROUND = 100
-"""Of each kind whose cost is measured."""
+"""Writes of each kind in a round of the cost measurement."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One group of figures on an instance of its own."""
+    """One group of figures, measured on an instance of its own."""
 
     name: str
     what: str
@@ -77,7 +77,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Local:
-    """One group of figures that needs no instance; `measure` is told whether it is quick, and tells how far it is (0 to 1)."""
+    """One group of figures that needs no instance; `measure` receives whether the run is quick, and reports its progress (0 to 1)."""
 
     name: str
     what: str
@@ -95,7 +95,7 @@ class Beside:
     ours: Bench
     compare: Callable[[Sequence[Figure], Sequence[Figure]], list[Figure]]
     notes: Sequence[str]
-    """What is compared and what is not."""
+    """Sentences on what is compared and what is not."""
 
 
 async def _latency(at: Driver, size: Size) -> list[Figure]:
@@ -173,7 +173,7 @@ LOCAL = (
 """Benchmarks of the pure rooms."""
 
 NAMED = (Local("fairness", "scenes of fairness, and logs beside EASY", lambda quick, say: fairness.measure_all(quick=quick, say=say)),)
-"""What answers a question of quality, not of speed, and takes minutes: run only when it is named."""
+"""Benchmarks of quality rather than speed, which take minutes; run only when named."""
 
 BESIDE = (
     Beside(
@@ -186,7 +186,7 @@ BESIDE = (
         peers.COMPARED,
     ),
 )
-"""Comparisons with other schedulers: these take minutes to build, so that they run only when they are named."""
+"""Comparisons with other schedulers, which take minutes to build; run only when named."""
 
 
 def _nodes(count: int) -> str:
@@ -203,7 +203,7 @@ def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
 
 
 def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
-    """Measures on instances that are made for it and go afterwards; prints a table, writes JSON where a file is named."""
+    """Measures on instances that are made for it and removed afterwards; prints a table, and writes JSON where a file is named."""
     size = QUICK if quick else FULL
     found: list[Figure] = []
     for bench in chosen(only):
@@ -276,7 +276,7 @@ async def _measure(bench: Bench, size: Size, instance: Instance) -> list[Figure]
 
 
 def setting(*, quick: bool) -> dict[str, str]:
-    """Where and how it was measured."""
+    """Returns where and how the figures were measured."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "size": "quick" if quick else "full",

@@ -1,6 +1,6 @@
 """Scenes of fairness: made workloads on machines of equal nodes, each with a question that its replay answers.
 
-All is made from a seed (`lattice.replay.synthetic.Dice`), so that a scene is the same everywhere. Times are in seconds.
+All are made from seeds (`lattice.replay.synthetic.Dice`), so that a scene is the same everywhere. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Stream:
     runs: tuple[float, ...] = (HOUR,)
     slack: tuple[float, ...] = (1.2,)
     most: int = 0
-    """The most nodes of each job; 0: as many as the fewest."""
+    """Most nodes of each job; 0: as many as the least."""
 
     def jobs(self, nodes: int, begin: float, end: float, dice: Dice) -> Iterable[TraceJob]:
-        """Jobs at random moments that come to this load."""
+        """Yields jobs at random times that amount to this load."""
         mean = sum(self.sizes) / len(self.sizes) * sum(self.runs) / len(self.runs)
         at = begin
         while (at := at + dice.gap(mean / (self.load * nodes))) < end:
@@ -48,14 +48,16 @@ class Stream:
 
 
 def log_of(jobs: Iterable[TraceJob], shares: Mapping[str, float] | None = None) -> Log:
-    """A log of these jobs; those without a name are numbered."""
+    """Returns a log of these jobs; those without a name are numbered."""
     ordered = sorted(jobs, key=lambda job: job.submit)
     named = [job if job.id else replace(job, id=f"j{number}") for number, job in enumerate(ordered)]
     return Log("made", named, total=len(named), tenants={name: TenantTerms(share=share) for name, share in (shares or {}).items()})
 
 
 def wide(days: float, nodes: int = NODES, part: int = 1, level: int = 5) -> Log:
-    """One-node jobs of an hour, more than the machine can do, and after a day one job of the same tenant on 1/`part` of all nodes."""
+    """Returns one-node jobs of an hour, more than the machine can run, and after a day one job of
+    the same tenant on 1/`part` of all nodes.
+    """
     narrow = Stream(1.05, "t", "narrow").jobs(nodes, 0.0, days * DAY, Dice(11))
     asked = nodes // part
     return log_of(
@@ -64,7 +66,7 @@ def wide(days: float, nodes: int = NODES, part: int = 1, level: int = 5) -> Log:
 
 
 def shares(days: float, demand: tuple[float, ...], nodes: int = NODES, users: int = 4, seed: int = 23) -> Log:
-    """Three tenants with shares .6, .3 and .1 that ask for these parts of the machine, each by several users."""
+    """Returns three tenants with shares .6, .3 and .1 that ask for these parts of the machine, each by several users."""
     dice = Dice(seed)
     sizes, runs = (1, 2, 4, 8, 16), (HOUR, 2 * HOUR, 4 * HOUR)
     jobs = [
@@ -77,7 +79,7 @@ def shares(days: float, demand: tuple[float, ...], nodes: int = NODES, users: in
 
 
 def spam(jobs: int, nodes: int = NODES) -> Log:
-    """So many one-node jobs of one user at once, and after an hour 20 of a colleague."""
+    """Returns so many one-node jobs of one user at once, and after an hour 20 of a colleague."""
     dice = Dice(5)
 
     def one(at: float, user: str) -> TraceJob:
@@ -88,7 +90,7 @@ def spam(jobs: int, nodes: int = NODES) -> Log:
 
 
 def two_users(days: float, nodes: int = NODES) -> Log:
-    """Two users of one tenant, who both ask for 80 % of the machine, one in small jobs and one in large ones."""
+    """Returns two users of one tenant who each ask for 80 % of the machine, one in small jobs and one in large ones."""
     dice = Dice(31)
     small = Stream(0.8, "t", "small", (1, 2), (HOUR, 2 * HOUR)).jobs(nodes, 0.0, days * DAY, dice)
     large = Stream(0.8, "t", "large", (16, 32), (2 * HOUR, 4 * HOUR)).jobs(nodes, 0.0, days * DAY, dice)
@@ -96,7 +98,9 @@ def two_users(days: float, nodes: int = NODES) -> Log:
 
 
 def ranges(days: float, least: int, most: int, nodes: int = NODES, seed: int = 47) -> Log:
-    """Tenant `a` asks for nearly the whole machine in jobs of 16 nodes, `b` for ranges that few of its jobs need."""
+    """Returns tenant `a`, which asks for nearly the whole machine in jobs of 16 nodes, and `b`, which asks for ranges that few of its jobs
+    need.
+    """
     dice = Dice(seed)
     fixed = Stream(0.85, "a", "a0", (4, 8, 16, 32), (HOUR, 2 * HOUR)).jobs(nodes, 0.0, days * DAY, dice)
     count = Stream(0.3, "b", "b0", (16,), (2 * HOUR,)).jobs(nodes, 0.0, days * DAY, Dice(seed + 6))
@@ -105,7 +109,7 @@ def ranges(days: float, least: int, most: int, nodes: int = NODES, seed: int = 4
 
 
 def made(jobs: int, load: float, seed: int, nodes: int = NODES) -> Log:
-    """A log as sites have them: 40 users in 6 tenants, sizes by powers of two, run times over four decades, walltimes guessed too long."""
+    """Returns a log like a site's: 40 users in 6 tenants, sizes by powers of two, run times over four decades, walltimes overestimated."""
     dice, at = Dice(seed), 0.0
     found: list[TraceJob] = []
     habits = [
@@ -125,4 +129,4 @@ LOGS: Final[Mapping[str, Callable[[int], Log]]] = {
     "busy": lambda jobs: made(jobs, 0.75, 7),
     "full": lambda jobs: made(jobs, 0.92, 9),
 }
-"""The two made logs that schedules are compared on."""
+"""The two made logs on which schedules are compared."""

@@ -1,4 +1,4 @@
-"""Joins the daemons' lines of `--trace-starts` by uid into one timeline for each start. Pure."""
+"""Joins the daemons' `--trace-starts` lines by uid into one timeline for each start; pure."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ COVERS: Final = {
     "fork": "runner and shim are forked, the right to start is taken",
     "exec": "the first process runs",
 }
-"""What a step covers, from the one before it; up to `gather` the last node counts, after it the first."""
+"""The part of a start that each step covers, from the step before it; up to `gather` the last node counts, after it the first."""
 WIDTH: Final = 52
 _BY_LAST_NODE: Final = frozenset(STEPS[: STEPS.index("gather")])
 _PAIR: Final = re.compile(r"(\w+)=(\S+)")
 _SET_SECONDS: Final = 0.005
-"""Both clocks of two lines differ by less than this, or somebody has set one of them."""
+"""Both clocks of two lines differ by less than this, unless somebody has set one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """One line: what was done, and when, in seconds since the epoch; `offset` is the epoch of boottime 0."""
+    """One log line: the step that was done, and when, in seconds since the epoch; `offset` is the epoch of boottime 0."""
 
     allocation: str
     step: str
@@ -54,7 +54,7 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True)
 class TracedStart:
-    """One start as whoever submitted it saw it: the POST began, and its first process ran; seconds since the epoch."""
+    """One start as the submitter saw it: when the POST began and when the first process ran, in seconds since the epoch."""
 
     uid: str
     key: str
@@ -63,7 +63,7 @@ class TracedStart:
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
-    """Returns the steps among the lines of a daemon's log, text or JSON; everything else is passed over."""
+    """Yields the steps in a daemon's log, text or JSON; other lines are ignored."""
     for line in lines:
         if LINE not in line:
             continue
@@ -76,7 +76,7 @@ def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
 
 
 def whole_starts(steps: Iterable[StepLine]) -> list[TracedStart]:
-    """Returns the starts whose first and last step are among these, without whoever submitted them: from the first step to the last."""
+    """Returns the starts whose first and last step are among these, each from its first step to its last."""
     keys, times = dict[str, str](), dict[str, dict[str, float]]()
     for step in steps:
         keys |= {step.allocation: step.key} if step.key else {}
@@ -90,7 +90,7 @@ def whole_starts(steps: Iterable[StepLine]) -> list[TracedStart]:
 
 
 def report(lines: Iterable[str]) -> list[str]:
-    """Returns a table of all starts in the logs of the daemons, and the slowest as a timeline; raises NotFound where none is whole."""
+    """Returns a table of all starts in the daemons' logs, and the slowest as a timeline; raises NotFound where none is complete."""
     steps = list(read_steps(lines))
     found = {start: ends(start, steps) for start in whole_starts(steps)}
     if not found:
@@ -100,7 +100,7 @@ def report(lines: Iterable[str]) -> list[str]:
 
 
 def clock_was_set(steps: Sequence[StepLine]) -> bool:
-    """Tells whether the clock of the machine was set between two of these steps: their times do not belong together."""
+    """Tells whether the machine's clock was set between two of these steps, so that their times cannot be compared."""
     offsets = [step.offset for step in steps]
     return bool(offsets) and max(offsets) - min(offsets) > _SET_SECONDS
 
@@ -125,7 +125,7 @@ def ends(start: TracedStart, steps: Iterable[StepLine]) -> dict[str, float]:
 
 
 def took(when: Mapping[str, float]) -> dict[str, float]:
-    """Returns how long each step took: from the end of the one before it, in seconds."""
+    """Returns how long each step took, from the end of the step before it, in seconds."""
     stretches, before = {}, 0.0
     for name, at in when.items():
         stretches[name], before = at - before, at
@@ -133,7 +133,9 @@ def took(when: Mapping[str, float]) -> dict[str, float]:
 
 
 def table(starts: Sequence[Mapping[str, float]]) -> list[str]:
-    """Returns the steps of these starts (`ends` of each): median and p99 in milliseconds, share of the whole time, what each covers."""
+    """Returns the table of steps over these starts (`ends` of each): median and p99 in
+    milliseconds, share of the whole, what each covers.
+    """
     stretches = [took(when) for when in starts]
     whole = sum(when["exec"] for when in starts)
     lines = [f"{'STEP':<9}{'P50':>8}{'P99':>8}{'SHARE':>8}  COVERS"]
@@ -147,7 +149,7 @@ def table(starts: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def timeline(start: TracedStart, when: Mapping[str, float], requests: Iterable[Moment]) -> list[str]:
-    """One start: a bar for each step, and below them the writes that the API server answered meanwhile; milliseconds."""
+    """Returns one start as a bar a step, and below the writes that the API server answered meanwhile; in milliseconds."""
     whole, before = when["exec"], 0.0
     lines = [f"{start.key}: {whole * 1000:.1f} ms from its POST to its first process"]
     for name, at in when.items():

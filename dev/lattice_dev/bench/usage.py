@@ -1,4 +1,4 @@
-"""Usage and history alone: reading records, counting and summing them up, the documents as they are sent; process times, medians."""
+"""Measures usage and history alone: reading records, counting and summing, and encoding the answers; process times, medians."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NOW: Final = 1_795_000_000.0
 DAYS: Final = 30
 TIMES: Final = 5
 ANSWER: Final = Aim(1000.0)
-"""At most a second for the answer of ten thousand rows: what a person waits for without wondering."""
+"""Longest time for the answer of ten thousand rows, in milliseconds."""
 
 Say = Callable[[float], None]
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """All figures of usage and history."""
+    """Returns all figures of usage and history."""
     rows = QUICK_ROWS if quick else ROWS
     texts = _texts(rows)
     gc.collect()
@@ -61,7 +61,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _recounts(records: Records, budgets: Budgets) -> tuple[float, float]:
-    """Milliseconds to count all rows for shares and budgets, the median of several, and the longest step of all."""
+    """Returns the milliseconds to count all rows for shares and budgets, the median of several, and of the longest slice."""
     longest = 0.0
 
     def recount() -> None:
@@ -105,7 +105,7 @@ def _read(texts: list[str]) -> Records:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Milliseconds of process time, the median of several."""
+    """Returns the median milliseconds of process time."""
     times = []
     for _ in range(TIMES):
         began = time.process_time()

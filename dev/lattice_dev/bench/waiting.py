@@ -1,7 +1,7 @@
-"""Cycles in which next to nothing starts: what a scheduler mostly does, for a queue that waits on a full machine.
+"""Measures cycles in which next to nothing starts, which is most of a scheduler's work: a long queue on a full machine.
 
-The cost function, ten reservations, a walltime of its own for nearly each allocation, and in each cycle one that has just come; then
-the same with windows in the days to come, and below a quota tree of many groups. Process times, the median of repeats, beside the scan
+The cost function, ten reservations, a walltime of its own for nearly each allocation, and in each cycle one new allocation; then the same
+with reservation windows in the days to come, and below a quota tree of many groups. Process times, the median of repeats, beside the scan
 over nodes of `core`.
 """
 
@@ -29,14 +29,14 @@ REPEATS: Final = 9
 DEPTH: Final = 10
 HOUR: Final = 3600.0
 WIDTH: Final = 300
-"""Nodes of a window."""
+"""Nodes of a reservation window."""
 
 Prepare = Callable[[CoreScene], None]
 Say = Callable[[float], None]
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """A cycle of a queue that waits: plain, with windows, below a quota tree."""
+    """Returns the figures of a cycle of a waiting queue: plain, with windows, below a quota tree."""
     pending, nodes, groups = (300, 500, 100) if quick else (3_000, 5_000, 1_000)
     kinds: tuple[tuple[str, Prepare], ...] = (
         ("", lambda _made: None),
@@ -94,7 +94,7 @@ def _windows(made: CoreScene) -> None:
 
 
 def _tree(made: CoreScene, groups: int) -> None:
-    """A group for each tenant, and as many more as are wanted; each is guaranteed its part, and may have a quarter of all."""
+    """Plants a group for each tenant, and as many more as wanted; each is guaranteed its part, and may have a quarter of all."""
     state, nodes = made.state, len(made.state.node_cache.nodes)
     each = max(1, nodes // (2 * TENANTS))
     names = [f"t{number}" for number in range(groups)]

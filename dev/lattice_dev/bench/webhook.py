@@ -1,4 +1,4 @@
-"""Answers of the admission webhook: how many a second, and how long the slowest take, asked directly as the API server asks."""
+"""Measures the admission webhook: answers a second and the slowest of them, asked directly as the API server asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A_DEPARTMENT = 10
 
 
 async def measure(driver: Driver, *, groups: int, count: int) -> list[Figure]:
-    """Reviews of submissions and of groups, `count` of each, where so many groups stand."""
+    """Returns the figures of reviews of submissions and of groups, `count` of each, where so many groups exist."""
     await _plant(driver, groups)
     here = driver.instance.site()
     trust = ssl.create_default_context(cafile=str(here.authority("ca")))
@@ -49,7 +49,7 @@ def _figures(what: str, groups: int, ready: tuple[float, list[float]], seen: tup
 
 
 async def _plant(driver: Driver, groups: int) -> None:
-    """Departments with their teams; the first team is the one that the submissions belong to."""
+    """Creates departments with their teams; the submissions belong to the first team."""
     departments = max(1, groups // (A_DEPARTMENT + 1))
     for number in range(departments):
         top = _quota(f"bench-d{number:04d}", isParent=True, min={"nodes": A_DEPARTMENT})
@@ -87,7 +87,7 @@ def _review(kind: str, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) -> tuple[float, list[float]]:
-    """Returns the seconds that all of them took, and each, on connections that stand already."""
+    """Returns the seconds that all reviews took, and those of each, on open connections."""
     await driver.timed(AT_ONCE, (ask for _ in range(2 * AT_ONCE)))
     took: list[float] = []
 

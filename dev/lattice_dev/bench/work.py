@@ -1,4 +1,4 @@
-"""The Allocations that benchmarks and the trace submit: pure."""
+"""The Allocations that benchmarks and the trace submit; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Manifest = dict[str, Any]
 
 
 def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "") -> Manifest:
-    """Work that hollow nodes wait for, `seconds` long (None: until its walltime or a cancel); `only`: a node set."""
+    """Returns work that hollow nodes wait for, `seconds` long (None: until its walltime or a cancel); `only`: a node set."""
     constraints: Manifest = {"features": ["hollow"]}
     if only:
         constraints["nodeList"] = only
@@ -21,18 +21,18 @@ def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None =
 
 
 def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: int = 600, only: str = "") -> Manifest:
-    """A line of bash on every node."""
+    """Returns work that runs a line of bash on every node."""
     resources: Manifest = {"constraints": {"nodeList": only}} if only else {}
     return _allocation(namespace, name, nodes, walltime, resources, entrypoint=f"bash -c {quoted(script)}")
 
 
 def lean_config_map(namespace: str, name: str) -> Manifest:
-    """Returns the smallest object that the API server stores: the baseline of creations."""
+    """Returns the smallest object that the API server stores, the baseline of creations."""
     return {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": {"namespace": namespace, "name": name}}
 
 
 def quoted(text: str) -> str:
-    """One word of an entrypoint, which is split as a shell would."""
+    """Returns a text as one word of an entrypoint, which is split as a shell would."""
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 

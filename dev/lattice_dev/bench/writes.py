@@ -1,4 +1,4 @@
-"""API writes of an allocation's life, from its creation to its end, counted from the apiserver's audit log."""
+"""Counts the API writes of an allocation's life, from creation to end, in the API server's audit log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _requests(nodes: int, count: int, writes: Writes) -> Figure:
 
 
 async def _node_sets(driver: Driver, nodes: int, count: int) -> list[str]:
-    """A node set for each allocation: one plan's nodes where they are as many as a plan has, else any."""
+    """Returns a node set for each allocation: one plan's nodes where the size is a plan's, else any nodes."""
     if nodes != NODES_PER_PLAN:
         return [""] * count
     index = await driver.admin.get(NODE_INDEXES, "lattice", type=NodeIndex)

@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Returns every file that is made here, with its text."""
+    """Returns every generated file with its text."""
     reference = root / "docs" / "reference"
     chart = policies.files(root / "charts" / "lattice" / "files")
     return {**crds.files(root / "crds"), **chart, **references.files(reference), **schemas.files(reference / "schemas"), **_stubs(root)}
 
 
 def _stubs(root: Path) -> dict[Path, str]:
-    """Returns the protobuf stubs; protoc writes files itself, so it writes into a folder that is thrown away."""
+    """Returns the protobuf stubs; protoc writes files itself, so it runs in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="lattice-stubs-") as folder:
         beside = Path(folder)
         shutil.copytree(root / "proto", beside / "proto")
@@ -29,7 +29,7 @@ def _stubs(root: Path) -> dict[Path, str]:
 
 
 def drifted(root: Path) -> list[Path]:
-    """Files that differ from what would be generated, are missing, or stand there without a source."""
+    """Returns files that differ from what would be generated, are missing, or exist without a source."""
     wanted = generated(root)
     folders = {path.parent for path in wanted} - {root / "charts" / "lattice" / "files"}  # most of that folder is written by hand
     standing = {path for folder in folders for path in folder.glob("*.*")}
@@ -38,7 +38,7 @@ def drifted(root: Path) -> list[Path]:
 
 
 def write(root: Path) -> list[Path]:
-    """Brings every generated file up to date; returns those that changed."""
+    """Writes every generated file that differs; returns those that changed."""
     changed = drifted(root)
     wanted = generated(root)
     for path in changed:

@@ -46,7 +46,7 @@ def _section(parser: argparse.ArgumentParser, text: str) -> str:
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
-    """One line: required flags and arguments by name, the other flags as `[flags]`."""
+    """Returns one line: required flags and arguments by name, the other flags as `[flags]`."""
     if parser.usage:
         return parser.usage
     own = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
@@ -67,7 +67,7 @@ def _value(action: argparse.Action) -> str:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A table of arguments and flags; nothing where there are none."""
+    """Yields a table of arguments and flags; nothing where there are none."""
     silent = (argparse._HelpAction, argparse._SubParsersAction)
     rows = [_row(parser, action) for action in parser._actions if not isinstance(action, silent) and action.help != argparse.SUPPRESS]
     if rows:

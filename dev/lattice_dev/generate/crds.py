@@ -1,7 +1,7 @@
-"""`crds/*.yaml` from `lattice.models`: pydantic's JSON Schema made structural, with what Kubernetes adds.
+"""Generates `crds/*.yaml` from `lattice.models`: pydantic's JSON Schema made structural, with Kubernetes' additions.
 
-No defaults are emitted: what a person gave is what stands in the object, and daemons apply the
-defaults when they read (`lattice.views`), so that a manifest applied twice never drifts.
+No defaults are emitted: the object holds what a person gave, and daemons apply the defaults when they read (`lattice.views`), so that a
+manifest applied twice never drifts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADER: Final = "# Generated from lattice/models by `make generate`; change the 
 
 _INT32_MAX: Final = 2**31 - 1
 POLICIES: Final = "x-lattice-policies"
-"""In pydantic's schema of a class: the rules that a policy asks."""
+"""The key, in pydantic's schema of a class, of the rules that an admission policy checks."""
 _DROPPED: Final = frozenset({"title", "default", "examples", "propertyNames", "discriminator", "$defs", POLICIES})
 _ORDER: Final = (
     "description", "type", "format", "enum", "pattern", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum",
@@ -48,7 +48,7 @@ Schema = dict[str, Any]
 
 
 class _WithRules(GenerateJsonSchema):
-    """JSON Schema that carries each class's CEL rules at that class's level."""
+    """A generator of JSON Schema that adds each class's CEL rules to the schema of that class."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """Returns the schema of one class, with its rules."""
@@ -80,7 +80,7 @@ def crd(kind: type[Kind]) -> Schema:
 
 
 def json_schema(kind: type[Kind]) -> Schema:
-    """pydantic's schema of a kind, defaults and references included, with each class's rules."""
+    """Returns pydantic's schema of a kind, defaults and references included, with each class's rules."""
     return kind.model_json_schema(by_alias=True, mode="validation", schema_generator=_WithRules)
 
 
@@ -95,7 +95,7 @@ def openapi(kind: type[Kind]) -> Schema:
 
 
 def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """One JSON Schema node as the API server takes it: references inlined, `| None` merged, titles and defaults gone."""
+    """Returns one JSON Schema node as the API server accepts it: references inlined, `| None` merged, titles and defaults removed."""
     merged = resolve(node, definitions)
     made: Schema = {key: value for key, value in merged.items() if key not in _DROPPED}
     if "const" in made:
@@ -117,7 +117,7 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
 
 
 def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """`$ref`, `allOf` of one and `anyOf` with null replaced by what they mean; what stands beside them wins."""
+    """Returns the node with `$ref`, `allOf` of one and `anyOf` with null replaced by their targets; keys beside them win."""
     for key in ("anyOf", "oneOf", "allOf"):
         if key not in node:
             continue
@@ -143,10 +143,10 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML without anchors: each schema stands where it is used."""
+    """A YAML dumper without anchors, so that each schema is written where it is used."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Never an anchor."""
+        """Returns True: no anchor is ever written."""
         return True
 
 
@@ -181,7 +181,7 @@ def _column(column: Column) -> Schema:
 
 
 def _bounds(made: Schema) -> None:
-    """`exclusiveMinimum: n` in OpenAPI 3.0's form, and the width of an integer."""
+    """Writes `exclusiveMinimum: n` in OpenAPI 3.0's form, and the width of an integer."""
     for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         limit = made.get(exclusive)
         if limit is not None and not isinstance(limit, bool):
@@ -191,7 +191,7 @@ def _bounds(made: Schema) -> None:
 
 
 def _ordered(made: Schema) -> Schema:
-    """Keys in one order: what it is, its bounds, what is inside, what Kubernetes adds."""
+    """Returns the node with its keys in one order: type, bounds, content, Kubernetes' additions."""
     inside = ("items", "additionalProperties", "properties")
     extras = sorted(key for key in made if key not in _ORDER and key not in inside)
     return {key: made[key] for key in (*_ORDER, *extras, *inside) if key in made}

@@ -33,7 +33,7 @@ def registries() -> dict[str, CollectorRegistry]:
 
 
 def metrics_page() -> str:
-    """A table for each program."""
+    """Returns the page with a table for each program."""
     head = "\n| metric | type | labels | what |\n|---|---|---|---|\n"
     return INTRODUCTION + "".join(f"\n## {program}\n{head}{''.join(_rows(registry))}" for program, registry in registries().items())
 

@@ -1,8 +1,7 @@
-"""Writes a rule at the field that it speaks of, where the API server asks it only when the field is there; pure.
+"""Moves each CEL rule to the field that it concerns, where the API server evaluates it only if the field is present; pure.
 
-A rule at an object looks each field up by name, and each look-up costs as much as the object has fields: rules of
-optional fields, which are mostly absent, are most of what a write of an Allocation costs. What is refused, and the
-sentence, stay the same.
+A rule on an object looks each field up by name, and each look-up costs as much as the object has fields: rules on optional fields, which
+are mostly absent, are most of what a write of an Allocation costs. What is refused, and the sentence, stay the same.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of an object with each rule where it costs least; order of fields and rules kept."""
+    """Returns the schema of an object with each rule where it costs least; fields and rules keep their order."""
     properties = {name: dict(child) for name, child in node["properties"].items()}
     rules = node.get(_RULES, ())
     never = {found["name"] for entry in rules if (found := _ABSENT.fullmatch(entry["rule"])) and not found["unless"]}
@@ -41,7 +40,7 @@ def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
-    """Returns the field ("": the object itself) and the rule, for each rule that this one becomes."""
+    """Yields (field, rule) for each rule that this one becomes; an empty field is the object itself."""
     rule = entry["rule"]
     absent = _ABSENT.fullmatch(rule)
     names = _KEPT.findall(rule)
@@ -56,7 +55,7 @@ def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _of_field(name: str, unless: str | None) -> str:
-    """Returns the rule as the field itself says it; "" when it speaks of anything else."""
+    """Returns the rule in the words of the field itself; empty where it concerns anything else."""
     if unless is None:
         return "false"
     own, count = re.subn(rf"\bself\.{name}\b", "self", unless)

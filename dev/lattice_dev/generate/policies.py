@@ -1,8 +1,8 @@
-"""`policies-allocation-spec.yaml` of the chart: the rules of an Allocation's spec as a policy, written from the model.
+"""Generates `policies-allocation-spec.yaml` of the chart: the rules of an Allocation's spec as an admission policy.
 
-The API server asks the rules of a schema at every write, also of the status, whose writes outnumber all others; a policy that
-matches the object alone is asked when somebody writes the object. One list of sentences is made and joined, so that who breaks
-several rules reads of all of them.
+The API server evaluates the rules of a schema at every write, even of the status, whose writes outnumber all others; a policy that matches
+only the main resource is evaluated when somebody writes that. Its sentences are joined, so that a person who breaks several rules reads all
+of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 def condition(rule: Rule) -> str:
-    """Returns the rule as the policy's variables have it: `self` is the spec, `oldSelf` the spec before."""
+    """Returns the rule in the policy's variables: `self` is the spec, `oldSelf` the spec before."""
     return re.sub(r"\bself\b", "variables.spec", re.sub(r"\boldSelf\b", "variables.former", rule.rule))
 
 
@@ -60,8 +60,8 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 
 def _sentences(rules: tuple[Rule, ...], *, of_changes: bool) -> str:
-    """Returns the sentence of each rule that is broken, else an empty one: of the rules that compare with what was before, or of the
-    others.
+    """Returns a CEL list with the sentence of each broken rule, else empty; `of_changes` chooses
+    rules that compare with the spec before.
     """
     found = (rule for rule in rules if _is_of_change(rule) == of_changes)
     return ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in found)
@@ -85,7 +85,7 @@ def _metadata() -> dict[str, Any]:
 
 
 class _Folded(yaml.SafeDumper):
-    """YAML whose texts of several lines stand as blocks."""
+    """A YAML dumper that writes texts of several lines as blocks."""
 
 
 _Folded.add_representer(

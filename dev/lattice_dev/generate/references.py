@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 def kind_page(kind: type[Kind]) -> str:
-    """Returns the reference of one kind: what it is, its columns, every field of spec and status."""
+    """Returns the reference page of one kind: its summary, its columns, every field of spec and status."""
     raw = json_schema(kind)
     definitions = raw.get("$defs", {})
     parts = [HEADER, f"# {kind.meta.kind}\n\n", f"{_sentence(raw)}\n\n", _registration(kind.meta)]
@@ -91,7 +91,7 @@ def reasons_page() -> str:
 
 
 def exits_page() -> str:
-    """Returns the exit codes: the table that stands in the docstring of `lattice.cli.exits`."""
+    """Returns the page of exit codes, from the docstring of `lattice.cli.exits`."""
     return HEADER + "# Exit codes\n\n" + inspect.cleandoc(exits.__doc__ or "") + "\n"
 
 
@@ -118,7 +118,7 @@ def _columns(meta: Meta) -> str:
 
 
 def _sections(raw: Schema, definitions: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
-    """Each object below spec and status with its path, outer ones first."""
+    """Yields each object below spec and status with its path, outer ones first."""
     for name in ("spec", "status"):
         if name in raw["properties"]:
             yield from _walk(name, resolve(raw["properties"][name], definitions), definitions)
@@ -134,7 +134,7 @@ def _walk(path: str, node: Schema, definitions: Mapping[str, Any]) -> Iterator[t
 
 
 def _inner(node: Schema, definitions: Mapping[str, Any]) -> tuple[Schema, str]:
-    """What a list or map holds, and how its path is written."""
+    """Returns what a list or map holds, and the suffix of its path; the node itself with an empty suffix for others."""
     if "items" in node:
         return resolve(node["items"], definitions), "[]"
     if isinstance(node.get("additionalProperties"), dict):
@@ -161,7 +161,7 @@ def _row(name: str, node: Schema, owner: Schema, refused: Mapping[str, str], def
 
 
 def _refused(node: Schema) -> dict[str, str]:
-    """Fields that a rule refuses, with why."""
+    """Returns the fields that a rule always refuses, with the reason."""
     found: dict[str, str] = {}
     for rule in node.get("x-kubernetes-validations", ()):
         name, why = _REFUSED.match(rule["rule"]), _WHY.search(rule["message"])

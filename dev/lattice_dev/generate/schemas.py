@@ -1,4 +1,4 @@
-"""`docs/reference/schemas/*.json`: the JSON Schemas of what `why`, `plan`, `queue` and `quota` answer with `-o json`."""
+"""Generates `docs/reference/schemas/*.json`: the JSON Schemas of the answers of `why`, `plan`, `queue` and `quota` with `-o json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lattice.accounting import answers as accounting_answers
 from lattice.scheduling.queries import answers, quota_answers
 
 ANSWERS: Final = answers.ANSWERS | quota_answers.QUOTA_ANSWERS | accounting_answers.ACCOUNTING_ANSWERS
-"""Every document by its schema."""
+"""Every answer's type by its schema name."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -37,12 +37,12 @@ def document(schema: str) -> dict[str, Any]:
 
 
 def _name(schema: str) -> str:
-    """`why-v1` of `lattice.dev/why/v1`."""
+    """Returns `why-v1` for `lattice.dev/why/v1`."""
     return schema.partition("/")[2].replace("/", "-")
 
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
-    """Returns the docstring below each field, by part and camelCase name."""
+    """Yields the docstring below each field, by type and camelCase name."""
     modules = (answers, quota_answers, accounting_answers)
     for statement in (each for module in modules for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):

@@ -17,7 +17,7 @@ PACKAGES = {
     "lattice/rpc/__init__.py": "Generated protobuf and gRPC stubs; the source is `proto/`, the generator `lattice_dev.generate.stubs`.",
     "lattice/rpc/v1/__init__.py": "What agents and gateways say to each other (`proto/lattice/rpc/v1`).",
 }
-"""The packages that hold them, and their sentences."""
+"""The packages that hold the stubs, with their docstrings."""
 
 
 def plugin(name: str) -> str:
@@ -30,7 +30,7 @@ def plugin(name: str) -> str:
 
 
 def generate(root: Path) -> list[Path]:
-    """Writes every stub below `root` and returns the files of `lattice/rpc` that now stand there."""
+    """Writes every stub below `root`; returns the files of `lattice/rpc` then."""
     tools = importlib.util.find_spec("grpc_tools")
     if tools is None or tools.origin is None:
         raise SystemExit("grpc_tools is not installed: pip install 'lattice-hpc[test]'")

@@ -22,15 +22,17 @@ from lattice.errors import Corrupt
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 
 SLACK_SECONDS = 2.0
-"""Between a claim and the start from which the scheduler counts the walltime, as a rule at most."""
+"""Time between a claim and the start from which the scheduler counts the walltime, as a rule at most."""
 NEWS_SECONDS = 1.0
-"""How long the scheduler may be behind with what it knows of starts."""
+"""How far the scheduler may be behind in what it knows of starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A job in the queue: its size, its class, what it is ordered by within the class, when it was first seen, for how many
-    seconds it may hold its nodes (walltime and grace), and when its start was seen."""
+    """A job in the queue: size, class, order within the class, when it was first seen, and when its start was seen (None: not yet).
+
+    `takes`: for how many seconds it may hold its nodes (walltime and grace).
+    """
 
     name: str
     nodes: int
@@ -42,7 +44,7 @@ class Queued:
 
     @property
     def occupies(self) -> float:
-        """For how long nodes are planned for it, seconds."""
+        """Returns for how many seconds nodes are planned for it."""
         return START_ALLOWANCE + self.takes
 
 
@@ -73,7 +75,7 @@ class PassedOver:
 
 @dataclass
 class _Machine:
-    """What is held while the history is replayed."""
+    """The nodes held while the ledger's history is replayed."""
 
     capacity: int
     held: dict[str, int] = field(default_factory=dict)
@@ -82,11 +84,11 @@ class _Machine:
     claimed: set[str] = field(default_factory=set)
 
     def free(self) -> int:
-        """Nodes that the next decision surely knew to be free."""
+        """Returns the nodes that the next decision certainly knew to be free."""
         return self.capacity - sum(self.held.values()) - self.given_back
 
     def apply(self, commit: Commit, jobs: Mapping[str, Queued]) -> None:
-        """Takes and gives; raises Corrupt for a job that is claimed twice or a row that nobody holds."""
+        """Applies a commit; raises Corrupt for a job that is claimed twice or a row that nobody holds."""
         for name in commit.claimed:
             if name in self.claimed:
                 raise Corrupt(f"{name} was claimed a second time in seq {commit.seq}", reason="ClaimedTwice")
@@ -110,7 +112,7 @@ class _Outlook:
     changes: list[tuple[float, int]]
 
     def free(self, begin: float, seconds: float) -> int:
-        """Returns the fewest that are free at any time of that span."""
+        """Returns the fewest nodes that are free at any time of a span."""
         changes = sorted(self.changes)
         level = sum(count for at, count in changes if at <= begin)
         least = level
@@ -121,7 +123,7 @@ class _Outlook:
         return least
 
     def promise(self, job: Queued) -> None:
-        """Takes its nodes out from the earliest time at which it fits."""
+        """Removes a job's nodes from the earliest time at which it fits."""
         times = sorted({self.now, *(at for at, _ in self.changes if at > self.now)})
         begin = next((time for time in times if self.free(time, job.occupies) >= job.nodes), None)
         if begin is not None:
@@ -163,7 +165,7 @@ def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_
 
 
 def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[dict[str, float]]:
-    """When what holds nodes ends, as the scheduler may believe."""
+    """Returns when running work ends, by each of the beliefs that the scheduler may have."""
     claimed = {name: machine.since[name] + jobs[name].takes for name in machine.held}
     fresh = {name for name in machine.held if (started := jobs[name].started) is None or started + NEWS_SECONDS > now}
     return [
@@ -176,7 +178,7 @@ def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[
 def _fits(
     job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, ends: Mapping[str, float]
 ) -> bool:
-    """Tells whether a job that fits now also leaves those before it what they were promised."""
+    """Tells whether a job fits now, and leaves the jobs before it what they were promised."""
     changes = [(now, machine.free()), *((max(now, ends[name]), nodes) for name, nodes in machine.held.items())]
     changes += [change for other in placed for change in ((now, -other.nodes), (now + other.occupies, other.nodes))]
     outlook = _Outlook(now, changes)
@@ -186,5 +188,5 @@ def _fits(
 
 
 def _place(job: Queued) -> tuple[int, tuple[float, str]]:
-    """Where it stands in the queue: the higher class first."""
+    """Returns a sort key of the queue: the higher class first."""
     return -job.job_class, job.order

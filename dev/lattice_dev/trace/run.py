@@ -28,22 +28,22 @@ from lattice_dev.trace.verdict import Ended
 REAL_NODES = 4
 REAL_SECONDS = 0.3
 GRACE_SECONDS = 1.0
-"""A job counts as waiting this long after it was seen: one cycle interval; docs of `order` say the rest of the tolerance."""
+"""A job counts as waiting this long after it was seen: one cycle interval; `order` explains the whole tolerance."""
 VCLUSTER = "hpc-batch"
 DEPTH = 10
 IN_ORDER = {"weights": {"waitTime": "1"}, "cycle": {"depth": DEPTH}}
-"""Who waited longest goes first, and the first ten that are blocked are promised nodes: an order that can be checked from outside."""
+"""A vcluster in which the longest waiting goes first, and the first ten blocked are promised nodes, so that the order can be checked."""
 WITNESS = "trace-witness"
 RELEASED = "the release of every row in the ledger"
 JOB_ENDS = frozenset({"Completed", "Failed"})
-"""A job of the log that used its requested time to the second may be ended by its walltime: that is its end too."""
+"""Phases of a proper end; a job of the log that used its requested time to the second may be ended by its walltime."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is run: the log, how many of its jobs on how many hollow nodes, time divided by `compression`, real ones beside."""
+    """The run that is wanted: the log, how many of its jobs, on how many hollow nodes, time divided by `compression`, real jobs beside."""
 
     file: Path
     jobs: int
@@ -52,7 +52,7 @@ class Wanted:
     beside: int
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
+        """Raises Rejected for a run without jobs or nodes, or with a compression that is not above 0."""
         if not self.compression > 0 or self.jobs < 1 or self.nodes < 1 or self.beside < 0:
             raise Rejected("a trace needs at least one job, one node, and a compression above 0", reason="TraceWrong")
 
@@ -68,7 +68,7 @@ def read(wanted: Wanted) -> list[swf.SwfJob]:
 
 
 def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
-    """On an instance of its own, which goes afterwards; True when nothing was found wrong."""
+    """Runs the trace on an instance of its own, which is removed afterwards; returns True when nothing was found wrong."""
     jobs = read(wanted)
     span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
     say(
@@ -84,7 +84,7 @@ def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
 
 
 async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:
-    """Submits, waits for every end, judges and prints."""
+    """Submits the jobs, waits for every end, judges, and prints; returns True when nothing was found wrong."""
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
     async with driver(instance) as at, at.watch(ledger=True) as seen:
@@ -109,7 +109,7 @@ async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wa
 
 
 async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.SwfJob], compression: float) -> None:
-    """Each at its compressed time, as the log has it."""
+    """Submits each job at its compressed time of the log."""
     began, first = at.clock.monotonic(), next(iter(jobs.values())).submit
     for name, job in jobs.items():
         due = began + (job.submit - first) / compression
@@ -121,7 +121,7 @@ async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.SwfJob], compression: 
 
 
 async def _submit_real(at: Driver, sizes: Mapping[str, int], span: float) -> None:
-    """Spreads over the same time; each task writes a line outside Lattice."""
+    """Submits the real allocations spread over the same time; each task writes a line into a file outside Lattice."""
     witness = at.instance.where.user_home(USER) / WITNESS
     await asyncio.to_thread(witness.unlink, missing_ok=True)
     for name, nodes in sizes.items():
@@ -135,13 +135,13 @@ def _all_released(seen: Watching, count: int) -> bool:
 
 
 async def _ready_nodes(at: Driver) -> int:
-    """Hollow nodes that are Ready at the end: fewer than were wanted would make the check too strict, never too lax."""
+    """Returns how many hollow nodes are Ready at the end; fewer than wanted makes the check too strict, never too lax."""
     found = await at.admin.list(NODES, type=Node)
     return sum(1 for node in found.items if node.status.hollow and node.status.state == "Ready")
 
 
 def _queue(seen: Watching, jobs: Mapping[str, swf.SwfJob], compression: float) -> list[Queued]:
-    """As the scheduler orders it: submission in whole seconds, then the name."""
+    """Returns the jobs in the scheduler's order: submission in whole seconds, then the name."""
     return [
         Queued(
             name, job.nodes, life.last.spec.lifecycle.preemption_class,
@@ -179,7 +179,7 @@ def _witness(instance: Instance) -> list[str]:
 
 
 def _print(ends: Mapping[str, Ended], names: Sequence[str], capacity: int, commits: int, found: Sequence[str], say: Say) -> None:
-    """Returns the waits, what they add up to, and what was found."""
+    """Prints the waits, their sums, and what was found wrong."""
     shown = [ends[name] for name in names if name in ends]
     for line in verdict.table(shown):
         say(line)

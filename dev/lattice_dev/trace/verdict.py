@@ -1,4 +1,4 @@
-"""What became of a trace: every job ended, none twice, nobody passed over; pure. Each finding is a sentence."""
+"""Judges a trace: every job ended, none twice, nobody was passed over; pure. Each finding is a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lattice_dev.trace.order import Commit, Queued, passed_over
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One allocation at its end: moments in seconds of one clock, None for what was never seen."""
+    """One allocation at its end: times in seconds of one clock, None for what was never seen."""
 
     name: str
     nodes: int
@@ -26,12 +26,12 @@ class Ended:
 
     @property
     def waited(self) -> float | None:
-        """Seconds from when it was seen until its start was."""
+        """Returns the seconds from when it was first seen until its start was; None: no start was seen."""
         return None if self.started is None else self.started - self.seen
 
 
 def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[str]) -> Iterator[str]:
-    """Tells whether each wanted allocation ended once, in one of these phases."""
+    """Yields a sentence for each wanted allocation that did not end exactly once in one of these phases."""
     for name in wanted:
         end = ends.get(name)
         if end is None:
@@ -45,7 +45,7 @@ def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[s
 
 
 def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0) -> list[str]:
-    """Tells whether somebody was passed over, or the ledger's history is none."""
+    """Returns a sentence for each job that was passed over, or one where the ledger's history is inconsistent."""
     try:
         return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth)]
     except Corrupt as error:
@@ -53,7 +53,7 @@ def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity
 
 
 def witness_faults(lines: Iterable[str], wanted: Mapping[str, int]) -> Iterator[str]:
-    """What the real work itself wrote, a line `NAME ATTEMPT RANK` a task: each rank of each allocation once."""
+    """Yields a sentence for each rank of an allocation that did not write its line `NAME ATTEMPT RANK` exactly once."""
     counts = Counter(tuple(line.split()) for line in lines)
     for name, nodes in wanted.items():
         for rank in range(nodes):
@@ -65,7 +65,7 @@ def witness_faults(lines: Iterable[str], wanted: Mapping[str, int]) -> Iterator[
 
 
 def table(ends: Iterable[Ended]) -> list[str]:
-    """A line a job: nodes, wait, run, end, and the reasons that it showed while it waited."""
+    """Returns a line a job: nodes, wait, run, end, and the reasons that it showed while it waited."""
     lines = [f"{'JOB':<10} {'NODES':>5} {'WAIT s':>8} {'RUN s':>8}  {'END':<10} REASONS SHOWN"]
     for end in ends:
         wait = "-" if end.waited is None else f"{end.waited:.2f}"
