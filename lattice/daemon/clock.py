@@ -25,13 +25,13 @@ class SystemClock:
     if sys.platform == "linux":
 
         def monotonic(self) -> float:
-            """Seconds since boot, suspension included."""
+            """Returns seconds since boot, suspension included."""
             return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     else:
 
         def monotonic(self) -> float:
-            """Seconds since some fixed moment."""
+            """Returns seconds since some fixed moment."""
             return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
