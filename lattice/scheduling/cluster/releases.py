@@ -51,6 +51,9 @@ class _OfBucket(NamedTuple):
     """How many nodes come free at each of `times`."""
 
 
+_NO_GAINS: Final[Mapping[float, int]] = {}
+
+
 @dataclass(slots=True)
 class _OfPool:
     """The releases of one pool: the sums over its buckets, kept up to date bucket by bucket."""
@@ -153,18 +156,16 @@ class Releases:
             before, now = seen.get(bucket), self._by_bucket.get(bucket)
             if now is None or now.version != bucket.version:
                 now = self.of_bucket(bucket)
-            if before is not None:
-                known.first -= before.counts[0]
-                for time, count in before.gains.items():
-                    left = gains[time] - count
-                    if left:
-                        gains[time] = left
-                    else:
-                        del gains[time]
             seen[bucket] = now
-            known.first += now.counts[0]
+            known.first += now.counts[0] - (0 if before is None else before.counts[0])
+            old = _NO_GAINS if before is None else before.gains
             for time, count in now.gains.items():
-                gains[time] = gains.get(time, 0) + count
+                if old.get(time) != count:  # of a bucket's many ends few have changed
+                    gains[time] = gains.get(time, 0) + count - old.get(time, 0)
+            for time in old.keys() - now.gains.keys():
+                gains[time] -= old[time]
+                if not gains[time]:
+                    del gains[time]
 
     def differs(self, other: Releases) -> str:
         """Returns a sentence on the first bucket whose known releases differ from those of `other`; empty: none differs."""
