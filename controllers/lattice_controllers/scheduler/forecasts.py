@@ -24,9 +24,9 @@ from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import CandidateSource, PendingWork
 
 FORECAST_SECONDS = 2.0
-"""Between two forecasts, where a cycle ran in between."""
+"""Time between two forecasts; none is made where no cycle ran in between."""
 RAN = frozenset({"Completed", "OutOfMemory", "TaskFailed", "WalltimeExceeded"})
-"""Ends that tell how long such work runs."""
+"""Reasons of an end that tell how long such work runs: the work was not stopped from outside."""
 
 
 class ForecastReceiver(Protocol):
