@@ -55,15 +55,15 @@ class NodeWork:
     log_bytes: int = 64 << 20
     """Bytes of each stream that this node's log store keeps; the oldest are dropped."""
     max_processes: int = 0
-    """Processes and threads that it may have here; 0: not limited."""
+    """Most processes and threads of the work on this node; 0: not limited."""
     reserved_memory: int = 0
-    """Bytes of the node's memory that it may not have; 0: not limited."""
+    """Bytes of the node's memory that the work may not use; 0: no limit."""
     hook_seconds: float = 60.0
     """How long a hook of the site may run before and after the work."""
     epilogue_seconds: float = 300.0
     """After this the end is reported, though the epilogue is not over."""
     remove_leftovers: bool = False
-    """Whether its files in /tmp, /var/tmp and /dev/shm go with it."""
+    """True where its files in /tmp, /var/tmp and /dev/shm are deleted at its end."""
     site_variables: dict[str, str] = field(default_factory=dict)
     """Of the site, for all work: stronger than a login's, weaker than the user's own."""
     core_bytes: int | None = None
@@ -132,9 +132,9 @@ NO_USE = ResourceUse()
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """Tells how an attempt ended: the last thing its shim writes.
+    """The end of an attempt on this node: the last thing that its shim writes.
 
-    `failure` is the sentence of a start that failed (then there are no tasks), `unfit` says that the node was at fault.
+    `failure` is the sentence of a start that failed (there are then no tasks; empty: none failed); `unfit`: the node was at fault.
     """
 
     uid: str
@@ -177,9 +177,9 @@ class Known:
     populated: bool
     """True where its scope holds processes, the shim included."""
     forgotten: bool = False
-    """It is settled; only its exit record and logs are kept."""
+    """True where it is settled: only its exit record and output are kept."""
     ordered: Ordered | None = None
-    """The order to end it that was carried out in this boot."""
+    """The last order to end it that was carried out since the last boot; None: there was none."""
     unclean: bool = False
     """Steps of its prologue have begun and are not undone."""
 

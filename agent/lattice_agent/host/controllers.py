@@ -90,9 +90,9 @@ class Controllers:
                 self.missing.add(controller)
 
     def procs(self, scope: Path) -> list[str]:
-        """Lists the files by which a process of one thread joins the v1 cgroups that were made for the scope.
+        """Returns the files by which a single-threaded process joins the v1 cgroups made for the scope.
 
-        `tasks` moves the thread that writes it at once; `cgroup.procs`, which moves whole processes, waits for all processors.
+        `tasks` moves the writing thread at once; `cgroup.procs`, which moves whole processes, waits for all processors.
         """
         return [str(directory / "tasks") for directory in self._all_beside(scope) if directory.exists()]
 
@@ -103,14 +103,14 @@ class Controllers:
         return {name: str(directory / file) for name, file in files.items() if (directory / file).exists()}
 
     def remove_limits(self, scope: Path) -> bool:
-        """Removes the v1 cgroups of an empty scope; False while one is not empty."""
+        """Removes the v1 cgroups of an empty scope; returns False while one is not empty."""
         directories = list(self._all_beside(scope))
         for directory in directories:
             remove_tree(directory)
         return not any(directory.exists() for directory in directories)
 
     def close(self, root: Path) -> None:
-        """Removes the v1 cgroups of the root of all scopes, as far as nobody uses them."""
+        """Removes the v1 cgroups above all scopes, unless somebody uses them."""
         for directory in self._all_beside(root):
             with suppress(OSError):
                 directory.rmdir()
@@ -145,7 +145,7 @@ class Controllers:
                     _write(made / name, (made.parent / name).read_text().strip())
 
     def _enable(self, controller: str, scope: Path) -> None:
-        """Hands the controller down from the mount to the scope's parts."""
+        """Enables a controller in every directory from the mount down to the scope."""
         below = scope.relative_to(self._mount).parts
         for depth in range(len(below) + 1):
             directory = self._mount.joinpath(*below[:depth])
@@ -154,7 +154,7 @@ class Controllers:
 
 
 def find_controllers(mounts: str) -> dict[str, Path]:
-    """Finds where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a pure v2 machine."""
+    """Returns where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a machine with v2 alone."""
     rows = [line.split() for line in mounts.splitlines()]
     return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in V1_FILES}
 

@@ -71,7 +71,7 @@ class Host(Protocol):
         ...
 
     async def remaining(self, key: Key) -> int:
-        """Counts the processes of the work that are left, without the shim."""
+        """Returns how many processes of the work are left, the shim not counted."""
         ...
 
     async def attempts(self) -> list[Known]:

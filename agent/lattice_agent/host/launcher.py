@@ -37,7 +37,7 @@ ANSWER_SECONDS = 60.0
 
 
 class Launcher:
-    """Starts the work of one node: looks at accounts and directories, journals, claims the right to start, and asks the runner."""
+    """Starts the work of one node: checks account and directories, writes the journal, and asks the runner to fork a shim."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Launcher:
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
-        """What the runner is told of attempts that were prepared here and never asked to start since, without the values of Secrets."""
+        """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
 
     def drop_context(self, key: Key) -> None:
-        """Forgets an attempt of which nothing more is started."""
+        """Drops what is kept of an attempt of which nothing more is started."""
         self._places.pop(key, None)
         self._fresh.pop(key, None)
 
@@ -95,7 +95,7 @@ class Launcher:
         starts.reached(self._clock, "prepare", work.key.uid, node=work.node)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Takes a step of the preparation on the disk; a disk that does not serve it is the node's fault."""
+        """Runs a step of the preparation on the disk; where the disk fails, raises NodeUnfit: the node is at fault."""
         try:
             return await whole(self._preparing.call(function, *args, **kwargs))
         except Retry as error:
@@ -133,7 +133,7 @@ class Launcher:
             await self._hooks.epilogue(key, entry.work if entry else None)
 
     async def _find_place(self, work: NodeWork) -> RunContext:
-        """Finds who the work runs as, where and with which files, with the user's rights, in a process of its own."""
+        """Returns account, working directory and output files of the work, checked with the user's rights in a process of its own."""
         account = await asyncio.to_thread(_account_of, work)
         request = {
             "op": "probe",
@@ -152,7 +152,7 @@ class Launcher:
         return RunContext(account, answer["workdir"], note)
 
     async def _refused(self, work: NodeWork, answer: dict[str, Any]) -> Rejected:
-        """Records a refusal, so that whoever asks again hears the same, after a restart too; gives the error."""
+        """Records a refusal as the attempt's end, so that later calls and a restarted agent give the same answer; returns the error."""
         why, fault = _said(answer, "the process that looks at its files was killed")
         await self._record_refusal(work, why, unfit=fault)
         return _refusal(work, why, fault)
@@ -163,7 +163,7 @@ class Launcher:
             await self.keep_empty_end(work.key, failure=why, unfit=unfit, reason=reason)
 
     async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
-        """Records the end of an attempt of which no shim writes any; in memory at the least."""
+        """Writes the exit record of an attempt for which no shim writes one; at least in memory."""
         with suppress(Retry):
             boot, now = self._facts.boot_id, self._clock.now()
             await self._disk.call(self._journal.write_empty_exit, key, boot, now, failure=failure, unfit=unfit, reason=reason)

@@ -41,7 +41,7 @@ _CLAIM_SECONDS = 0.5
 
 
 class LinuxHost:
-    """Carries out the effects on this machine. It is made by `open_host`, whose TaskGroup holds its tasks."""
+    """Carries out the effects on this machine; `open_host` makes it, and its TaskGroup holds its tasks."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class LinuxHost:
         return Known(key, work, running, alive, record, same_boot, populated, forgotten, order, unclean)
 
     def _claimed_late(self, key: Key) -> Running | None:
-        """Reads the claim of a shim that stands in its scope: taking the right is the first thing that it does there."""
+        """Returns the claim of a shim that is in its scope, waiting a moment for it: taking the right is the first thing it does there."""
         until = time.monotonic() + _CLAIM_SECONDS
         while (running := self.journal.claimed(key)) is None and self.scopes.shim_pid(key) and time.monotonic() < until:
             time.sleep(_CLAIM_SECONDS / 50)
@@ -208,7 +208,9 @@ class LinuxHost:
     # the end
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Sends TERM to every process of the work; work that was never started ends at once. False: nothing was left to end."""
+        """Sends TERM to every process of the work; work that was never started ends at once.
+        Returns False where nothing was left to end.
+        """
         with suppress(Retry):  # only the agent that follows this one wants to know
             await self._kernel.call(self.journal.note_order, key, order)
         if not self.watch.follows(key):
@@ -267,7 +269,7 @@ class LinuxHost:
         await self.launcher.prologue.undo(key)
 
     async def remaining(self, key: Key) -> int:
-        """Counts the processes of the work that are left."""
+        """Returns how many processes of the work are left."""
         return len(await self._kernel.call(self.scopes.work, key))
 
     async def history(self, since: int) -> list[KeptAttempt]:
@@ -284,7 +286,7 @@ class LinuxHost:
         return self.journal.made()
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Lets go of a settled attempt: the scope at once, exit record and logs after 7 days."""
+        """Drops a settled attempt: the scope at once, exit record and output after 7 days."""
         with suppress(NotFound):
             await self.launcher.claim(key)
         if not self.watch.follows(key):

@@ -101,20 +101,20 @@ class CgroupScopes:
         root.mkdir(parents=True, exist_ok=True)
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Makes the scope; twice does no more than once."""
+        """Makes the scope; may be repeated."""
         for part in PARTS:
             (self._path(key) / part).mkdir(parents=True, exist_ok=True)
         self.controllers.limit(self._path(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
-        """Names the files by which shim and tasks join."""
+        """Returns the files by which shim and tasks join."""
         path = self._path(key)
         work = (*self.controllers.procs(path), str(path / "work/main/cgroup.procs"))
         meters = {"cpu": str(path / "work/cpu.stat")} | self.controllers.meters(path)
         return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"), meters)
 
     def work(self, key: Key) -> list[int]:
-        """Lists the processes of the work, in sub-cgroups of its own making too."""
+        """Returns the pids of the work, in cgroups that it made itself too."""
         return _members(self._path(key) / "work")
 
     def whole(self, key: Key) -> list[int]:
@@ -149,7 +149,7 @@ class CgroupScopes:
                 os.close(fd)
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes an empty scope; False while it is not empty."""
+        """Removes an empty scope; returns False while it is not empty."""
         if self.populated(key):
             return False
         scope = self._path(key)
@@ -161,7 +161,7 @@ class CgroupScopes:
         return not scope.exists()
 
     def standing_scopes(self) -> list[Key]:
-        """Lists the attempts whose scopes stand there."""
+        """Returns the attempts that have a scope."""
         names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 

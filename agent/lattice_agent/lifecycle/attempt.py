@@ -45,7 +45,7 @@ class Stage(Enum):
 
 
 POPULATED = frozenset({Stage.PREPARING, Stage.READY, Stage.STARTING, Stage.RUNNING, Stage.TERMINATING, Stage.KILLING, Stage.EPILOGUE})
-"""The attempt has a scope; only one at a time may."""
+"""Stages in which the attempt has a scope; only one attempt of a node may be in them."""
 OVER = frozenset({Stage.ENDED, Stage.FAILED, Stage.LOST})
 
 
@@ -75,7 +75,7 @@ class Attempt:
     terminated_at: float = 0.0
     """When TERM was sent, CLOCK_BOOTTIME; 0: it was not."""
     missed: bool = False
-    """TERM found nothing to end."""
+    """True where TERM found no process to end."""
     kill_at: float | None = None
     exits: tuple[TaskEnd, ...] = ()
     use: ResourceUse = NO_USE
@@ -90,7 +90,7 @@ class Attempt:
     report_at: float | None = None
     """CLOCK_BOOTTIME at which the end is reported, whether the epilogue is over or not."""
     over_at: float | None = None
-    """CLOCK_BOOTTIME at which this agent saw that it is over."""
+    """When this agent saw that the attempt is over, CLOCK_BOOTTIME; None: it has not."""
     unanswered: bool = False
     """True where it failed here by itself, and its reporter on another node has not answered with END in time."""
 
@@ -146,7 +146,10 @@ def restored(known: Known) -> Attempt:
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
-    """Rebuilds an attempt that this process had forgotten, or never knew: the end that the disk keeps is its end."""
+    """Returns the attempt as the disk shows it, where this process had forgotten it or never knew it: its recorded end counts.
+
+    An attempt that is not being prepared stays as it is; one that was started here and has no record of its end is LOST.
+    """
     if attempt.stage not in (Stage.PREPARING, Stage.TERMINATING, Stage.KILLING) or attempt.starts:
         return attempt
     found = restored(known)
@@ -165,14 +168,16 @@ def _outran(attempt: Attempt, record: ExitRecord) -> bool:
 
 
 def _journaled_terms(known: Known) -> WorkTerms | None:
-    """Takes terms of generation 0 from the journal: good enough to end the work in time, read again as soon as a row names it."""
+    """Returns the terms in the journal, marked as generation 0, so that they are read again once a
+    row names the attempt; None: no journal.
+    """
     if known.work is None:
         return None
     return WorkTerms(0, known.work.grace_seconds, known.work.walltime_seconds, known.work.tasks, known.work.epilogue_seconds)
 
 
 def apply(attempt: Attempt, event: Answer) -> None:
-    """Changes the attempt by one event; an answer to a question that no longer stands changes nothing."""
+    """Changes the attempt by one event; an answer that no instruction waits for any more changes nothing."""
     before = attempt.stage
     _apply(attempt, event)
     if attempt.stage in OVER and before not in OVER and before is not Stage.EPILOGUE and attempt.prepared:
@@ -262,7 +267,7 @@ def ending(attempt: Attempt) -> bool:
 
 
 def forgettable(attempt: Attempt) -> bool:
-    """Tells whether an attempt without a row may go: a row leaves the ledger only after the attempt's end is persisted."""
+    """Tells whether an attempt that no row names may be forgotten: its end is persisted, or it was never started."""
     if attempt.unclean:
         return False
     return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)

@@ -9,7 +9,7 @@ from lattice_agent.attempts import ExitRecord, Key, Known, Running, Seen
 from lattice_agent.members import Direction
 
 GRACE_SECONDS = 30.0
-"""From TERM to KILL for work whose terms nobody knows."""
+"""Time from TERM to KILL for work whose terms are unknown."""
 EPILOGUE_SECONDS = 300.0
 """From the last process to the report of the end, at the latest, for work whose terms nobody knows."""
 
@@ -22,7 +22,7 @@ class WorkTerms:
     grace_seconds: float = GRACE_SECONDS
     walltime_seconds: float | None = None
     tasks: int = 1
-    """On this node; without tasks the walltime is the head's affair."""
+    """Tasks on this node; without any, the walltime is enforced on the head."""
     epilogue_seconds: float = EPILOGUE_SECONDS
     """How long the epilogue may hold the report of the end up."""
 
@@ -112,7 +112,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """Tells that KILL has not ended every process; `message` names who is left."""
+    """KILL has not ended every process; `message` names those that are left."""
 
     key: Key
     message: str
@@ -144,5 +144,5 @@ class Recalled:
 
 
 Answer = TermsRead | Prepared | Refused | Vanished | Started | Exited | Missed | Survived | Cleared | Directed
-"""What befalls one attempt that the node knows."""
+"""The events that concern one attempt and answer an instruction."""
 Event = PlanRead | PlanAbsent | Tick | Recalled | Answer

@@ -52,7 +52,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Lets the host drop an attempt that the plan of this seq has settled."""
+    """Orders the host to drop an attempt, settled by the plan of this seq (0: unknown)."""
 
     key: Key
     seq: int = 0

@@ -137,7 +137,10 @@ class Lifecycle:
                 out.append(Forget(key, seq))
 
     def _meet(self, key: Key, row: PlanRow) -> Attempt:
-        """Makes the attempt of a row that this node has not been asked for, as far as the node remembers it."""
+        """Returns the attempt for a row that names one which this process does not know.
+
+        It is LOST where the node has lost its memory, since then nobody can tell whether it was started here.
+        """
         if key in self.finished:
             return self.finished.pop(key)
         if row.order == STOP:
@@ -230,7 +233,7 @@ class Lifecycle:
         return [key for key, attempt in self.attempts.items() if attempt.unclean and attempt.stage in OVER]
 
     def silent_reporters(self) -> list[str]:
-        """Lists reporters that have not answered to a failure here."""
+        """Returns the nodes whose reporters have not answered a failure here in time."""
         return [attempt.row.reporter for attempt in self.attempts.values() if attempt.unanswered and attempt.row is not None]
 
     def report(self) -> tuple[ReportRow, ...]:

@@ -140,7 +140,7 @@ def _instruction(name: str, body: Mapping[str, Any]) -> Instruction:
 
 
 def _attempt_body(attempt: Attempt) -> dict[str, Any]:
-    """Writes an attempt, its stage by name, since a stage's value is a sentence that may be put better."""
+    """Returns an attempt as JSON, with its stage by name, since a stage's value is a sentence that may change."""
     body: dict[str, Any] = msgspec.to_builtins(replace(attempt, message=length_of(attempt.message)))
     return body | {"stage": attempt.stage.name, "outcome": attempt.outcome.name if attempt.outcome else None}
 

@@ -1,4 +1,4 @@
-"""Carries out what the machine orders, one instruction of an attempt after the other, and posts what came of it."""
+"""Carries out the state machine's instructions, one of an attempt after the other, and posts the events that answer them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_EPILOGUE_RETRY = 15.0
 REFUSALS = frozenset({"StartFailed", "NodeUnfit", "PrologueFailed", "UserUnknown", "UserRefused"})
 """Reasons of END_REASONS with which a host refuses a start."""
 NODE_KEY = Key("-", 0)
-"""Where instructions stand that belong to no attempt."""
+"""The key under which instructions are queued that concern no attempt."""
 
 
 class Effects:
@@ -226,7 +226,7 @@ class Effects:
         return None
 
     def drop_attempt(self, key: Key) -> None:
-        """Drops all that is kept of an attempt: nothing more is asked about it."""
+        """Drops everything that is kept of an attempt."""
         self.unserved.discard(key)
         self.unclean.pop(key, None)
         self._objects.pop(key, None)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 VAR_TMP = "/var/tmp"  # noqa: S108
 DIRECTORIES = ("/dev/shm", "/tmp", VAR_TMP)  # noqa: S108 - where others leave files
 LOCK = "/run/lattice-leftovers.lock"
-"""Root's own: who starts work shares it, who removes what is left has it alone."""
+"""A file of root's: every start of work shares its lock, a removal holds it alone."""
 LOCK_SECONDS = 10.0
 ASIDE = ".lattice-removed-"
 """The beginning of the names of root's directories in which files are removed out of everybody's way."""

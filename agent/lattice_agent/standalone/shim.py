@@ -63,7 +63,7 @@ class Launch:
     open_files: int
     shim_procs: str
     work_procs: list[str]
-    """By which tasks join the scope: the v1 cgroups' files, then that of the v2 tree."""
+    """The files by which tasks join the scope: those of the v1 cgroups, then that of the v2 tree."""
     work_kill: str
     meters: dict[str, str] = field(default_factory=dict)
     """By name, the files in which the kernel counts what the work uses (`meters.read`)."""
@@ -74,7 +74,7 @@ class Launch:
     private_tmp: bool = False
     private_tmp_keep: list[str] = field(default_factory=list)
     private: dict[str, str] = field(default_factory=dict, repr=False)
-    """Variables of Secrets: they are shown and written nowhere, and stronger than those of `environment`."""
+    """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     note: str = ""
     user: int | None = None
     group: int | None = None
@@ -87,7 +87,7 @@ class Launch:
 
     @property
     def identity(self) -> UserIdentity:
-        """Names who the tasks run as."""
+        """Returns the user that the tasks run as."""
         return UserIdentity(self.user, self.group, tuple(self.groups))
 
 
@@ -261,7 +261,7 @@ class Shim:
                 task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
 
     def record(self, failure: str, *, unfit: bool = False) -> bytes:
-        """Encodes the exit record."""
+        """Returns the encoded exit record."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
         spent = sum(task.usage[0] + task.usage[1] for task in self.tasks.values())

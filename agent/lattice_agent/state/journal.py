@@ -171,11 +171,11 @@ class Journal:
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
-        """Reads how the attempt ended; None while it has not, or when no shim could say. Raises Corrupt for another format."""
+        """Returns how the attempt ended; None: it has not, or its shim died before it could say. Raises Corrupt for an unknown format."""
         return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
 
     def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
-        """Writes the record of an attempt that had no tasks here, or never began; in memory where the disk does not take it."""
+        """Writes the exit record of an attempt that had no tasks here, or never began; only in memory where the disk refuses it."""
         text = durable.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit, reason=reason)
         durable.write_in_memory(str(self.run_directory(key)), durable.EXIT, text)
         with suppress(OSError):

@@ -37,7 +37,7 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 
 
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
-    """Describes the work of this node; `node` is one of the row's nodes."""
+    """Returns the work of one of the row's nodes, ready for the journal and the launcher."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)

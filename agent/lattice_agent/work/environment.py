@@ -53,7 +53,7 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
 
 
 def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
-    """Gives the LATTICE_* (and SLURM_*) variables that all tasks of this node share."""
+    """Returns the LATTICE_* (and, if the site wants them, SLURM_*) variables that all tasks of this node share."""
     shared = lattice_of_node(work, workdir)
     return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
 
