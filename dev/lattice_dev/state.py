@@ -1,4 +1,4 @@
-"""What an instance remembers between two commands: where its files lie, its ports, its processes, its people."""
+"""The state of an instance between commands: where its files are, its ports, its processes, its people."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,29}[a-z0-9])?")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person chose at `up`; kept, so that a later `up` without flags changes nothing."""
+    """The options that a person chose at `up`; kept, so that a later `up` without flags changes nothing."""
 
     nodes: int = 4
     hollow: int = 0
     inventory: str = ""
-    """A file of more nodes that only wait; once up, the instance's own copy of it."""
+    """A file with more nodes, which only wait; once up, the instance's own copy of it. Empty: none."""
     listed: int = 0
-    """Nodes of the inventory."""
+    """How many nodes the inventory has."""
     fsync: bool = True
     compaction: bool = True
     plain: bool = False
     without: tuple[str, ...] = ()
     kubeconfig: str = ""
     trace_starts: bool = False
-    """Whether the daemons log each step of a start (`--trace-starts`)."""
+    """True: the daemons log each step of a start (`--trace-starts`)."""
     audit_reads: bool = False
     """Whether the audit log has every read too: for a benchmark that counts requests."""
     node_certificates: int = 30 * 86400
-    """Seconds that a renewed certificate of a node lives."""
+    """Life of a renewed node certificate, in seconds."""
     node_memory: int = 0
     """Bytes that the work of each node may have; 0: the machine's."""
 
     @property
     def waiting_nodes(self) -> int:
-        """Returns every node that only waits: those that are counted and those of the inventory."""
+        """Returns the number of nodes that only wait: hollow ones and those of the inventory."""
         return self.hollow + self.listed
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A component's process, and the digest of how it was started."""
+    """A component's process, and the digest of its arguments."""
 
     pid: int
     start: int
@@ -58,7 +58,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> ProcessId:
-        """Returns the life that is meant."""
+        """Returns the process, by pid and start time."""
         return ProcessId(self.pid, self.start)
 
 
@@ -71,7 +71,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """instance.json."""
+    """The content of instance.json."""
 
     format: int = FORMAT
     options: Options = Options()
@@ -83,7 +83,7 @@ class State(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything of one instance lies."""
+    """The paths of everything that belongs to one instance."""
 
     home: Path
     name: str
@@ -95,22 +95,22 @@ class Layout:
 
     @property
     def tag(self) -> str:
-        """Six characters that name this instance among all of the machine: in devices, scopes and groups."""
+        """Returns six characters that identify this instance on the machine: in devices, scopes and groups."""
         return hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
 
     @property
     def mark(self) -> str:
-        """What its processes carry in their environment."""
+        """Returns the mark that its processes carry in their environment."""
         return str(self.directory)
 
     @property
     def pki(self) -> Path:
-        """Certificates and keys."""
+        """Returns the folder of certificates and keys."""
         return self.directory / "pki"
 
     @property
     def logs(self) -> Path:
-        """What the programs print, one file a component."""
+        """Returns the folder of logs, one file a component."""
         return self.directory / "logs"
 
     @property
@@ -120,7 +120,7 @@ class Layout:
 
     @property
     def etc(self) -> Path:
-        """passwd, group and hosts as the nodes see them."""
+        """Returns the folder with passwd, group and hosts as the nodes see them."""
         return self.directory / "etc"
 
     def kubeconfig(self, user: str) -> Path:
@@ -128,15 +128,15 @@ class Layout:
         return self.directory / "kubeconfigs" / f"{user}.kubeconfig"
 
     def node(self, node: str) -> Path:
-        """What belongs to one node."""
+        """Returns the folder of one node."""
         return self.directory / "agents" / node
 
     def user_home(self, user: str) -> Path:
-        """A person's home directory, the same on every node."""
+        """Returns a person's home directory, the same on every node."""
         return self.directory / "home" / user
 
     def log(self, component: str) -> Path:
-        """A component's log."""
+        """Returns a component's log file."""
         return self.logs / f"{component}.log"
 
     def scope_root(self) -> Path | None:
@@ -160,7 +160,7 @@ class Layout:
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
-    """`LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
+    """Returns `LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
     if given := environ.get("LATTICE_DEV_HOME"):
         return Path(given).absolute()
     return Path("/var/lib/lattice-dev") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "lattice-dev"
@@ -208,9 +208,9 @@ def save(where: Layout, state: State) -> None:
 
 
 def others(where: Layout) -> list[State]:
-    """What the other instances of the same home and of the machine's usual one remember, readable ones only.
+    """Returns the readable states of other instances, of this home and of the machine's usual one.
 
-    A program of theirs may be away just now: its port looks free then, and is not.
+    A program of theirs may be down just now: its port looks free then, and is not.
     """
     found = []
     for path in sorted({path for home in (where.home, home_directory({})) for path in home.glob("*/instance.json")}):
@@ -222,7 +222,9 @@ def others(where: Layout) -> list[State]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory against every other command; made where it is missing, removed at the end where it is empty."""
+    """Holds the directory's lock against every other command; makes the directory where it is
+    missing, removes it at the end where empty.
+    """
     while True:
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
