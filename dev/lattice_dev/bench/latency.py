@@ -93,7 +93,7 @@ async def _writes(driver: Driver, offset: int) -> list[Moment]:
 
 
 async def _one(driver: Driver, seen: Watching, name: str, nodes: int) -> tuple[TracedStart, list[float]]:
-    """One start after a rest, and when each node's process ran, in seconds since the epoch."""
+    """Starts one allocation after a rest; returns it with the second since the epoch at which each node's process ran."""
     home = driver.instance.where.user_home(USER)
     script = f'echo $EPOCHREALTIME > "$HOME/{MARKS}.$LATTICE_JOB_ID.$LATTICE_NODE_RANK"'
     manifest = work.real(NAMESPACE, name, script, nodes=nodes, only=FIRST_NODES)
