@@ -54,6 +54,7 @@ class Settings(StartSettings):
     )
     agent_key: str = field(metadata={"help": "PEM file of its key"})
     agent_ca: str = field(metadata={"help": "PEM file of the CA that the certificates of agents and scheduler are checked against"})
+    registry_auth: str = field(default="", metadata={"help": "file with the logins to registries, of Docker's form (auths)"})
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Gateway:
         agents, scheduler = GrpcAgents(self._nodes.objects, files), LeadingScheduler(outside.cluster, outside.clock, files)
         self._scheduler = scheduler
         self._vclusters = Informer(outside.cluster, VCLUSTERS, type=VCluster, clock=outside.clock)
-        self._server = Server(outside.cluster, agents, scheduler, outside.clock, self._metrics, self._nodes, self._vclusters)
+        self._server = Server(
+            outside.cluster, agents, scheduler, outside.clock, self._metrics, self._nodes, self._vclusters, settings.registry_auth
+        )
         works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
         secrets = Secrets(outside.cluster, outside.clock)
         self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)

@@ -33,13 +33,14 @@ from lattice_gateway.query import Query, read_query
 from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, QUOTA, QUOTA_EXPLAINED, WHY, Questions
 from lattice_gateway.rights import Rights
 from lattice_gateway.scheduler import Scheduler
+from lattice_gateway.software import UENV, UENVS, SoftwareCatalog
 from lattice_gateway.usage import HISTORY, USAGE, USAGE_OF_TENANT, UsageDesk
 
 log = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 64
 """Streams of output that one person may read at a time."""
-MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16}
+MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16, "GET uenvs": 2, "GET uenv": 2}
 """Questions of a kind that one person may have under way, for kinds that differ from `USUAL_QUESTIONS`."""
 USUAL_QUESTIONS: Final = 8
 AGAIN_SECONDS: Final = {"POST plan": 2.0}
@@ -57,7 +58,7 @@ class Server:
 
     def __init__(
         self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics, nodes: Informer[Node],
-        vclusters: Informer[VCluster],
+        vclusters: Informer[VCluster], registry_auth: str = "",
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._agents = agents
@@ -68,6 +69,7 @@ class Server:
         self._turns: Counter[tuple[str, str]] = Counter()
         self._questions = Questions(cluster, self._rights, scheduler)
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
+        self._software = SoftwareCatalog(cluster, registry_auth)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
@@ -82,12 +84,13 @@ class Server:
         return app
 
     def _questions_served(self) -> tuple[tuple[str, str, Question], ...]:
-        asked, usage, lists = self._questions, self.usage, self._lists
+        asked, usage, lists, software = self._questions, self.usage, self._lists, self._software
         return (
             ("GET", STATUS, lists.status), ("GET", NODE_LIST, lists.nodes),
             ("GET", WHY, asked.why), ("GET", QUEUE, asked.queue), ("GET", QUEUE_OF_ONE, asked.queue), ("GET", QUOTA, asked.quota),
             ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
+            ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect),
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:

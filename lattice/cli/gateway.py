@@ -97,16 +97,21 @@ def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
 
 def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, **query: str) -> T:
     """Asks for usage or history of the tenant, user and project that the flags name: of oneself where they name nobody."""
-    import msgspec
-
     args = console.args
     tenant, user = args.tenant or "", args.user
     if not (tenant or user or everybody):
         user = "me"
     query = {"tenant": tenant, "user": user, "project": args.project, **query}
     wanted = urlencode({key: value for key, value in query.items() if value})
+    return ask_document(console, f"{path}?{wanted}", kind)
+
+
+def ask_document(console: Console, path: str, kind: type[T]) -> T:
+    """Returns the gateway's answer as the document that it is; raises Retry (AnswerBroken) where it is another."""
+    import msgspec
+
     try:
-        return msgspec.json.decode(ask(console, f"{path}?{wanted}"), type=kind)
+        return msgspec.json.decode(ask(console, path), type=kind)
     except msgspec.DecodeError as error:
         raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error
 

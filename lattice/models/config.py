@@ -153,6 +153,17 @@ class SubmissionOptions(Part):
     """Allocations of a tenant that have ended and stay; of more, the oldest are deleted before their retention has passed."""
 
 
+class SoftwareOptions(Part):
+    """`software`: where software environments (uenv) come from; read at each question."""
+
+    registry: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
+    """URL of the OCI registry, with the path below which its images stand: `https://registry.example/uenv`; empty: there is none."""
+    namespace: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = "deploy"
+    """Meant by labels without `namespace::`."""
+    system: Annotated[str, Field(max_length=128, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    """This cluster's name in labels, meant by labels without `@system`; empty: every system."""
+
+
 class LatticeConfigSpec(Part):
     """Every option that is served."""
 
@@ -168,6 +179,8 @@ class LatticeConfigSpec(Part):
     """How quota trees are divided."""
     submission: SubmissionOptions = Field(default_factory=SubmissionOptions)
     """How much may wait."""
+    software: SoftwareOptions = Field(default_factory=SoftwareOptions)
+    """Where software environments come from."""
 
 
 class LatticeConfigStatus(Part):

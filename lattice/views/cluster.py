@@ -460,6 +460,14 @@ class SubmissionOptions(View, frozen=True):
         return self.max_pending_per_tenant if quota.max_pending is None else quota.max_pending
 
 
+class SoftwareOptions(View, frozen=True):
+    """`software` of the LatticeConfig."""
+
+    registry: str = ""
+    namespace: str = "deploy"
+    system: str = ""
+
+
 class ConfigSpec(View, frozen=True):
     """All options of the cluster, by section."""
 
@@ -469,6 +477,7 @@ class ConfigSpec(View, frozen=True):
     work: WorkOptions = WorkOptions()
     quota_tree: QuotaTreeOptions = QuotaTreeOptions()
     submission: SubmissionOptions = SubmissionOptions()
+    software: SoftwareOptions = SoftwareOptions()
 
 
 class ConfigStatus(View, frozen=True):

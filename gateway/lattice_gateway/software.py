@@ -1,0 +1,113 @@
+"""Software environments for people: the images of the site's registry, and what one says of itself.
+
+Whoever is known to the cluster may ask: the images are the site's offer to everybody, and the registry is read with the site's login.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from lattice.clients.registry import ANSWER_SECONDS, Registry, parse_address, read_credentials
+from lattice.clients.uenv_images import UenvImage, UenvImages, closest
+from lattice.daemon.logs import event
+from lattice.errors import NotFound, Rejected
+from lattice.kube.cluster import Cluster
+from lattice.kube.resources import CONFIGS
+from lattice.software.answers import UenvDetails, UenvRow, UenvRows, ViewRow
+from lattice.software.catalog import SoftwareDefaults
+from lattice.software.image_metadata import ImageMetadata, View
+from lattice.software.labels import UenvLabel, parse_label
+from lattice.views.cluster import Config, SoftwareOptions
+from lattice_gateway.identity import Identity
+
+log = logging.getLogger(__name__)
+
+UENVS: Final = "/uenvs"
+UENV: Final = "/uenv"
+MOST_IMAGES: Final = 1000
+"""Images of one answer."""
+
+
+class SoftwareCatalog:
+    """Answers questions about software environments; the login's file is read again for each."""
+
+    def __init__(self, cluster: Cluster, registry_auth: str) -> None:
+        self._cluster = cluster
+        self._registry_auth = registry_auth
+
+    async def list_images(self, request: web.Request, identity: Identity) -> web.Response:
+        """Returns the images that the parameter `label` names; without it, all of the site's namespace and system."""
+        label = _label(request, needed=False)
+        event(log, "UenvsAsked", user=identity.user, label=str(label))
+        async with self._images() as images:
+            found, left_out = await images.find(label, MOST_IMAGES)
+        return _answer(UenvRows([_row(image) for image in found], left_out))
+
+    async def inspect(self, request: web.Request, identity: Identity) -> web.Response:
+        """Returns the one image that the parameter `label` names, with its mount point and views."""
+        label = _label(request, needed=True)
+        event(log, "UenvAsked", user=identity.user, label=str(label))
+        async with self._images() as images:
+            found, _ = await images.find(label, MOST_IMAGES)
+            image = closest(label, found)
+            metadata = await images.metadata(image)
+        return _answer(_details(image, metadata))
+
+    @asynccontextmanager
+    async def _images(self) -> AsyncIterator[UenvImages]:
+        options = await self._options()
+        if not options.registry:
+            said = "this site has no registry of software environments. Hint: an administrator sets software.registry of the LatticeConfig"
+            raise Rejected(said, reason="NoRegistry")
+        address = parse_address(options.registry)
+        credentials = read_credentials(self._registry_auth, address.host)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+            defaults = SoftwareDefaults(options.namespace, options.system)
+            yield UenvImages(Registry(session, address, credentials), address.prefix, defaults)
+
+    async def _options(self) -> SoftwareOptions:
+        try:
+            return (await self._cluster.get(CONFIGS, "lattice", type=Config)).spec.software
+        except NotFound:
+            return SoftwareOptions()
+
+
+def _label(request: web.Request, *, needed: bool) -> UenvLabel:
+    if unknown := sorted(set(request.query) - {"label"}):
+        raise Rejected(f"the parameter {unknown[0]} is not known; known is label", reason="ParameterInvalid")
+    text = request.query.get("label", "")
+    if needed and not text:
+        raise Rejected("the parameter label is missing", reason="ParameterInvalid")
+    return parse_label(text) if text else UenvLabel()
+
+
+def _row(image: UenvImage) -> UenvRow:
+    at = image.repository
+    return UenvRow(
+        at.namespace, at.name, at.version, image.tag, at.system, at.uarch, image.digest, image.layer.size, created=image.created
+    )  # fmt: skip
+
+
+def _details(image: UenvImage, metadata: ImageMetadata | None) -> UenvDetails:
+    if metadata is None:
+        return UenvDetails(_row(image), attached=False)
+    views = [ViewRow(view.name, view.description, _changes(view)) for view in metadata.views]
+    return UenvDetails(_row(image), attached=True, description=metadata.description, mount=metadata.mount, views=views)
+
+
+def _changes(view: View) -> list[str]:
+    """Returns what a view does to variables, a line each, in the order in which it is done: scalars, then lists."""
+    scalars = [f"unset {one.variable}" if one.value is None else f"set {one.variable} {one.value}" for one in view.scalars]
+    return scalars + [f"{one.operation} {one.variable} {':'.join(one.paths)}".rstrip() for one in view.lists]
+
+
+def _answer(found: UenvRows | UenvDetails) -> web.Response:
+    return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers={"Cache-Control": "no-store"})

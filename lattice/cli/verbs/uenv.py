@@ -1,0 +1,76 @@
+"""`lattice uenv`: the software environments of the site's registry, and what one says of itself."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import msgspec
+
+from lattice.cli import exits
+from lattice.cli.gateway import ask_document
+from lattice.cli.render.uenvs import uenv_details, uenv_table, view_lines
+from lattice.errors import NotFound
+from lattice.software.answers import UenvDetails, UenvRows
+from lattice.software.labels import parse_label
+
+if TYPE_CHECKING:
+    from lattice.cli.console import Console
+
+INTERMIXED = False
+_EXAMPLES = """\
+Examples:
+  lattice uenv list                          all images of this system
+  lattice uenv list prgenv-gnu               all versions and tags of one environment
+  lattice uenv list 'prgenv-gnu@*%gh200'     of every system, for one architecture
+  lattice uenv inspect prgenv-gnu/24.11:v1   size, digest, mount point and views
+  lattice uenv inspect prgenv-gnu/24.11:v1 --view default   the variables that a view changes"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the actions of `uenv` and their flags."""
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="list images", description="List the images that a label names.")
+    listing.add_argument("label", nargs="?", default="", metavar="LABEL", help="name[/version][:tag][@system][%%uarch], an id, or a digest")
+    details = actions.add_parser("inspect", help="show one image", description="Show what one image says of itself.")
+    details.add_argument("label", metavar="LABEL", help="a label that names one image, an id, or a digest")
+    details.add_argument("--view", metavar="VIEW", default="", help="show what this view does to variables")
+
+
+def run(console: Console) -> int:
+    """Asks the gateway for images, and shows them."""
+    label = console.args.label
+    query = urlencode({"label": str(parse_label(label))}) if label else ""
+    if console.args.action == "inspect":
+        return _inspect(console, ask_document(console, f"/v1/uenv?{query}", UenvDetails))
+    return _list(console, ask_document(console, f"/v1/uenvs?{query}", UenvRows))
+
+
+def _list(console: Console, found: UenvRows) -> int:
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(found))
+    elif console.format == "name":
+        console.say(*(f"{row.name}/{row.version}:{row.tag}@{row.system}%{row.uarch}" for row in found.rows))
+    elif found.rows:
+        console.say(*uenv_table(found.rows, wide=console.format == "wide", width=console.outside.columns, color=console.color))
+    else:
+        console.note("No images")
+    if found.left_out:
+        console.warn([f"{found.left_out} more images are not shown: give a name, @system or %uarch"])
+    return exits.DONE
+
+
+def _inspect(console: Console, found: UenvDetails) -> int:
+    if console.format in ("json", "yaml"):
+        console.document(msgspec.to_builtins(found))
+    elif console.args.view:
+        lines = view_lines(found, console.args.view)
+        if lines is None:
+            there = ", ".join(view.name for view in found.views) or "none"
+            raise NotFound(f"the view {console.args.view!r} does not exist; there are: {there}", reason="ViewUnknown")
+        console.say(*lines)
+    else:
+        console.say(*uenv_details(found))
+    return exits.DONE

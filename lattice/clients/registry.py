@@ -1,0 +1,280 @@
+"""An OCI registry, read only: repositories, tags, manifests, what is attached to an image, blobs.
+
+It speaks the distribution specification 1.1 as registries really do: Basic and Bearer logins, paged lists, referrers by their API or by
+the fallback tag, redirects to a store that must never see the login. Every manifest and blob is hashed; what has another digest is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import msgspec
+
+from lattice.errors import Corrupt, Denied, NotFound, Rejected, Retry, TooMany
+
+OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
+ACCEPTED: Final = f"{OCI_MANIFEST}, {OCI_INDEX}"
+LARGEST_DOCUMENT: Final = 4 * 1024 * 1024
+"""Bytes of a manifest or of a page of a list, as the specification recommends."""
+PAGE: Final = 1000
+MOST_NAMES: Final = 100_000
+"""Of a list, over all its pages."""
+MOST_REDIRECTS: Final = 5
+ANSWER_SECONDS: Final = 20.0
+T = TypeVar("T")
+_CHALLENGE: Final = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
+_NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+
+
+class Descriptor(msgspec.Struct, rename="camel"):
+    """A reference to a blob or to a manifest, as manifests and lists hold it."""
+
+    digest: str
+    size: int = 0
+    media_type: str = ""
+    artifact_type: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Manifest(msgspec.Struct, rename="camel"):
+    """An image manifest or an index; what a field is absent in is empty."""
+
+    media_type: str = ""
+    artifact_type: str = ""
+    layers: list[Descriptor] = msgspec.field(default_factory=list)
+    manifests: list[Descriptor] = msgspec.field(default_factory=list)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A login to one registry; its text never shows the password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RegistryAddress:
+    """Names a registry's host, and the path below which its images stand (empty: at its root)."""
+
+    scheme: str
+    host: str
+    prefix: str
+
+
+def parse_address(url: str) -> RegistryAddress:
+    """Returns the address that a URL such as `https://registry.example/uenv` says; without a scheme it is https.
+
+    Raises Rejected (RegistryInvalid) for another scheme, a login in the URL, a query.
+    """
+    parts = urlsplit(url if "://" in url else f"https://{url}")
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise Rejected(f"{url!r} is no registry: write https://HOST[:PORT][/PREFIX]", reason="RegistryInvalid")
+    return RegistryAddress(parts.scheme, parts.netloc, parts.path.strip("/"))
+
+
+def read_credentials(file: str, host: str) -> Credentials | None:
+    """Returns the login for this registry in a file of Docker's form (`auths`); None without a file, or where it has none for the host.
+
+    Raises Corrupt (RegistryAuthInvalid) where the file is unreadable or of another form.
+    """
+    if not file:
+        return None
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))["auths"].get(host)
+        if found is None:
+            return None
+        user, colon, password = base64.b64decode(found["auth"], validate=True).decode().partition(":")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise Corrupt(f"the registry's login file {file} cannot be read: {type(error).__name__}", reason="RegistryAuthInvalid") from None
+    if not colon:
+        raise Corrupt(f"the registry's login file {file} has no user:password for {host}", reason="RegistryAuthInvalid")
+    return Credentials(user, password)
+
+
+class Registry:
+    """One registry, over a session that the caller closes; tokens are kept for as long as the registry takes them."""
+
+    def __init__(self, session: aiohttp.ClientSession, address: RegistryAddress, credentials: Credentials | None) -> None:
+        self._session = session
+        self._address = address
+        self._credentials = credentials
+        self._logins: dict[str, str] = {}
+        """The header `Authorization` by repository; the key of the catalog is empty."""
+
+    async def repositories(self) -> list[str]:
+        """Returns the names of all repositories; raises Rejected (NoCatalog) where the registry lists none."""
+        try:
+            return await self._names("", f"/v2/_catalog?n={PAGE}", "repositories")
+        except (NotFound, Denied) as error:
+            said = f"{self._address.host} does not list its images ({error.message}): give a whole label, name/version:tag@system%uarch"
+            raise Rejected(said, reason="NoCatalog") from error
+
+    async def tags(self, repository: str) -> list[str]:
+        """Returns the tags of a repository; raises NotFound."""
+        return await self._names(repository, f"/v2/{repository}/tags/list?n={PAGE}", "tags")
+
+    async def manifest(self, repository: str, reference: str) -> tuple[str, Manifest]:
+        """Returns digest and manifest of a tag or digest; raises NotFound, Corrupt where its bytes have another digest."""
+        body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", ACCEPTED)
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if reference.startswith("sha256:") and reference != digest:
+            raise Corrupt(f"{self._address.host} sent other bytes than {reference} for {repository}", reason="DigestMismatch")
+        return digest, self._decoded(body, Manifest)
+
+    async def referrers(self, repository: str, digest: str, artifact_type: str) -> list[Descriptor]:
+        """Returns what of this type is attached to an image, by the referrers API, else by the fallback tag; empty: nothing is."""
+        for path in (f"/v2/{repository}/referrers/{digest}", f"/v2/{repository}/manifests/{digest.replace(':', '-')}"):
+            try:
+                body, _ = await self._document(repository, path, OCI_INDEX)
+            except NotFound:
+                continue
+            return [found for found in self._decoded(body, Manifest).manifests if found.artifact_type == artifact_type]
+        return []
+
+    async def blob(self, repository: str, digest: str, *, most: int) -> bytes:
+        """Returns a small blob whole; raises Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where its bytes have another digest."""
+        body, _ = await self._read(repository, f"/v2/{repository}/blobs/{digest}", "*/*", most)
+        if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
+            raise Corrupt(f"{self._address.host} sent other bytes than {digest} for {repository}", reason="DigestMismatch")
+        return body
+
+    async def _names(self, repository: str, path: str, key: str) -> list[str]:
+        found: list[str] = []
+        while path:
+            body, headers = await self._document(repository, path, "application/json")
+            page = self._decoded(body, dict[str, Any]).get(key) or []
+            found += [name for name in page if isinstance(name, str)]
+            link = _NEXT.search(headers.get("Link", ""))
+            path = _same_host(path, link[1]) if link and page else ""
+            if len(found) > MOST_NAMES:
+                raise Rejected(f"{self._address.host} lists more than {MOST_NAMES} {key}", reason="CatalogTooLarge")
+        return found
+
+    def _decoded(self, body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{self._address.host} sent what no registry sends: {error}", reason="RegistryBroken") from error
+
+    async def _document(self, repository: str, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
+        return await self._read(repository, path, accept, LARGEST_DOCUMENT)
+
+    async def _read(self, repository: str, path: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]]:
+        """Asks with the login that is known, once more after a challenge; redirects are followed without the login to other hosts."""
+        url = f"{self._address.scheme}://{self._address.host}{path}"
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for _ in range(2):
+                    answer = await self._follow(repository, url, accept, most)
+                    if isinstance(answer, _Challenge):
+                        self._logins[repository] = await self._login(answer.text)
+                        continue
+                    return answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            said = str(error) or f"no answer within {ANSWER_SECONDS:.0f} s"
+            raise Retry(f"the registry {self._address.host} cannot be asked: {said}", reason="RegistryUnreachable") from error
+        raise Denied(f"the registry {self._address.host} refuses its login for {repository or 'its catalog'}", reason="RegistryDenied")
+
+    async def _follow(self, repository: str, url: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]] | _Challenge:
+        for _ in range(MOST_REDIRECTS):
+            headers = {"Accept": accept}
+            ours = urlsplit(url)[:2] == (self._address.scheme, self._address.host)
+            if ours and (login := self._logins.get(repository)):
+                headers["Authorization"] = login
+            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+                if response.status in (301, 302, 303, 307, 308):
+                    url = _redirected(url, response.headers.get("Location", ""))
+                    continue
+                if ours and response.status == 401 and (challenge := response.headers.get("WWW-Authenticate")):
+                    return _Challenge(challenge)
+                return await self._body(response, url, most), dict(response.headers)
+        raise Retry(f"the registry {self._address.host} redirects more than {MOST_REDIRECTS} times", reason="RegistryBroken")
+
+    async def _body(self, response: aiohttp.ClientResponse, url: str, most: int) -> bytes:
+        status, what = response.status, f"{self._address.host} answers {response.status} for {urlsplit(url).path}"
+        if status == 404:
+            raise NotFound(what, reason="NotInRegistry")
+        if status in (401, 403):
+            raise Denied(what, reason="RegistryDenied")
+        if status == 429:
+            raise TooMany(what, reason="RegistryBusy", after_seconds=_seconds(response.headers.get("Retry-After", "")))
+        if status >= 500:
+            raise Retry(what, reason="RegistryBroken")
+        if status != 200:
+            raise Rejected(what, reason="RegistryRefused")
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > most:
+                raise Rejected(f"{self._address.host} sends more than {most} bytes for {urlsplit(url).path}", reason="BlobTooLarge")
+        return bytes(body)
+
+    async def _login(self, challenge: str) -> str:
+        """Returns the header that answers a challenge: Basic with the login itself, Bearer with a token that the login buys."""
+        scheme, _, text = challenge.partition(" ")
+        basic = _basic(self._credentials)
+        if scheme.lower() == "basic":
+            if not basic:
+                raise Denied(f"the registry {self._address.host} asks for a login, and the site gives none", reason="RegistryDenied")
+            return basic
+        asked = dict(_CHALLENGE.findall(text))
+        realm = urlsplit(asked.get("realm", ""))
+        if scheme.lower() != "bearer" or not realm.hostname or (realm.scheme != "https" and self._address.scheme == "https"):
+            raise Denied(f"the registry {self._address.host} asks for a login of a kind that is not known", reason="RegistryDenied")
+        return f"Bearer {await self._token(asked, basic)}"
+
+    async def _token(self, asked: Mapping[str, str], basic: str) -> str:
+        query = {key: asked[key] for key in ("service", "scope") if key in asked}
+        headers = {"Authorization": basic} if basic else {}
+        async with self._session.get(asked["realm"], params=query, headers=headers, allow_redirects=False) as response:
+            body = await self._body(response, asked["realm"], LARGEST_DOCUMENT)
+        found = self._decoded(body, dict[str, Any])
+        token = found.get("token") or found.get("access_token")
+        if not isinstance(token, str):
+            raise Denied(f"{asked['realm']} gives no token for {self._address.host}", reason="RegistryDenied")
+        return token
+
+
+@dataclass(frozen=True)
+class _Challenge:
+    """The header `WWW-Authenticate` of an answer that asks for a login."""
+
+    text: str
+
+
+def _basic(credentials: Credentials | None) -> str:
+    if credentials is None:
+        return ""
+    return "Basic " + base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
+
+
+def _redirected(url: str, location: str) -> str:
+    """Returns where a redirect leads; raises Retry where it leads from https to plain http, or nowhere."""
+    target = urljoin(url, location)
+    if not location or (urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"):
+        raise Retry(f"{urlsplit(url).netloc} redirects to {location!r}, which is not followed", reason="RegistryBroken")
+    return target
+
+
+def _same_host(path: str, link: str) -> str:
+    """Returns path and query of the next page, which the list's own host serves."""
+    parts = urlsplit(urljoin(path, link))
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None

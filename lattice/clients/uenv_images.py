@@ -1,0 +1,128 @@
+"""The uenv images of a registry, as CSCS's `uenv` pushes them: which of them a label names, and what is attached to one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from lattice.clients.registry import Descriptor, Registry
+from lattice.errors import NotFound, Rejected
+from lattice.software.catalog import SoftwareDefaults, UenvRepository, filled_in, names, read_repository, repository_of
+from lattice.software.image_metadata import LARGEST_ARCHIVE, ImageMetadata, read_metadata, unpack_metadata
+from lattice.software.labels import ID_LENGTH, UenvLabel
+
+T = TypeVar("T")
+ARTIFACT_TYPE: Final = "application/x-squashfs"
+METADATA_TYPE: Final = "uenv/meta"
+CREATED: Final = "org.opencontainers.image.created"
+AT_ONCE: Final = 8
+"""Questions to the registry at a time."""
+MOST_REPOSITORIES: Final = 500
+"""That one label may name: of more, it has to say more."""
+
+
+@dataclass(frozen=True)
+class UenvImage:
+    """One tag of a repository, the digest of its manifest, and its squashfs file."""
+
+    repository: UenvRepository
+    tag: str
+    digest: str
+    layer: Descriptor
+    created: str
+
+    @property
+    def label(self) -> UenvLabel:
+        """Returns the label that names this image and no other."""
+        at = self.repository
+        return UenvLabel(at.namespace, at.name, at.version, self.tag, at.system, at.uarch)
+
+    def has_digest(self, digits: str) -> bool:
+        """Tells whether its digest begins with these hexadecimal digits."""
+        return self.digest.removeprefix("sha256:").startswith(digits)
+
+
+class UenvImages:
+    """Finds images by label in one registry, with what the site means where a label leaves out namespace or system."""
+
+    def __init__(self, registry: Registry, prefix: str, defaults: SoftwareDefaults) -> None:
+        self._registry = registry
+        self._prefix = prefix
+        self._defaults = defaults
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
+        """Returns the images that a label names, by their labels, and how many tags beyond `most` were not asked for.
+
+        An id or a digest is sought among all images of the site's namespace and system. Raises Rejected (NoCatalog, LabelTooWide).
+        """
+        repositories = await self._repositories(filled_in(label, self._defaults))
+        tags = await _answers([self._tags(repository, label) for repository in repositories])
+        tagged = [(repository, tag) for repository, found in zip(repositories, tags, strict=True) for tag in found]
+        images = await _answers([self._image(repository, tag) for repository, tag in tagged[:most]])
+        wanted = [image for image in images if image is not None and image.has_digest(label.digest)]
+        return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - most)
+
+    async def metadata(self, image: UenvImage) -> ImageMetadata | None:
+        """Returns what is attached to an image; None: nothing is. Raises Rejected (MetadataInvalid), Corrupt."""
+        path = image.repository.path
+        for attached in await self._registry.referrers(path, image.digest, METADATA_TYPE):
+            _, manifest = await self._registry.manifest(path, attached.digest)
+            for layer in manifest.layers:
+                document = unpack_metadata(await self._registry.blob(path, layer.digest, most=LARGEST_ARCHIVE))
+                if document is not None:
+                    return read_metadata(document)
+        return None
+
+    async def _repositories(self, label: UenvLabel) -> list[UenvRepository]:
+        if (whole := repository_of(label, self._prefix)) is not None:
+            return [whole]
+        listed = (read_repository(path, self._prefix) for path in await self._registry.repositories())
+        found = sorted((one for one in listed if one is not None and names(label, one)), key=lambda one: one.path)
+        if len(found) > MOST_REPOSITORIES:
+            said = f"{label} names {len(found)} repositories (limit: {MOST_REPOSITORIES}): add a version, @system or %uarch"
+            raise Rejected(said, reason="LabelTooWide")
+        return found
+
+    async def _tags(self, repository: UenvRepository, label: UenvLabel) -> list[str]:
+        if label.tag:
+            return [label.tag]
+        try:
+            async with self._turns:
+                listed = await self._registry.tags(repository.path)
+        except NotFound:
+            return []
+        return sorted(tag for tag in listed if not tag.startswith("sha256-"))  # these hold what is attached to images
+
+    async def _image(self, repository: UenvRepository, tag: str) -> UenvImage | None:
+        """Returns the image of a tag; None where there is none, or no squashfs file in it."""
+        try:
+            async with self._turns:
+                digest, manifest = await self._registry.manifest(repository.path, tag)
+        except NotFound:
+            return None
+        if len(manifest.layers) != 1 or manifest.artifact_type not in ("", ARTIFACT_TYPE):
+            return None
+        return UenvImage(repository, tag, digest, manifest.layers[0], manifest.annotations.get(CREATED, ""))
+
+
+async def _answers(questions: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Returns the answers to all questions, in their order; raises the first error, and asks the others no more."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(question) for question in questions]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def closest(label: UenvLabel, images: list[UenvImage]) -> UenvImage:
+    """Returns the one image that a label names; raises NotFound, or Rejected (LabelAmbiguous) with the list where digests differ."""
+    if not images:
+        raise NotFound(f"no uenv matches {label}. Hint: `lattice uenv list` lists them", reason="ImageNotFound")
+    if len({image.digest for image in images}) > 1:
+        listed = ", ".join(f"{image.label} ({image.digest.removeprefix('sha256:')[:ID_LENGTH]})" for image in images[:10])
+        raise Rejected(f"more than one uenv matches {label}: {listed}{', …' if len(images) > 10 else ''}", reason="LabelAmbiguous")
+    return images[0]

@@ -1,0 +1,9 @@
+"""Software environments (uenv) as CSCS's program of that name labels and pushes them, so that images and habits need no change. Pure.
+
+| module | what it holds |
+|---|---|
+| `labels` | what people write: a label, an image's id or digest, with `parse_label` |
+| `catalog` | an image's place in a registry, and which images a label names |
+| `image_metadata` | the file that an image carries: mount point and views, and what a view does to variables |
+| `answers` | what the gateway says of images to the command line |
+"""

@@ -1,0 +1,184 @@
+"""Reads an image's `meta/env.json`: its name, its mount point, its views, and the changes of variables that a view makes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from lattice.errors import Rejected
+
+LARGEST_ARCHIVE: Final = 16 * 1024 * 1024
+"""Bytes of the gzipped `meta/` that is attached to an image."""
+LARGEST_FILE: Final = 4 * 1024 * 1024
+"""Bytes of `env.json`."""
+MOST_MEMBERS: Final = 10_000
+"""Files of `meta/` that are looked through for it."""
+_FILES: Final = ("meta/env.json", "env.json")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class ListOperation(StrEnum):
+    """Names an operation on a variable that is a list of paths, such as PATH."""
+
+    SET = "set"
+    PREPEND = "prepend"
+    APPEND = "append"
+    UNSET = "unset"
+
+
+@dataclass(frozen=True)
+class ListChange:
+    """One change of a variable that is a list: the operation, and the paths for it."""
+
+    variable: str
+    operation: ListOperation
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScalarChange:
+    """A variable that is set to a text; None: it is unset."""
+
+    variable: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class View:
+    """A named set of changes to variables, in the order of the file; a scalar replaces a list of the same name."""
+
+    name: str
+    description: str
+    lists: tuple[ListChange, ...]
+    scalars: tuple[ScalarChange, ...]
+
+
+@dataclass(frozen=True)
+class ImageMetadata:
+    """An image's `env.json`; `mount` is the absolute path that it was built for."""
+
+    name: str
+    description: str
+    mount: str
+    views: tuple[View, ...]
+
+    def view(self, name: str) -> View:
+        """Returns the view of this name; raises Rejected (ViewUnknown) with those that there are."""
+        for view in self.views:
+            if view.name == name:
+                return view
+        there = ", ".join(view.name for view in self.views) or "none"
+        raise Rejected(f"the view {name!r} does not exist in {self.name}; there are: {there}", reason="ViewUnknown")
+
+
+def unpack_metadata(archive: bytes) -> bytes | None:
+    """Returns `env.json` out of the gzipped tar of `meta/`; None where it is not in it.
+
+    Raises Rejected (MetadataInvalid) for what is no such archive, or one that unpacks to more than the limit.
+    """
+    try:
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        unpacked = unpacker.decompress(archive, LARGEST_ARCHIVE)
+        if unpacker.unconsumed_tail:
+            raise _invalid(f"meta/ unpacks to more than {LARGEST_ARCHIVE} bytes")
+        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as files:
+            for _ in range(MOST_MEMBERS):
+                member = files.next()
+                if member is None:
+                    return None
+                if member.isfile() and member.name.removeprefix("./") in _FILES:
+                    return _content(files, member)
+    except (tarfile.TarError, zlib.error, EOFError) as error:
+        raise _invalid(f"meta/ is no gzipped tar: {error}") from error
+    raise _invalid(f"meta/ has more than {MOST_MEMBERS} files")
+
+
+def read_metadata(document: bytes) -> ImageMetadata:
+    """Returns what an `env.json` says; raises Rejected (MetadataInvalid) with the place that is wrong.
+
+    A view without variables (only a script that activates it) is a view that changes nothing.
+    """
+    try:
+        raw = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(f"env.json is no JSON: {error}") from error
+    found = _mapping(raw, "env.json")
+    mount = found.get("mount")
+    if not isinstance(mount, str) or not mount.startswith("/"):
+        raise _invalid("env.json: mount is no absolute path")
+    views = _mapping(found.get("views") or {}, "views")
+    return ImageMetadata(
+        _text(found, "name") or "unnamed", _text(found, "description"), mount, tuple(_view(name, raw) for name, raw in views.items())
+    )
+
+
+def _view(name: str, raw: Any) -> View:
+    view = _mapping(raw, f"views.{name}")
+    values = _mapping(_mapping(view.get("env") or {}, f"views.{name}.env").get("values") or {}, f"views.{name}.env.values")
+    lists = _mapping(values.get("list") or {}, f"views.{name}.env.values.list")
+    scalars = _mapping(values.get("scalar") or {}, f"views.{name}.env.values.scalar")
+    return View(
+        name, _text(view, "description"),
+        tuple(change for variable, changes in lists.items() for change in _list_changes(name, variable, changes)),
+        tuple(_scalar(name, variable, value) for variable, value in scalars.items()),
+    )  # fmt: skip
+
+
+def _list_changes(view: str, variable: str, raw: Any) -> list[ListChange]:
+    where = f"views.{view}.env.values.list.{_variable(view, variable)}"
+    if not isinstance(raw, list):
+        raise _invalid(f"{where} is no list")
+    changes: list[ListChange] = []
+    for given in raw:
+        change = _mapping(given, where)
+        paths = change.get("value")
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise _invalid(f"{where}: value is no list of texts")
+        changes.append(ListChange(variable, _operation(_text(change, "op")), tuple(paths)))
+    return changes
+
+
+def _operation(word: str) -> ListOperation:
+    """Returns the operation of this name; an unknown one unsets, as `uenv` has it."""
+    return ListOperation(word) if word in set(ListOperation) else ListOperation.UNSET
+
+
+def _scalar(view: str, variable: str, value: Any) -> ScalarChange:
+    if value is not None and not isinstance(value, str):
+        raise _invalid(f"views.{view}.env.values.scalar.{_variable(view, variable)} is neither a text nor null")
+    return ScalarChange(_variable(view, variable), value)
+
+
+def _variable(view: str, name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise _invalid(f"views.{view}: {name!r} is no name of a variable")
+    return name
+
+
+def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = files.extractfile(member)
+    if file is None or member.size > LARGEST_FILE:
+        raise _invalid(f"{member.name} has {member.size} bytes (limit: {LARGEST_FILE})")
+    return file.read()
+
+
+def _mapping(raw: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise _invalid(f"{where} is no object")
+    return raw
+
+
+def _text(raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _invalid(why: str) -> Rejected:
+    return Rejected(f"the image's metadata cannot be read: {why}", reason="MetadataInvalid")

@@ -1,0 +1,82 @@
+"""The registry's client against the real program, with and without a login: images that the oras client pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from lattice.clients.registry import Credentials, Registry, parse_address, read_credentials
+from lattice.clients.uenv_images import UenvImages, closest
+from lattice.errors import Denied, NotFound, Rejected
+from lattice.software.catalog import SoftwareDefaults
+from lattice.software.labels import UenvLabel, parse_label
+from tests.registries import RegistryProgram, docker_config, running_registry
+
+LOGIN = ("robot", "open sesame")
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
+    """A registry with a login, and images of two systems."""
+    folder = tmp_path_factory.mktemp("registry")
+    with running_registry(folder, LOGIN) as program:
+        program.push_uenv(folder / "a", "deploy/daint/gh200/prgenv/24.11", "v1", "one")
+        program.push_uenv(folder / "b", "deploy/daint/zen2/prgenv/24.11", "v1", "two", metadata=None)
+        program.push_uenv(folder / "c", "deploy/eiger/zen2/prgenv/24.7", "v3", "three")
+        program.push_uenv(folder / "d", "build/daint/gh200/prgenv/24.11", "9", "four")
+        yield program
+
+
+async def find(program: RegistryProgram, text: str, credentials: Credentials | None) -> list[str]:
+    """The labels that a label names."""
+    async with aiohttp.ClientSession() as session:
+        found, _ = await images(program, session, credentials).find(parse_label(text) if text else UenvLabel(), 100)
+    return [str(image.label) for image in found]
+
+
+def images(program: RegistryProgram, session: aiohttp.ClientSession, credentials: Credentials | None) -> UenvImages:
+    """The images of a site whose system is daint."""
+    address = parse_address(program.url)
+    return UenvImages(Registry(session, address, credentials), address.prefix, SoftwareDefaults(system="daint"))
+
+
+async def test_labels_name_images_as_uenv_has_it(registry: RegistryProgram, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(docker_config(registry.host, LOGIN))
+    login = read_credentials(str(file), registry.host)
+    gh200, zen2, eiger = "deploy::prgenv/24.11:v1@daint%gh200", "deploy::prgenv/24.11:v1@daint%zen2", "deploy::prgenv/24.7:v3@eiger%zen2"
+    assert await find(registry, "", login) == [gh200, zen2]
+    assert await find(registry, "prgenv%zen2", login) == [zen2]
+    assert await find(registry, "prgenv@*", login) == [gh200, zen2, eiger]
+    assert await find(registry, "prgenv/24.11:v1%gh200", login) == [gh200]  # without the catalog
+    assert await find(registry, "prgenv/24.11:v2%gh200", login) == []
+    assert await find(registry, "build::prgenv", login) == ["build::prgenv/24.11:9@daint%gh200"]
+
+
+async def test_metadata_is_read_from_what_is_attached(registry: RegistryProgram) -> None:
+    async with aiohttp.ClientSession() as session:
+        asked = images(registry, session, Credentials(*LOGIN))
+        found, left_out = await asked.find(parse_label("prgenv"), 100)
+        with pytest.raises(Rejected, match=r"more than one uenv matches prgenv: deploy::prgenv/24.11:v1@daint%gh200 \(") as refused:
+            closest(parse_label("prgenv"), found)
+        assert (refused.value.reason, left_out) == ("LabelAmbiguous", 0)
+        assert (await asked.find(parse_label("prgenv"), 1))[1] == 1
+        with_meta, without = found
+        metadata = await asked.metadata(with_meta)
+        assert metadata is not None
+        assert [view.name for view in metadata.views] == ["default", "modules"]
+        assert await asked.metadata(without) is None
+        [by_id] = (await asked.find(parse_label(with_meta.digest.removeprefix("sha256:")[:16]), 100))[0]
+        assert by_id == with_meta
+        assert closest(parse_label("x"), [by_id, by_id]) == by_id
+        with pytest.raises(NotFound, match="no uenv matches x"):
+            closest(parse_label("x"), [])
+
+
+async def test_without_the_login_nothing_is_told(registry: RegistryProgram) -> None:
+    for wrong in (None, Credentials("robot", "guess")):
+        with pytest.raises(Denied):
+            await find(registry, "prgenv/24.11:v1%gh200", wrong)
