@@ -57,7 +57,8 @@ test: unit integration ## All tests: unit, contract (real API server), e2e (real
 
 integration: setup ## Contract, e2e and short seeded fault tests, what needs the real programs
 	$(BIN)/lattice-dev build --helm
-	@$(MAKE) --no-print-directory --jobs=$(LANES) --output-sync=target scenes faults-short
+	@$(MAKE) --no-print-directory scenes
+	@$(MAKE) --no-print-directory faults-short
 
 scenes: setup ## Contract and e2e tests only
 	$(BIN)/pytest tests/contract tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)

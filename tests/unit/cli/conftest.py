@@ -120,6 +120,11 @@ class Bench:
     tick: Callable[[], float] = lambda: 0.0
     """So much later it is at each look at the clock."""
 
+    @property
+    def questions(self) -> list[str]:
+        """What the gateway was asked, without the search for an allocation by its number."""
+        return [path for path in self.paths if not path.startswith("/v1/status?")]
+
     def run(self, *argv: str, stdin: str = "") -> Result:
         out, err = io.StringIO(), io.StringIO()
         verb, rest = split_verb(list(argv))

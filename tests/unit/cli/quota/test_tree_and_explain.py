@@ -162,7 +162,7 @@ def test_explain_shows_every_gate_with_its_numbers_and_marks_the_first_that_bloc
     desk.allocation("b", number=2, status=WAITING)
     answers(desk, GATES)
     result = desk.run("quota", "explain", "2")
-    assert (result.code, desk.paths) == (0, ["/v1/quota/explain/physics/b"])
+    assert (result.code, desk.questions) == (0, ["/v1/quota/explain/physics/b"])
     lines = result.out.splitlines()
     assert lines[:3] == [
         "Allocation 2 physics/b of tenant physics in hpc-batch asks for 4 nodes; it may be preempted",
@@ -188,7 +188,7 @@ def test_explain_as_a_document_has_the_published_schema_and_as_a_name_the_reason
 def test_work_that_has_ended_has_no_gates_and_nothing_is_asked(desk: Bench) -> None:
     desk.allocation("b", number=2, status=COMPLETED)
     result = desk.run("quota", "explain", "2")
-    assert (result.code, desk.paths) == (4, [])
+    assert (result.code, desk.questions) == (4, [])
     assert "has ended (Completed)" in result.err
 
 

@@ -80,7 +80,7 @@ def test_why_says_place_start_blockers_and_changes(desk: Bench) -> None:
     answers(desk, WHY)
     result = desk.run("why", "2")
     assert result.code == 0
-    assert desk.paths == ["/v1/why/physics/b"]
+    assert desk.questions == ["/v1/why/physics/b"]
     lines = result.out.splitlines()
     assert lines[0] == f"Allocation 2 (physics/b) is Pending since {ago(300)} (5m)"
     assert lines[1] == "  WaitingForNodes: needs 4 nodes; of 8 that fit, 2 are free, 6 in use"
@@ -140,7 +140,7 @@ def test_nonsense_from_the_gateway_is_no_answer(desk: Bench) -> None:
 def test_what_runs_or_has_ended_is_not_asked_of_the_scheduler(desk: Bench) -> None:
     desk.allocation("a", number=1, status=RUNNING)
     desk.allocation("b", number=2, status=COMPLETED)
-    assert (desk.run("why", "1").code, desk.run("why", "2").code, desk.paths) == (0, 0, [])
+    assert (desk.run("why", "1").code, desk.run("why", "2").code, desk.questions) == (0, 0, [])
 
 
 def test_what_to_do_next_is_a_command_with_the_number(bench: Bench) -> None:
