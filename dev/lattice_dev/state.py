@@ -83,7 +83,7 @@ class State(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of everything that belongs to one instance."""
+    """The paths of everything that belongs to one instance, a local control plane with its nodes under /var/lib/lattice-dev."""
 
     home: Path
     name: str

@@ -97,7 +97,10 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gather_documents(console: Console) -> list[dict[str, Any]]:
-    """Returns the Allocations to submit, complete except for defaults that the server fills in."""
+    """Returns the Allocations that `submit` or `plan` was given: by flags and a command, by a batch script, or by manifests.
+
+    They lack only defaults that the server fills in.
+    """
     args, flags = console.args, _flags(console)
     if args.filename is not None:
         return _from_manifests(console, flags)

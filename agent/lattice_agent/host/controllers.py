@@ -29,7 +29,7 @@ V2_METERS = {"peak": "memory.peak", "limit": "memory.max", "oom": "memory.events
 
 @dataclass(frozen=True)
 class WorkLimits:
-    """Limits the work of one attempt on this node; 0 and empty: no limit."""
+    """The limits of processes, memory (bytes) and processors for one attempt on this node; 0 and empty: no limit."""
 
     processes: int = 0
     memory_bytes: int = 0

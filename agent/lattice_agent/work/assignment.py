@@ -21,7 +21,10 @@ def tasks_on(allocation: Allocation, node: str, head: str) -> int:
 
 
 def terms_of(allocation: Allocation, node: str, head: str, config: ConfigSpec) -> WorkTerms:
-    """Gives the times of the Allocation's present generation, and of the site."""
+    """Returns walltime, grace period and number of tasks on this node as the spec's present generation has them.
+
+    The longest epilogue comes from the site's configuration; `head` is the node that runs what runs once.
+    """
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
     grace = grace_seconds(lifecycle.grace_period)

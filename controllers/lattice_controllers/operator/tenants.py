@@ -36,7 +36,10 @@ class Problem:
 
 
 class Tenants:
-    """Reconciles one Tenant at a time, by name; `known` holds those that exist, as last read."""
+    """The reconciler of Tenants, one at a time by name: writes the conditions and sums of use in its status, and keeps its finalizer.
+
+    `known` holds the Tenants that exist, as last read.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, ledger: LedgerMirror, usage: Usage, announcer: Announcer, measured: OperatorMetrics,

@@ -108,7 +108,7 @@ class Doubts(Protocol):
 
 
 class KnownSchema(Protocol):
-    """Knows the fields that the API server stores in a status."""
+    """Compares the status fields of the installed CRD with those of our view: an older scheduler must not replace a whole status."""
 
     @property
     def is_known(self) -> bool:

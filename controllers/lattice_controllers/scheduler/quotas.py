@@ -132,7 +132,10 @@ class Quotas:
     # -- before a cycle -----------------------------------------------------------------------------
 
     def refresh_for_cycle(self, now: float) -> Refreshed:
-        """Brings the trees in the cluster state, and their capacity, up to date with objects, options and nodes."""
+        """Brings the trees in the cluster state, and their capacity, up to date with objects, options and nodes.
+
+        Returns when time alone changes them next, and whether allocations may belong to other leaves now.
+        """
         options, declared = self._config_options(), False
         if self._dirty or options != self._options:
             self._dirty, self._options = False, options

@@ -51,7 +51,7 @@ class AllocationSource(Protocol):
 
 
 class StatusAnswer(NamedTuple):
-    """The rows of a selection, and their details for the wide table, as JSON; with the version of the cache that they show."""
+    """The answer to `lattice status`: rows of the selected allocations as JSON, those of `-o wide` as well, and the cache's version."""
 
     tag: str
     """Another one for each answer that was made."""

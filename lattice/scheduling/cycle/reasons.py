@@ -44,8 +44,9 @@ class ReasonCache:
         self._never: dict[RequestShape, ReasonAndMessage | None] = {}
 
     def current(self) -> dict[RequestShape, ReasonAndMessage]:
-        """Returns the reasons found since the last placement or change of reservations; the caller may add to the dict, which stays
-        the same.
+        """Returns the reasons found since the last placement or change of reservations, by request shape.
+
+        It is the cache itself, for the caller to add to; the next placement or change begins another.
         """
         if self._epoch != self._reservations.epoch:
             self._epoch = self._reservations.epoch

@@ -112,11 +112,12 @@ class Calibration:
         return sum(self._covered) / len(self._covered) if self._covered else None
 
     def calibrated(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
-        """Returns the prediction for two simulated starts, `rehearsed` with median run times and `late` with long ones; changes
-        nothing.
+        """Returns the predicted start (p50 and p90) of two simulated ones: `rehearsed` with median run times, `late` with long ones.
 
-        Times in seconds since the epoch. `width`: the asked-for part of the nodes that it may use. `earliest`: when the allocation
-        may start.
+        Both are moved by how far earlier predictions of like waits and widths were wrong; nothing is learnt by the call.
+
+        Times in seconds since the epoch. `width`: the part of the nodes that it may use which it
+        asks for (0 to 1), to find predictions like it. `earliest`: no prediction is before it.
         """
         scale = max(0.0, late - rehearsed) + OF_THE_WAIT * (rehearsed - now) + LEAST
         cell = bisect_right(BANDS, rehearsed - now), bisect_left(WIDTHS, width)

@@ -166,7 +166,7 @@ PLACED, WAITING = 0, 1
 
 
 def outcome_row(outcome: Outcome) -> Row:
-    """Returns an outcome as a row, without its score."""
+    """Returns what a cycle decided of one candidate as a row of the cycle log; its score is logged apart."""
     match outcome:
         case Placed():
             return [PLACED, list(outcome.nodes), outcome.backfilled]

@@ -406,7 +406,10 @@ class ClusterState:
         self._add(holder, claimed=claimed)
 
     def _add(self, holder: NodeHolder, *, claimed: bool) -> None:
-        """Counts a holder whose nodes the node cache has already marked as held."""
+        """Adds a holder, whose nodes the node cache holds already, to the holders, the sums of use, and the quota trees.
+
+        `claimed`: it was proposed by a cycle, and its usage is not accounted for yet.
+        """
         self.holders[holder.uid] = holder
         if claimed:
             self._claims.add(holder.uid)
