@@ -404,7 +404,7 @@ def test_logs_prefix_nodes_join_lines_and_say_what_is_missing(bench: Bench) -> N
     assert result.out == "n2: world\nn1: hello\nn1: last\n"
     assert "node n2: 100 bytes were dropped" in result.err
     assert "node n2 is gone" in result.err
-    assert bench.paths == ["/v1/namespaces/physics/allocations/a/logs?follow=true&stream=stderr&tail=5&since=2026-09-21T14%3A03%3A20Z"]
+    assert bench.questions == ["/v1/namespaces/physics/allocations/a/logs?follow=true&stream=stderr&tail=5&since=2026-09-21T14%3A03%3A20Z"]
 
 
 def test_several_are_named_by_lists_and_ranges_and_one_by_its_job_name(bench: Bench) -> None:
