@@ -68,6 +68,10 @@ BAD_INPUT: Final = frozenset(
         "CoresUnknown",
         "Ambiguous",
         "ParameterInvalid",
+        "LabelInvalid",
+        "LabelAmbiguous",
+        "LabelTooWide",
+        "NoCatalog",
     }
 )
 """Reasons of refusals of a flag's value, by this program before it asks a server, or by the gateway."""

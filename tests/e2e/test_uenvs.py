@@ -51,7 +51,7 @@ def test_people_find_an_image_and_what_its_views_do(registry: RegistryProgram, m
 
 def test_bad_labels_and_unknown_images_are_refused_with_the_next_step(registry: RegistryProgram, me: Person) -> None:
     for words, code, said in (
-        (("inspect", "prgenv"), 1, "more than one uenv matches"),
+        (("inspect", "prgenv"), 2, "more than one uenv matches"),
         (("inspect", "prgenv/99"), 4, "lattice uenv list"),
         (("inspect", "pr genv"), 2, "unexpected ' ' at character 3"),
         (("inspect", "prgenv/24.11:v1", "--view", "x"), 4, "there are: default, modules"),
