@@ -282,7 +282,7 @@ class NodeStates:
             return
         report, name = _report(lease), lease.metadata.name
         if report is not None and change.old is not None:  # what stood there before this process looked may be old
-            self.running.hear(report)
+            self.running.hear(report, lease.spec.renew_time)
         number = report.hb if report is not None else 0
         heard = self.beats.hear(name, lease.metadata.resource_version, number, self._clock.monotonic())
         if heard and name in self.informer.objects and self._state_of(name) not in _QUIET:
