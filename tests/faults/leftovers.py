@@ -24,8 +24,10 @@ def of_work(where: Layout) -> list[str]:
 
 
 def _private_tmp(where: Layout) -> list[str]:
-    """Directories that are the /tmp of some attempt of the instance."""
-    begins = tuple(private_tmp.beginning(f"{node.resolve()}/state/attempts") for node in where.directory.glob("agents/*"))
+    """Directories that are the /tmp of some attempt of a node whose agent runs: a machine that is off removes its own when it boots."""
+    agents = [found.argv for found in processes.marked(where.mark) if "lattice_agent" in found.argv]
+    alive = [node for node in where.directory.glob("agents/*") if any(node.name in argv for argv in agents)]
+    begins = tuple(private_tmp.beginning(f"{node.resolve()}/state/attempts") for node in alive)
     return [f"/tmp of an attempt {path}" for path in Path("/tmp").iterdir() if path.name.startswith(begins)]
 
 
