@@ -21,6 +21,7 @@ import oras.client
 import oras.container
 import oras.defaults
 import oras.oci
+import pytest
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 EMPTY = "application/vnd.oci.empty.v1+json"
@@ -117,7 +118,8 @@ def _push(client: oras.client.OrasClient, target: str, file: Path, kind: str, an
 def running_registry(folder: Path, login: tuple[str, str] | None = None) -> Iterator[RegistryProgram]:
     """A registry on a free port of the loopback, up within the block; with a login, nothing is answered without it."""
     program = shutil.which("docker-registry")
-    assert program, "docker-registry is not installed: apt-get install docker-registry"
+    if program is None:
+        pytest.skip("docker-registry is not installed: apt-get install docker-registry")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

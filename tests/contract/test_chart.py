@@ -148,3 +148,13 @@ def test_every_file_of_the_chart_is_rendered_and_no_object_twice(render: str) ->
             continue  # helm makes the one, templates/rights.yaml the other
         for document in yaml.safe_load_all(file.read_text()):
             assert (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]) in names, file.name
+
+
+def test_the_gateway_is_given_the_login_to_the_registry_where_there_is_one(render: str) -> None:
+    flag = "--registry-auth=/certificates/registry/.dockerconfigjson"
+    for secret in ("", "registry-login"):
+        gateway = {**FULL["gateway"], "registrySecret": secret}
+        pod = of_kind(rendered(render, {**FULL, "gateway": gateway}), "Deployment")["lattice-gateway"]["spec"]["template"]["spec"]
+        mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+        assert (flag in pod["containers"][0]["args"], "registry-login" in mounted) == (bool(secret), bool(secret))
+        assert "--agent-ca=/certificates/agents/ca.crt" in pod["containers"][0]["args"]
