@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,7 +47,7 @@ class Effects:
             PrologueStep(name, self._maker(name), self._remover(name), lasting=name == "hooks", again=name == "scope") for name in NAMES
         )
 
-    def _maker(self, name: str):  # type: ignore[no-untyped-def]
+    def _maker(self, name: str) -> Callable[[NodeWork], Awaitable[Mapping[str, str]]]:
         async def make(_: NodeWork) -> Mapping[str, str]:
             self.moment()
             self.runs.append(name)
@@ -59,7 +59,7 @@ class Effects:
 
         return make
 
-    def _remover(self, name: str):  # type: ignore[no-untyped-def]
+    def _remover(self, name: str) -> Callable[[Key], Awaitable[None]]:
         async def remove(_: Key) -> None:
             self.moment()
             if name in self.made:
