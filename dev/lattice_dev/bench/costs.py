@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from lattice.accounting.records import record_name
 from lattice.daemon.announcements import Announcer
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.patches import merge
@@ -48,6 +49,9 @@ EMPTY_ROUNDS = 5
 GO_METRICS = ("go_gc_heap_allocs_bytes_total", "go_gc_cycles_total_gc_cycles_total")
 """Of the API server: bytes allocated so far, garbage collections so far."""
 CREATION_AIM, STATUS_AIM = 3.0, 3.5
+USAGE_TENANT, USAGE_MONTH = "bench", "2026-11"
+MOST_USAGE_ROWS = 1000
+"""Of one UsageRecord of this measurement: the operator, too, begins another part before one is full."""
 STOPPED = ("scheduler", "operator", "hollow")
 BENCH_USER = "lattice:bench"
 """The user that writes: webhooks are not asked about users of this prefix; it has no role of its own, and impersonates an administrator."""
@@ -191,6 +195,7 @@ class _DaemonWrites:
         self._created: list[str] = []
         self._placed: list[str] = []
         self._started: list[str] = []
+        self._usage_part, self._usage_rows = -1, 0
 
     async def kinds(self) -> list[WriteKind]:
         """Returns every kind of write, an allocation's in the order of its life."""
@@ -198,7 +203,6 @@ class _DaemonWrites:
         self._names = {int(number): name for number, name in index.spec.names.items() if name.startswith("hollow-")}
         ledger = await self._admin.get(LEDGERS, "lattice", type=Ledger)
         self._ledger_seq = ledger.status.seq if ledger.status is not None else 0
-        await self._operator.create(USAGE_RECORDS, _usage_record())
         return [
             WriteKind(CREATION, self._maps, CREATION),
             WriteKind(CHANGE, self._map_changes, CHANGE),
@@ -331,22 +335,27 @@ class _DaemonWrites:
         async def append(number: int) -> None:
             stands["rows"] += _USAGE_ROW
             patch = {"metadata": {"resourceVersion": stands["version"]}, "spec": {"rows": stands["rows"], "sealed": False}}
-            answer = await self._operator.patch(USAGE_RECORDS, _USAGE_NAME, patch, type=Written)
+            answer = await self._operator.patch(USAGE_RECORDS, name, patch, type=Written)
             stands["version"] = answer.metadata.resource_version
 
-        found = await self._admin.get(USAGE_RECORDS, _USAGE_NAME)
+        if self._usage_part < 0 or self._usage_rows + count > MOST_USAGE_ROWS:
+            self._usage_part, self._usage_rows = self._usage_part + 1, 0
+            await self._operator.create(USAGE_RECORDS, _usage_record(self._usage_part))
+        self._usage_rows += count
+        name = record_name(USAGE_TENANT, USAGE_MONTH, self._usage_part)
+        found = await self._admin.get(USAGE_RECORDS, name)
         stands = {"rows": found["spec"]["rows"], "version": found["metadata"]["resourceVersion"]}
         return [partial(append, number) for number in range(count)]
 
 
-_USAGE_NAME = "bench-2026-11"
 _USAGE_ROW = "AAAAAAAAAAAAAAAAAAAAAA 1 1 1000001 example created-000001 - alice - hpc-batch 1 0 1 1 1 1 C Completed 0 1 0 5\n"
 _SCORE = {"total": "0.512", "terms": {f"f{number}": "0.500" for number in range(1, 10)}}
 
 
-def _usage_record() -> dict[str, Any]:
-    spec = {"tenant": "bench", "month": "2026-11", "part": 0, "sealed": False, "rows": "1\n"}
-    return {"apiVersion": USAGE_RECORDS.api_version, "kind": USAGE_RECORDS.kind, "metadata": {"name": _USAGE_NAME}, "spec": spec}
+def _usage_record(part: int) -> dict[str, Any]:
+    spec = {"tenant": USAGE_TENANT, "month": USAGE_MONTH, "part": part, "sealed": False, "rows": "1\n"}
+    metadata = {"name": record_name(USAGE_TENANT, USAGE_MONTH, part)}
+    return {"apiVersion": USAGE_RECORDS.api_version, "kind": USAGE_RECORDS.kind, "metadata": metadata, "spec": spec}
 
 
 def _row(found: Allocation, node: int) -> Row:
