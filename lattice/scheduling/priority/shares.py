@@ -1,12 +1,12 @@
 """Usage by tenant and user: decayed for the fair share, by period for the budgets (book, "Quota Enforcement").
 
-`Shares` has one owner and is changed by `agree`, `charge`, `see`, `end` and `forget` only. Sums are whole numbers, so that the same
+`Shares` has one owner and is changed by `agree`, `charge`, `see` and `end` only. Sums are whole numbers, so that the same
 history gives the same shares whatever the order of its events. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import exp2, fsum, inf, log, nan
 from typing import Final
@@ -160,11 +160,6 @@ class Shares:
             decayed.rate -= nodes
         self._note(run.tenant, run.user, moment)
         self.meter.count(run.tenant, run.user, run.project, moment, -nodes, -run.gpus)
-
-    def forget(self, keys: Iterable[str], at: float) -> None:
-        """Ends the runs of these keys, whose objects are gone, at `at`; their usage stays counted."""
-        for key in keys:
-            self.end(key, at)
 
     # Answers
 

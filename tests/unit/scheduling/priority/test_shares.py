@@ -158,7 +158,8 @@ def test_who_is_above_its_share_bursts_and_beyond_the_allowance_comes_first() ->
 
 def test_what_a_deleted_allocation_used_stays_counted() -> None:
     shares = history(run(1, start=NOW - 2 * HOUR, end=None, nodes=3), run(2, "chemistry", start=NOW - 2 * HOUR, end=NOW, nodes=3))
-    shares.forget(["uid-1/1", "uid-2/1", "unknown/1"], NOW)
+    for key in ("uid-1/1", "uid-2/1", "unknown/1"):
+        shares.end(key, NOW)
     shares.validate()
     assert shares.usage("physics", NOW) == pytest.approx(0.5)
     assert shares.node_hours("physics", NOW + HALF_LIFE) == pytest.approx(shares.node_hours("physics", NOW) / 2)
