@@ -33,7 +33,7 @@ class MeterWindow:
     before_products: int = 0
     begin: int = -(10**18)
 
-    def add(self, at: float, change: int) -> None:
+    def add_change(self, at: float, change: int) -> None:
         """Changes the number in use by `change` from the time `at` (seconds) on."""
         if not change:
             return
@@ -145,9 +145,9 @@ class Meter:
                     self._users.setdefault(tenant, []).append(scope)
             for window, amount in zip(windows, (nodes, gpus), strict=True):
                 if amount:
-                    window.add(at, amount)
+                    window.add_change(at, amount)
                     if until is not None:
-                        window.add(until, -amount)
+                        window.add_change(until, -amount)
 
     def trim(self, now: float) -> None:
         """Drops hours from before the present periods, and owners who have used nothing since."""

@@ -34,7 +34,7 @@ class Tally:
             charges = [gap, *charges] if gap is not None else charges
         self._replace(uid, tuple(charges))
 
-    def forget(self, uid: str, at: float) -> None:
+    def end_charges(self, uid: str, at: float) -> None:
         """Ends the charges of an Allocation that is gone: its use stays counted, running attempts end at `at`."""
         charges = self._open.get(uid)
         if charges is not None:

@@ -152,14 +152,14 @@ class Book:
         """Returns the size of all shards as last written, in bytes."""
         return sum(len(text) for text in self._texts if text is not None)
 
-    def of(self, uid: str) -> Iterator[Row]:
+    def rows_of(self, uid: str) -> Iterator[Row]:
         """Yields the rows of an allocation, the oldest attempt first."""
         for attempt in sorted(self.attempts.get(uid, ())):
             yield self.rows[(uid, attempt)]
 
     def held(self, uid: str) -> Row | None:
         """Returns the row of the allocation's attempt that may run; None: it has none, or only releasing ones."""
-        return next((row for row in self.of(uid) if row.held), None)
+        return next((row for row in self.rows_of(uid) if row.held), None)
 
     def used_by(self, tenant: str, user: str) -> tuple[int, int]:
         """Returns how many nodes and rows a user of a tenant holds, releasing ones included."""
@@ -282,7 +282,7 @@ def _row(claim: Claim, state: str) -> Row:
 
 
 def _other_attempts(book: Book, claim: Claim) -> ProposalRefused | None:
-    for row in book.of(claim.uid):
+    for row in book.rows_of(claim.uid):
         if row.held or row.attempt > claim.attempt:
             return ProposalRefused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
     return None

@@ -40,7 +40,7 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
 
     @property
-    def key(self) -> tuple[str, int]:
+    def attempt_key(self) -> tuple[str, int]:
         """Returns (uid, attempt)."""
         return (self.uid, self.attempt)
 

@@ -156,7 +156,7 @@ def _told(answers: Answers, present: Present) -> tuple[dict[str, dict[int, Told]
     members: dict[Key, dict[str, HistoryRow]] = {}
     for node, rows in answers.rows.items():
         for row in rows:
-            members.setdefault(row.key, {})[node] = row
+            members.setdefault(row.attempt_key, {})[node] = row
     found: dict[str, dict[int, Told]] = {}
     foreign: list[Foreign] = []
     held = {row.key: row for row in present.rows if row.held}

@@ -56,7 +56,7 @@ class StepFacts:
     admitted: int | None = None
     """The walltime in seconds that was admitted for the newest generation; None: that of the row stays."""
 
-    def of(self, row: Row) -> list[AttemptNodeState]:
+    def states_of(self, row: Row) -> list[AttemptNodeState]:
         """Returns the state of a row's attempt on each of the row's nodes; without a report, an empty state."""
         return [self.standings.get((row.attempt, node), AttemptNodeState(self.names.get(node, str(node)))) for node in row.nodes]
 
@@ -204,7 +204,7 @@ def _old_rows(facts: StepFacts, allocation: Allocation) -> Step | None:
 
 
 def _vouched(facts: StepFacts, row: Row) -> tuple[int, ...]:
-    return tuple(node for node, standing in zip(row.nodes, facts.of(row), strict=True) if standing.empty)
+    return tuple(node for node, standing in zip(row.nodes, facts.states_of(row), strict=True) if standing.empty)
 
 
 def _reported_end(allocation: Allocation) -> bool:
@@ -255,7 +255,7 @@ def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> S
         return Propose(Release(row.key)) if finished else Rest()
     if leaving:
         return Propose(Stop(row.key, leaving))
-    standings = facts.of(row)
+    standings = facts.states_of(row)
     if any(standing.down for standing in standings):
         return Propose(Stop(row.key, DISABLED if any(standing.disabled for standing in standings) else NODE_LOST))
     if row.generation < allocation.metadata.generation:
@@ -326,7 +326,7 @@ def _from_reports(facts: StepFacts, allocation: Allocation, row: Row, standings:
 
 
 def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
-    standings = facts.of(row)
+    standings = facts.states_of(row)
     if not _reported_end(allocation):
         waiting = [standing for standing in standings if not standing.empty and not standing.down]
         if waiting:
@@ -420,7 +420,7 @@ def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: st
     if row.state == RECLAIMED:
         return ShowEnding(QUOTA_RECLAIMED, "the quota tree takes back what was lent to it", since)
     if row.state == WITHDRAWN:
-        reason, message, _ = _told(facts, allocation, facts.of(row))
+        reason, message, _ = _told(facts, allocation, facts.states_of(row))
         return ShowEnding(reason, message, since)
     return ShowEnding("NodeLost", "a node of it was lost or disabled", since)
 

@@ -32,7 +32,7 @@ class _Beat:
 class Heartbeats:
     """The heartbeats of all nodes that one observer (the operator, or the scheduler) follows.
 
-    It has one owner and is changed by `expect`, `hear` and `forget`; `validate` checks its order against the times.
+    It has one owner and is changed by `expect`, `hear` and `remove_node`; `validate` checks its order against the times.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Heartbeats:
         self._beats.move_to_end(name)
         return True
 
-    def forget(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """Stops following a node."""
         self._beats.pop(name, None)
 

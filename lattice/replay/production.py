@@ -322,7 +322,7 @@ class World:
         if not pending:
             del self._pending[candidate.vcluster]
             self._starts.pop(candidate.vcluster, None)
-            self._scoring.forget(candidate.vcluster)
+            self._scoring.drop_vcluster(candidate.vcluster)
 
     # Counters
 

@@ -70,7 +70,7 @@ class HistoryWriter:
 
 def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
     """Returns a row for every attempt that the disk keeps, and for those ordered to start that are not journaled yet."""
-    rows = {Key(*row.key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
+    rows = {Key(*row.attempt_key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
         if key not in rows and attempt.row is not None and attempt.stage not in OVER:
             order = attempt.row

@@ -72,7 +72,7 @@ class Hours:
         if change.new is not None:
             self._tally.see(change.new)
         elif change.old is not None:
-            self._tally.forget(change.old.metadata.uid, self._clock.now())
+            self._tally.end_charges(change.old.metadata.uid, self._clock.now())
 
     def settled(self, fresh: Fresh) -> None:
         """Moves the charges that usage records hold now from unsettled to recorded."""

@@ -259,7 +259,7 @@ class NodeStates:
         if old is not None:
             self._count(old.status.state, -1)
         if new is None:
-            self.beats.forget(change.key)
+            self.beats.remove_node(change.key)
             self._begun.pop(change.key, None)
             self._tell_observers()
             return

@@ -106,7 +106,7 @@ class CacheUpdater:
         if change.new is not None:
             self.tally.see(change.new)
         else:
-            self.tally.forget(one.metadata.uid, self._clock.now())
+            self.tally.end_charges(one.metadata.uid, self._clock.now())
         self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:

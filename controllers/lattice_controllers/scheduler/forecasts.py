@@ -127,7 +127,7 @@ class Forecasts:
     def drop_allocation(self, uid: str) -> None:
         """Drops what is kept of an allocation whose object is gone."""
         self._learnt.discard(uid)
-        self.forecaster.forget(uid)
+        self.forecaster.drop_allocation(uid)
 
     def learn_from(self, allocations: Iterable[Allocation]) -> None:
         """Learns from all allocations that ended before this term, in the order of their ends."""

@@ -33,7 +33,7 @@ class Silence:
 
     def unfollow(self, name: str) -> None:
         """Stops following a node that was forgotten."""
-        self._beats.forget(name)
+        self._beats.remove_node(name)
 
     def sweep(self, unjudged: Iterable[str], now: float, since: float, timing: Timing, nodes: int) -> frozenset[str]:
         """Finds the silent and lost nodes again; returns those that became or ceased to be so.

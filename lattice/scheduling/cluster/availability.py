@@ -71,12 +71,12 @@ class AvailabilityProfile:
             self.table.clear()
         self.late, self.now, releases.now = late, now, now
         self._least.clear()
-        self.free_from_now.forget()
+        self.free_from_now.drop_pools()
         self.table.forget_removed()
         left = tuple([window for window in windows if window.end > now])
         if left != self.windows.ordered:
             self.windows = self.unreserved.windows = Windows(left)
-            self.unreserved.forget()
+            self.unreserved.drop_functions()
         wanted = {reservation.uid: reservation for reservation in reservations}
         if wanted == self.reservations:
             return

@@ -68,8 +68,8 @@ class FreeCounts:
         alike: dict[str, list[Bucket]] = {}
         for bucket in buckets:
             alike.setdefault(bucket.key.fingerprint, []).append(bucket)
-        self.whole = parts.of(buckets)
-        self.parts = {name: parts.of(some) for name, some in alike.items()}
+        self.whole = parts.groups_of(buckets)
+        self.parts = {name: parts.groups_of(some) for name, some in alike.items()}
 
     def capped(self, caps: Mapping[Bucket, int]) -> FreeCounts:
         """Returns a pool of the same buckets with `caps` nodes of each; later changes of the node cache do not change it."""
@@ -179,7 +179,7 @@ class GroupCountsByClass:
         self._node_cache = node_cache
         self._parts: dict[tuple[Bucket, ...], GroupCounts] = {}
 
-    def of(self, buckets: Sequence[Bucket]) -> Groups:
+    def groups_of(self, buckets: Sequence[Bucket]) -> Groups:
         """Returns the free nodes of these buckets by group, as shared counts.
 
         Where no group has two classes of hardware, the counts of the classes are joined, so that other pools share them.
@@ -235,7 +235,7 @@ class FreeCountsByNeed:
         self._alike: dict[tuple[Bucket, ...], FreeCounts] = {}
         self._parts = GroupCountsByClass(node_cache)
 
-    def of(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
+    def pool_for(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
         """Returns the pool of the nodes that admit a need and are at home in the vcluster `home`.
 
         `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware (None: all).

@@ -53,7 +53,7 @@ class FreeFromNow:
         self._begins_of = -1
         """The layout of the backfill table for which `_begins` was computed."""
 
-    def forget(self) -> None:
+    def drop_pools(self) -> None:
         """Drops every pool; called when a new cycle begins."""
         self._kept.clear()
         self._begins_of = -1

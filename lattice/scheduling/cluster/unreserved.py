@@ -39,7 +39,7 @@ class UnreservedNodes:
         self._known.clear()
         self._not_earlier.clear()
 
-    def forget(self) -> None:
+    def drop_functions(self) -> None:
         """Drops the step functions; called when windows change."""
         self._known.clear()
 

@@ -107,7 +107,7 @@ class EquivalenceClass:
         self.conformance = REQUIRED if self._known else conformance
         self.tight = topology == TIGHT
         self.home = eq_classes.home
-        self.pool = eq_classes.state.free_counts.of(self.need, self.home, known=self._known, classes=self._classes)
+        self.pool = eq_classes.state.free_counts.pool_for(self.need, self.home, known=self._known, classes=self._classes)
         self.free_before = self.pool.whole.total
         self.kinds = self.pool.kinds
         self._pressures: dict[str, float] | None = None
@@ -373,7 +373,7 @@ class EquivalenceClass:
         if self._plain is None:
             classes, free_counts = self._eq_classes.by_pressure(self.kinds), self._eq_classes.state.free_counts
             some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
-            self._plain = [free_counts.of(self.need, self.home, known=self._known, classes=some) for some in some_of]
+            self._plain = [free_counts.pool_for(self.need, self.home, known=self._known, classes=some) for some in some_of]
         caps = pool.caps
         for plain in self._plain:
             if caps is None:
@@ -531,7 +531,7 @@ class EquivalenceClasses:
     def _pressures(self) -> dict[Hardware, float]:
         shares: dict[Hardware, list[float]] = {}
         for need, nodes in self._queue.asked.items():
-            pool = self.state.free_counts.of(need, self.home)
+            pool = self.state.free_counts.pool_for(need, self.home)
             usable = max(1, pool.sizes[1])
             for hardware in pool.kinds:
                 shares.setdefault(hardware, []).append(nodes / usable)

@@ -78,7 +78,7 @@ class _Sorted:
     arrived: deque[float] = field(default_factory=deque)
     ascending: list[float] = field(default_factory=list)
 
-    def add(self, value: float) -> None:
+    def insert(self, value: float) -> None:
         self.arrived.append(value)
         insort(self.ascending, value)
         if len(self.arrived) > self.most:
@@ -143,12 +143,12 @@ class Calibration:
             return None
         self.starts += 1
         for scores in self._like(first.cell):
-            scores.add((at - first.rehearsed) / first.scale)
+            scores.insert((at - first.rehearsed) / first.scale)
         self._learnt.clear()
         self._covered.append(at <= first.p90)
         return Kept(at - first.p50, at <= first.p90, at - last.p50, at <= last.p90)
 
-    def forget(self, uid: str) -> None:
+    def drop_predictions(self, uid: str) -> None:
         """Drops the predictions of an allocation that was cancelled or whose start nobody predicts any more, without scoring them."""
         self._first.pop(uid, None)
         self._last.pop(uid, None)
@@ -157,7 +157,7 @@ class Calibration:
         """Drops predictions of allocations that are not in `pending`, once more than 1,000 of them are kept."""
         if len(self._first) > len(pending) + SPARE:
             for uid in [uid for uid in self._first if uid not in pending]:
-                self.forget(uid)
+                self.drop_predictions(uid)
 
     def _like(self, cell: Cell) -> tuple[_Sorted, ...]:
         """Returns the scores of all starts, of those of equal width, of equal band, and of the same cell: ever more like this one."""

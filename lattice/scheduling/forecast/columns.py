@@ -271,14 +271,14 @@ class Caps:
         self.room: list[int] = []
         """By number of the cap: how much more may be used; negative where the limit was lowered below what is in use."""
 
-    def of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
+    def amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
         """Returns (cap number, amount) of each cap that this work counts against when it holds `nodes` nodes."""
         key = (work.vcluster, work.tenant, work.user, nodes)
         if key not in self._known:
-            self._known[key] = self._of(work, nodes)
+            self._known[key] = self._amounts_of(work, nodes)
         return self._known[key]
 
-    def _of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
+    def _amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
         limits, account = self._view.policy(work.vcluster).limits, self._view.accounts.get(work.tenant)
         uses, (nodes_claimed, running_claimed) = self._uses, self._view.claimed.get(work.tenant, (0, 0))
         found: list[tuple[int, int]] = []

@@ -111,7 +111,7 @@ class Forecaster:
         """Turns simulated starts into calibrated predictions, keeps these for scoring, and returns them by uid."""
         found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
-            self.calibration.forget(uid)
+            self.calibration.drop_predictions(uid)
         for uid in foreseen.starts:
             if uid in self._gone:
                 continue
@@ -148,10 +148,10 @@ class Forecaster:
         """Notes that an attempt ended by itself or at its walltime after `ran` seconds; the next `look` learns its run time."""
         self._ended.append((work, ran))
 
-    def forget(self, uid: str) -> None:
+    def drop_allocation(self, uid: str) -> None:
         """Drops the predictions of an allocation that was cancelled before it started."""
         self._gone.add(uid)
-        self.calibration.forget(uid)
+        self.calibration.drop_predictions(uid)
 
 
 class _Reader:
@@ -166,7 +166,7 @@ class _Reader:
 
     def holding(self, holder: NodeHolder) -> tuple[Held, Held]:
         """Converts a holder: it ends after its learnt run time, at the latest at its end; overdue work is given `overrun_seconds` more."""
-        columns, uses, now = self.columns.held(holder.nodes), self._caps.of(holder, len(holder.nodes)), self._now
+        columns, uses, now = self.columns.held(holder.nodes), self._caps.amounts_of(holder, len(holder.nodes)), self._now
         if holder.end is None:
             unknown = Held(columns, NEVER, NEVER, uses)
             return unknown, unknown
@@ -188,7 +188,7 @@ class _Reader:
         window = self.columns.window_of(candidate)
         opens = self._view.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
-        uses, number, nodes = self._caps.of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
+        uses, number, nodes = self._caps.amounts_of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
         if candidate.walltime is None:
             endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
             return endless, endless

@@ -63,7 +63,7 @@ class _Window:
     count: int = 0
     answers: dict[float, float] = field(default_factory=dict)
 
-    def add(self, share: float) -> None:
+    def add_run(self, share: float) -> None:
         """Keeps one run, and forgets the oldest where there are too many."""
         entry = (share, self.count)
         self.count += 1
@@ -119,7 +119,7 @@ class RunTimes:
                 if len(level) > MOST_KEYS:
                     level.popitem(last=False)
             level.move_to_end(key)
-            window.add(share)
+            window.add_run(share)
 
     def totals(self, work: Work, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
         """Returns quantiles (`shares`) of the whole run time in seconds, given that the work has run `elapsed` already.

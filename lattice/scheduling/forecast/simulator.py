@@ -96,7 +96,7 @@ class _Shape:
     ranks: deque[int] = field(default_factory=deque)
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, ...]:
         return (self.columns, self.nodes, self.believed, self.caps, self.window)
 
 
@@ -107,14 +107,14 @@ class _Releases:
     times: list[float] = field(default_factory=list)
     nodes: dict[float, int] = field(default_factory=dict)
 
-    def add(self, time: float, count: int) -> None:
+    def add_release(self, time: float, count: int) -> None:
         if time in self.nodes:
             self.nodes[time] += count
         else:
             self.nodes[time] = count
             insort(self.times, time)
 
-    def drop(self, time: float, count: int) -> None:
+    def drop_release(self, time: float, count: int) -> None:
         left = self.nodes[time] - count
         if left:
             self.nodes[time] = left
@@ -213,7 +213,7 @@ class BackfillSimulator:
                 self._free[column] += count
                 for touched in self._touching[column]:
                     self._in_set[touched] += count
-                    self._releases[touched].drop(believed, count)
+                    self._releases[touched].drop_release(believed, count)
             for cap, amount in caps:
                 self._room[cap] += amount
         while self._later and self._later[0][0] <= now:
@@ -249,7 +249,7 @@ class BackfillSimulator:
         self._running.append((columns, believed, caps))
         for column, count in columns:
             for touched in self._touching[column]:
-                self._releases[touched].add(believed, count)
+                self._releases[touched].add_release(believed, count)
 
     # One pass
 
@@ -382,7 +382,7 @@ class BackfillSimulator:
         """Starts the job of lowest rank of a shape, and reduces the extra nodes of reservations that it uses."""
         rank = shape.ranks.popleft()
         if not shape.ranks:
-            del self._shapes[queue][shape.key]
+            del self._shapes[queue][shape.identity]
             by_size = self._of_set[queue][shape.columns]
             del by_size[bisect_left(by_size, (shape.nodes, shape.number))]
         job = self._stage.queues[queue][rank]

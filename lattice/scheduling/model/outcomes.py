@@ -13,7 +13,7 @@ from lattice.scheduling.model.work import Candidate
 class Makeup(Protocol):
     """Computes the terms of a score when somebody asks for them: a cycle scores many candidates in columns and few terms are read."""
 
-    def of(self, entry: Any) -> tuple[tuple[float, ...], float]:
+    def terms_of(self, entry: Any) -> tuple[tuple[float, ...], float]:
         """Returns the terms f1 to f9 and the budget multiplier of the candidate at `entry`, its place in the scored columns."""
         ...
 
@@ -32,7 +32,7 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
 
     def made_of(self) -> tuple[tuple[float, ...], float]:
         """Returns the terms f1 to f9 and the budget multiplier of this score."""
-        return (self.given, self.factor) if self.makeup is None else self.makeup.of(self.entry)
+        return (self.given, self.factor) if self.makeup is None else self.makeup.terms_of(self.entry)
 
     @property
     def terms(self) -> tuple[float, ...]:

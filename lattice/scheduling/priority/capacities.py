@@ -87,7 +87,7 @@ class _NeedCounts:
     capacity: Capacity | None = None
     """The capacity computed last; None: counts have changed since."""
 
-    def add(self, bucket: Bucket, free: int, usable: int) -> None:
+    def add_bucket(self, bucket: Bucket, free: int, usable: int) -> None:
         """Adds so many free and usable nodes of a bucket to the counts; negative numbers remove them."""
         if free:
             self.free.add(bucket.group, bucket.fingerprint, free)
@@ -125,7 +125,7 @@ class Capacities:
             for place, ((was_free, was_usable), is_free, is_usable) in enumerate(zip(before, free, usable, strict=True)):
                 if was_free != is_free or was_usable != is_usable:
                     for counts in self._of[place]:
-                        counts.add(self._buckets[place], is_free - was_free, is_usable - was_usable)
+                        counts.add_bucket(self._buckets[place], is_free - was_free, is_usable - was_usable)
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
@@ -138,7 +138,7 @@ class Capacities:
             for place, bucket in enumerate(self._buckets):
                 if bucket.key.home in homes and bucket.admitted_by(need):
                     self._of[place].append(counts)
-                    counts.add(bucket, self._free[place], self._usable[place])
+                    counts.add_bucket(bucket, self._free[place], self._usable[place])
         return counts.make()
 
     def validate(self, node_cache: NodeCache) -> None:

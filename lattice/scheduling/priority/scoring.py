@@ -143,7 +143,7 @@ class _Terms:
     backlog: float
     energy: float
 
-    def of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
+    def terms_of(self, entry: _Entry) -> tuple[tuple[float, ...], float]:
         """Returns the terms f1 to f9 and the budget multiplier of one candidate."""
         _, _, submitted, person, shape, _, priority, checkpoint = entry
         topology, conformance = self.shapes[shape]
@@ -287,7 +287,7 @@ class Scoring:
         self._capacities.validate(node_cache)
         self.shares.validate()
 
-    def forget(self, vcluster: str) -> None:
+    def drop_vcluster(self, vcluster: str) -> None:
         """Drops a vcluster from the backlog because no work waits in it any more."""
         self._columns.pop(vcluster, None)
 
@@ -349,7 +349,7 @@ class Scoring:
         for name, columns in list(self._columns.items()):
             policy = self.policies.get(name)
             if now - columns.seen > max(EMPTIED, 2 * policy.interval if policy is not None else 0.0):
-                self.forget(name)
+                self.drop_vcluster(name)
 
     def _homes(self, vcluster: str) -> Homes:
         """Returns the vclusters on whose home nodes work of a vcluster may run: its own ("" for nodes without a home) and its lenders."""

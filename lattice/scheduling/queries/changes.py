@@ -147,7 +147,7 @@ def _ranges(state: ClusterState, candidate: Candidate) -> list[range]:
     policy = state.policy(candidate.vcluster)
     alike = candidate.conformance == REQUIRED or strategy_of(policy).conformant
     sizes: dict[str, dict[str, int]] = {}
-    for bucket in state.free_counts.of(candidate.need, policy.name if policy.home else "").buckets:
+    for bucket in state.free_counts.pool_for(candidate.need, policy.name if policy.home else "").buckets:
         groups = sizes.setdefault(bucket.key.fingerprint if alike else "", {})
         groups[bucket.key.group] = groups.get(bucket.key.group, 0) + bucket.usable
     reached = [reach(groups.values()) for groups in sizes.values()]

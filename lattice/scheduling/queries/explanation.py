@@ -136,7 +136,7 @@ class _Sum:
     open_ended: bool = False
     ends: list[float] = field(default_factory=list)
 
-    def add(self, nodes: int, since: float | None = None, until: float | None = None) -> None:
+    def add_nodes(self, nodes: int, since: float | None = None, until: float | None = None) -> None:
         self.nodes += nodes
         self.allocations += 1
         if since is not None:
@@ -170,7 +170,7 @@ def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], read
             since, until = time_text(holder.since), time_text(holder.end)
             shown.append(Blocker(kind="Holder", whose=owner, nodes=count, allocations=1, work=work, since=since, until=until))
         else:
-            sums.setdefault(owner, _Sum("Holder", owner)).add(count, holder.since, holder.end)
+            sums.setdefault(owner, _Sum("Holder", owner)).add_nodes(count, holder.since, holder.end)
     return [*shown, *(entry.blocker() for entry in sums.values())]
 
 
@@ -191,7 +191,7 @@ def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidat
     sums: dict[Whose, _Sum] = {}
     for one in before:
         owner = whose(one, reader)
-        sums.setdefault(owner, _Sum("Ahead", owner)).add(one.minimum, one.submitted)
+        sums.setdefault(owner, _Sum("Ahead", owner)).add_nodes(one.minimum, one.submitted)
     return [entry.blocker() for entry in sums.values()]
 
 

@@ -52,7 +52,7 @@ def test_hours_equal_an_independent_sum_whoever_tells_first(seed: int) -> None:
                     tally.settle(records.put(record).rows())
             case 3 if not any(True for charge in tally.unsettled() if charge.uid == life.view.metadata.uid) and life.number not in gone:
                 tally.see(life.view)
-                tally.forget(life.view.metadata.uid, LATER)
+                tally.end_charges(life.view.metadata.uid, LATER)
                 gone.add(life.number)
     for life in lives:
         if life.number not in gone:
@@ -102,8 +102,8 @@ def settle_all(server: Server, lives: list[Life]) -> None:
 def test_a_window_is_the_integral_and_lets_go_when_it_says(spans: list[tuple[int, int, int]], length: int) -> None:
     window, now = MeterWindow(), 600.0
     for begin, duration, nodes in spans:
-        window.add(begin, nodes)
-        window.add(min(begin + duration, now), -nodes)
+        window.add_change(begin, nodes)
+        window.add_change(min(begin + duration, now), -nodes)
 
     def used(at: float) -> float:
         begin = at - length

@@ -249,7 +249,7 @@ def test_the_silent_are_exactly_those_whose_pulse_is_silent(history: list[tuple[
                 beats.expect(name, now)
                 followed.add(name)
             case "forget":
-                beats.forget(name)
+                beats.remove_node(name)
                 followed.discard(name)
             case _:
                 now += number

@@ -51,7 +51,7 @@ def test_buckets_and_pools_follow_every_event(seed: int) -> None:
                 node_cache.split(frozenset(mask_of(roll.sample(range(20), 5)) for _ in range(roll.randint(0, 2))))
         node_cache.validate()
         need = roll.choice(NEEDS)
-        pool = free_counts.of(need, "")
+        pool = free_counts.pool_for(need, "")
         assert counted(pool) == counted(FreeCounts(node_cache, node_cache.admitted(need)))
         census = node_cache.census(need)
         assert census.free == sum(
@@ -67,7 +67,7 @@ def test_a_pool_of_which_some_nodes_are_kept_counts_as_one_made_of_the_rest(seed
     node_cache = NodeCache()
     for index in range(16):
         node_cache.put(facts(roll, index))
-    pool = FreeCountsByNeed(node_cache).of(Need(), "")
+    pool = FreeCountsByNeed(node_cache).pool_for(Need(), "")
     node_cache.take(roll.sample(range(16), 4))
     caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in pool.buckets if roll.random() < 0.5}
     whole = pool.capped({bucket: pool.cap(bucket) for bucket in pool.buckets} | caps)
@@ -162,11 +162,11 @@ def test_too_many_pools_are_forgotten_between_cycles_and_never_within_one() -> N
     for index in range(8):
         node_cache.put(replace(facts(roll, index), usable=True))
     free_counts = FreeCountsByNeed(node_cache)
-    first = free_counts.of(Need(), "")
+    first = free_counts.pool_for(Need(), "")
     for memory in range(1, 2_100):
-        free_counts.of(Need(memory=memory), "")
+        free_counts.pool_for(Need(memory=memory), "")
     node_cache.take((0, 1))
     assert first.whole.total == 6
     free_counts.trim()
-    assert free_counts.of(Need(), "") is not first
+    assert free_counts.pool_for(Need(), "") is not first
     free_counts.validate()

@@ -102,7 +102,7 @@ def test_a_start_is_scored_once_by_its_first_and_its_last_prediction() -> None:
 def test_what_was_never_predicted_or_forgotten_scores_nothing() -> None:
     made = Calibration()
     made.predicted("a", made.calibrated(0.0, 100.0, 200.0))
-    made.forget("a")
+    made.drop_predictions("a")
     assert made.started("a", 1.0) is made.started("b", 1.0) is None
     assert made.coverage is None
 

@@ -200,7 +200,7 @@ def test_the_backlog_counts_what_every_vcluster_has_queued() -> None:
     made.running([holder], on)
     assert of(made, job(1, 2), on=on)[0].terms[5] == pytest.approx(2 / 8)
     assert of(made, job(2, 4, vcluster="ml"), on=on)[0].terms[5] == pytest.approx(6 / 8)
-    made.forget("hpc")
+    made.drop_vcluster("hpc")
     assert of(made, job(2, 4, vcluster="ml"), on=on)[0].terms[5] == pytest.approx(4 / 8)
 
 
