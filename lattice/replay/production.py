@@ -277,16 +277,16 @@ class World:
 
     def _follow(self, vcluster: str, now: float) -> None:
         """Counts the given, moved and lost reservations of a vcluster's cycle, and notes when the next one starts."""
-        tally, promises = self.done.reservations, self.state.promises.get(vcluster, {})
+        tally, reservations = self.done.reservations, self.state.backfill_reservations.get(vcluster, {})
         for move in self.state.moves.get(vcluster, ()):
             tally.moved[move.cause] = tally.moved.get(move.cause, 0) + 1
             if move.after is None:
                 tally.lost += 1
                 self._reserved.pop(move.uid, None)
-        for uid, promise in promises.items():
+        for uid, reservation in reservations.items():
             tally.given += uid not in self._reserved
-            self._reserved[uid] = promise.start
-        self._starts[vcluster] = min([promise.start for promise in promises.values() if promise.start > now], default=NEVER)
+            self._reserved[uid] = reservation.start
+        self._starts[vcluster] = min([reservation.start for reservation in reservations.values() if reservation.start > now], default=NEVER)
         if self._starts[vcluster] == NEVER:
             del self._starts[vcluster]
 

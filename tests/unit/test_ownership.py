@@ -61,7 +61,7 @@ def test_no_field_of_the_clusters_state_is_assigned_from_outside(folder: str) ->
     ("source", "count"),
     [
         pytest.param("self.state.waiting = found", 1, id="a field"),
-        pytest.param("state.promises[name] = {}", 1, id="an item of a field"),
+        pytest.param("state.backfill_reservations[name] = {}", 1, id="an item of a field"),
         pytest.param("self._state.windows += (one,)", 1, id="added to a field"),
         pytest.param("del node_cache.taken[3]", 1, id="deleted from a field"),
         pytest.param("self.waiting = self.state.waiting", 0, id="read"),

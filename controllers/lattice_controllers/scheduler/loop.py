@@ -179,14 +179,14 @@ class Loop:
         """
         began = self._clock.monotonic()
         queue = list(self.pending.queue(vcluster))
-        promises = dict(self.state.promises.get(vcluster, {}))
+        reservations = dict(self.state.backfill_reservations.get(vcluster, {}))
         remember = self._begin_turn(vcluster, queue, now)
         outcomes: list[Outcome] = []
         failure = self._guard.attempt(vcluster, lambda: outcomes.extend(decide(self.state, vcluster, queue, now)))
         if failure is not None:
             self._metrics.cycle_failures.labels(vcluster).inc()
             self.state.drop_claims(candidate.uid for candidate in queue)
-            self.state.restore_promises(vcluster, promises)
+            self.state.restore_reservations(vcluster, reservations)
             return failure
         remember(outcomes)
         self._follow_moves(vcluster)

@@ -187,7 +187,7 @@ def _cycles(made: CoreScene, repeats: int, before: Callable[[], object] = lambda
     times: list[float] = []
     placed = 0
     for _ in range(repeats + 1):
-        made.state.promises.clear()
+        made.state.backfill_reservations.clear()
         before()
         began = time.process_time()
         outcomes = list(decide(made.state, "hpc", made.candidates, NOW))

@@ -81,8 +81,8 @@ class Cycle:
             self._needless = self._retries.needless()
         held = self.reservations.profile.reservations
         for uid, candidate in self._needless.items():
-            promise = held.get(uid)
-            yield Waiting(candidate, "", "", None, None, None if promise is None else promise.start)
+            reservation = held.get(uid)
+            yield Waiting(candidate, "", "", None, None, None if reservation is None else reservation.start)
 
     def entries(self) -> Iterator[Entry]:
         """Yields the candidates to evaluate in their order: by score, or first come; holders of reservations first."""
@@ -117,7 +117,7 @@ class Cycle:
         if held is not None:
             if not overtakes and reservations.confirms(candidate, shape, held):
                 shape.failed = True
-                return self._explainer.waiting(candidate, shape, score, promise=held)
+                return self._explainer.waiting(candidate, shape, score, reservation=held)
             reservations.take_back(candidate.uid)
         fit = self._placer.fit(candidate, shape, admission, retry=held is not None)
         if isinstance(fit, Fit):

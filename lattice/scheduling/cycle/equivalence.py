@@ -172,7 +172,7 @@ class EquivalenceClass:
         profile, now = self._eq_classes.profile, self._eq_classes.now
         if not (profile.reservations or profile.windows.ordered or self.reservation):
             return self.pool
-        if not self.reservation and not self._promised() and not profile.windows.crosses(now, now + duration):
+        if not self.reservation and not self._is_reserved() and not profile.windows.crosses(now, now + duration):
             return self.pool
         return profile.free_from_now.of_pool(self.pool, now + duration, self.reservation)
 
@@ -251,7 +251,7 @@ class EquivalenceClass:
             found = self._reach[homes] = [*self.pool.buckets, *lent], self.eligible + others, self.usable + ready
         return found
 
-    def _promised(self) -> bool:
+    def _is_reserved(self) -> bool:
         layout = self._eq_classes.profile.layout
         if self._touched[0] != layout:
             self._touched = (layout, self._eq_classes.profile.table.touches(self.pool.members))
@@ -285,17 +285,17 @@ class EquivalenceClass:
             self._idle_of = buckets, changes, idle
         return idle
 
-    def _still(self, promise: BackfillReservation, duration: float) -> bool:
+    def _still(self, held: BackfillReservation, duration: float) -> bool:
         """Tells whether the nodes of a reservation are still free from its start for `duration` seconds."""
         profile = self._eq_classes.profile
-        end = max(promise.end, promise.start + duration)
-        slots = profile.table.slots(promise)
-        if sum([count for _, count in slots]) < promise.nodes:
+        end = max(held.end, held.start + duration)
+        slots = profile.table.slots(held)
+        if sum([count for _, count in slots]) < held.nodes:
             return False
         for bucket, count in slots:
-            if bucket not in self.pool.members or profile.capacity(bucket, promise.start, end, self.reservation) < count:
+            if bucket not in self.pool.members or profile.capacity(bucket, held.start, end, self.reservation) < count:
                 return False
-        return promise.end >= promise.start + duration
+        return held.end >= held.start + duration
 
     def _ask(self, pool: FreeCounts) -> Ask:
         usable = None

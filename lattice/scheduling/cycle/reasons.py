@@ -110,24 +110,24 @@ class Explainer:
         shape: RequestShape,
         score: Score | None,
         fit: NoFit = NO_NODES,
-        promise: BackfillReservation | None = None,
+        reservation: BackfillReservation | None = None,
     ) -> Waiting:
         """Makes the outcome of a candidate that was not placed: reason, sentence, and the latest start by its reservation.
 
-        `promise`: the backfill reservation that it holds (None: none); `fit`: why the search found nothing.
+        `reservation`: the backfill reservation that it holds (None: none); `fit`: why the search found nothing.
         """
         wake = self._wake(candidate) if candidate.reservation else None
         if self._silent:
-            return Waiting(candidate, "", "", wake, score, None if promise is None else promise.start)
+            return Waiting(candidate, "", "", wake, score, None if reservation is None else reservation.start)
         reason, message = self.reason_of(candidate, shape, fit)
-        if promise is None:
+        if reservation is None:
             return Waiting(candidate, reason, message, wake, score)
         if reason == "BehindHigherPriority":
-            message = f"{message}; it starts at the latest {format_time(promise.start)}"
+            message = f"{message}; it starts at the latest {format_time(reservation.start)}"
         reclaims = self._reclaims(candidate, shape.eq_class) if self._policy.home else ()
         if reclaims:
             message = f"{message}; {_lent(reclaims)}"
-        return Waiting(candidate, reason, message, wake, score, promise.start, reclaims)
+        return Waiting(candidate, reason, message, wake, score, reservation.start, reclaims)
 
     def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
         """Makes the outcome of a candidate that strict order of submission keeps behind one that waits for nodes which both could use."""

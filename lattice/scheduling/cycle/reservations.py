@@ -70,18 +70,18 @@ class CycleReservations:
         self.epoch = 0
         """Grows with every placement and every change of a reservation in this cycle."""
         kept, epoch = state.last_reservations.pop(vcluster, (None, None))
-        before = state.promises.get(vcluster)
+        before = state.backfill_reservations.get(vcluster)
         waiting = {one.uid: one.preemption_class for one in candidates} if before or state.heirs.get(vcluster) else {}
         if before:
-            state.restore_promises(vcluster, {uid: promise for uid, promise in before.items() if uid in waiting})
+            state.restore_reservations(vcluster, {uid: reservation for uid, reservation in before.items() if uid in waiting})
         self.profile = state.profile(now)
-        self._before = state.promises.get(vcluster, {})
+        self._before = state.backfill_reservations.get(vcluster, {})
         """The reservations of the last cycle whose allocations still wait, by uid."""
-        self._kept = state.begin_promises(vcluster, waiting)
+        self._kept = state.begin_reservations(vcluster, waiting)
         """The reservations that this cycle has given or confirmed, by uid; within the cycle none of them is taken back."""
         self._heirs = state.heirs[vcluster]
         """By uid of work that lost its reservation and may get a new one: when it was first given one, seconds since the epoch."""
-        given = {**self._heirs, **{uid: promise.given for uid, promise in self._before.items()}}
+        given = {**self._heirs, **{uid: reservation.given for uid, reservation in self._before.items()}}
         self._holdings = {uid: _Holding(waiting[uid], since) for uid, since in given.items()}
         self._unevaluated = set(self._holdings)
         """The uids of holders that this cycle has not evaluated yet; the set only shrinks."""
@@ -293,12 +293,12 @@ class CycleReservations:
         """Tells whether enough nodes are free now and reservations of lower classes keep the candidate from them before its own start."""
         if shape.eq_class.pool.whole.total < candidate.minimum:
             return False
-        before, promises = min(held.start, self._now + shape.duration), self.profile.reservations
-        return any(promises[uid].start < before for uid, level in self._standing.items() if level < candidate.preemption_class)
+        before, reservations = min(held.start, self._now + shape.duration), self.profile.reservations
+        return any(reservations[uid].start < before for uid, level in self._standing.items() if level < candidate.preemption_class)
 
-    def _keep(self, promise: BackfillReservation) -> None:
-        self._heirs.pop(promise.uid, None)
-        self._kept[promise.uid] = promise
+    def _keep(self, reservation: BackfillReservation) -> None:
+        self._heirs.pop(reservation.uid, None)
+        self._kept[reservation.uid] = reservation
 
     def _revoke(self, uid: str) -> None:
         self._holdings[uid].revoked = self.profile.remove(uid)

@@ -38,7 +38,7 @@ OF_THE_WAIT: Final = 0.1
 LEAST: Final = 60.0
 """Seconds: a prediction is never held to be more exact than that."""
 SPARE: Final = 1000
-"""Promises of work no longer pending that are kept until they are looked through."""
+"""Predictions of work no longer pending that are kept until they are looked through."""
 
 Cell = tuple[int, int]
 """Numbers of a band and of a width."""

@@ -68,7 +68,7 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
     limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
     known = {
         "nodes that reservations and maintenance keep": any(window.end > now for window in state.windows),
-        "nodes that are promised to work that waits": any(state.promises.values()),
+        "nodes that are promised to work that waits": any(state.backfill_reservations.values()),
         "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
         "strict order of submission": strategy_of(policy).strict,
         "the power budget": state.power.limit is not None,

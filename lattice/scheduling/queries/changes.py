@@ -91,17 +91,17 @@ class _Questions:
 
     def surely(self, candidate: Candidate) -> bool:
         """Tells whether the candidate would be placed now among the whole queue."""
-        return self.beside_promised(candidate) and self.among_all(candidate)
+        return self.beside_reservations(candidate) and self.among_all(candidate)
 
-    def beside_promised(self, candidate: Candidate) -> bool:
+    def beside_reservations(self, candidate: Candidate) -> bool:
         """Tells whether the candidate would be placed now beside only the work that holds reservations.
 
         This is quick, and True for every candidate that would be placed among the whole queue.
         """
         if strategy_of(self._state.policy(candidate.vcluster)).strict:
             return self.among_all(candidate)
-        promised = self._state.promises.get(candidate.vcluster, {})
-        return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in promised])
+        holding = self._state.backfill_reservations.get(candidate.vcluster, {})
+        return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in holding])
 
     def among_all(self, candidate: Candidate) -> bool:
         """Tells whether the candidate would be placed now among the whole queue, without the quick question before."""
@@ -113,9 +113,9 @@ class _Questions:
         self._left -= 1
         others = [one for one in queue if one.uid != candidate.uid and not self._runs(one)]
         with undone(self._state) as state:
-            for vcluster, promises in list(state.promises.items()):
-                if candidate.uid in promises:  # its own must not stand in its way
-                    state.restore_promises(vcluster, {uid: promise for uid, promise in promises.items() if uid != candidate.uid})
+            for vcluster, reservations in list(state.backfill_reservations.items()):
+                if candidate.uid in reservations:  # its own must not stand in its way
+                    state.restore_reservations(vcluster, {uid: held for uid, held in reservations.items() if uid != candidate.uid})
             for outcome in decide(state, candidate.vcluster, [*others, candidate], self._now, explain=False):
                 if outcome.candidate.uid == candidate.uid:
                     return isinstance(outcome, Placed)
@@ -172,7 +172,7 @@ def _found(values: Sequence[int], changed: Callable[[int], Candidate], ask: _Que
 
     Yields None after each question.
     """
-    most = yield from _most(values, lambda value: ask.beside_promised(changed(value)))
+    most = yield from _most(values, lambda value: ask.beside_reservations(changed(value)))
     if most is None:
         return None
     yield None

@@ -95,7 +95,7 @@ def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ())
 
 def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
     """Returns a queue, given in order of score, with the holders of reservations moved to their place before others."""
-    given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.promises.get(vcluster, {}).items()}}
+    given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.backfill_reservations.get(vcluster, {}).items()}}
     if not given:
         return queue
     uids, classes = [one.uid for one in queue], [one.preemption_class for one in queue]
@@ -177,13 +177,13 @@ def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
     None: it holds none, is to be given none anew, and no move is known.
     """
     uid, state = candidate.uid, context.state
-    promise, given = state.promises.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
+    reservation, given = state.backfill_reservations.get(candidate.vcluster, {}).get(uid), state.reserved_since(candidate.vcluster, uid)
     move = context.moves.get(uid)
     if given is None and move is None:
         return None
     return Held(
         given=time_text(given),
-        start=time_text(None if promise is None else promise.start),
+        start=time_text(None if reservation is None else reservation.start),
         moved_at=time_text(None if move is None else move.at),
         moved_from=time_text(None if move is None else move.before),
         moved_to=time_text(None if move is None else move.after),

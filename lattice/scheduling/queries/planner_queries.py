@@ -69,7 +69,7 @@ def queues(snapshot: QuerySnapshot, vclusters: Sequence[str], reader: Reader, li
     moment = snapshot.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
-    shown.resume(moment.promises, moment.heirs)
+    shown.resume(moment.backfill_reservations, moment.heirs)
     return queueing.queues(snapshot.context(shown), vclusters, reader, limit, only=only)
 
 

@@ -122,12 +122,12 @@ def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
     last cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little however long the
     queue is.
     """
-    promised, first = context.state.promises.get(vcluster, {}), set[Need]()
+    holding, first = context.state.backfill_reservations.get(vcluster, {}), set[Need]()
     kept = []
     for one in in_order(context, vcluster):
         waiting = context.waiting.get(one.uid)
         leads = waiting is not None and waiting.reason in ABOUT_NODES and one.need not in first
-        if waiting is None or one.uid in promised or leads:
+        if waiting is None or one.uid in holding or leads:
             kept.append(one)
             first.add(one.need)
     return kept[:MOST_INFLUENTIAL]
@@ -136,7 +136,7 @@ def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
 @contextmanager
 def undone(state: ClusterState) -> Iterator[ClusterState]:
     """Yields the cluster state for cycles of a what-if, and at the end of the block undoes everything that they did to it."""
-    holders, promises, lists = dict(state.holders), dict(state.promises), dict(state.lists)
+    holders, reservations, lists = dict(state.holders), dict(state.backfill_reservations), dict(state.lists)
     heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
     waiting = state.waiting
     asking = state.quota_usage.asking() if state.quota_usage is not None else {}
@@ -149,7 +149,7 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
                 state.put_holder(holders[uid])
         for vcluster in [name for name in state.lists if state.lists[name] != lists.get(name)]:
             state.set_lists(vcluster, lists.get(vcluster, frozenset()))
-        state.undo_cycles(promises, heirs, moves, waiting)
+        state.undo_cycles(reservations, heirs, moves, waiting)
         if state.quota_usage is not None:
             state.quota_usage.restore(asking)
 

@@ -29,11 +29,11 @@ from lattice.scheduling.priority.shares import Standing
 from lattice.scheduling.recording.record import Scored, Snapshot
 from lattice.scheduling.recording.record_rows import (
     ACCOUNT,
+    BACKFILL,
     CANDIDATE,
     HOLDER,
     NODE,
     POLICY,
-    PROMISE,
     STANDING,
     WINDOW,
     Row,
@@ -67,7 +67,7 @@ class _Baseline:
     windows: tuple[ReservationWindow, ...] = ()
     claims: frozenset[str] = frozenset()
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
-    promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
+    backfill_reservations: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -142,7 +142,10 @@ class CycleEncoder:
         _table(said, "accounts", baseline.accounts, moment.accounts, ACCOUNT.row)
         _table(said, "policies", baseline.policies, moment.policies, POLICY.row)
         _table(said, "lists", baseline.lists, moment.lists, lambda lists: [bits(one) for one in sorted(lists)])
-        _table(said, "promises", baseline.promises, moment.promises, lambda kept: [PROMISE.row(one) for one in kept.values()])
+        _table(
+            said, "promises", baseline.backfill_reservations, moment.backfill_reservations,
+            lambda kept: [BACKFILL.row(one) for one in kept.values()],
+        )  # fmt: skip
         _table(said, "heirs", baseline.heirs, moment.heirs, dict)
         _table(said, "standings", baseline.standings, scored.standings, STANDING.row)
         _table(said, "shares", baseline.shares, scored.shares, lambda share: share)
@@ -230,7 +233,7 @@ class CycleDecoder:
         _apply(said, "accounts", baseline.accounts, ACCOUNT.value)
         _apply(said, "policies", baseline.policies, POLICY.value)
         _apply(said, "lists", baseline.lists, lambda lists: frozenset(mask(one) or 0 for one in lists))
-        _apply(said, "promises", baseline.promises, lambda kept: {one.uid: one for one in map(PROMISE.value, kept)})
+        _apply(said, "promises", baseline.backfill_reservations, lambda kept: {one.uid: one for one in map(BACKFILL.value, kept)})
         _apply(said, "heirs", baseline.heirs, dict)
         _apply(said, "standings", baseline.standings, STANDING.value)
         _apply(said, "shares", baseline.shares, lambda share: share)
@@ -252,7 +255,7 @@ class CycleDecoder:
             cycle=said["cycle"], vcluster=said["vcluster"], now=said["now"], candidates=tuple(queue.values()), nodes=dict(baseline.nodes),
             taken={index: end for index, end in {**baseline.held(), **baseline.odd}.items() if index not in baseline.spared},
             holders=dict(baseline.holders), claims=baseline.claims, accounts=dict(baseline.accounts), policies=dict(baseline.policies),
-            windows=baseline.windows, lists=dict(baseline.lists), promises=dict(baseline.promises),
+            windows=baseline.windows, lists=dict(baseline.lists), backfill_reservations=dict(baseline.backfill_reservations),
             heirs=dict(baseline.heirs), waiting=frozenset(said.get("waiting", ())), power=power,
             exhausted={Scope(*scope): found for scope, found in baseline.exhausted.items()},
             overrun=overrun,

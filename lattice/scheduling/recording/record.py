@@ -70,7 +70,7 @@ class Snapshot:
     policies: Mapping[str, Policy]
     windows: tuple[ReservationWindow, ...]
     lists: Mapping[str, frozenset[int]]
-    promises: Mapping[str, Mapping[str, BackfillReservation]]
+    backfill_reservations: Mapping[str, Mapping[str, BackfillReservation]]
     heirs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     waiting: frozenset[str] = frozenset()
     exhausted: Mapping[Scope, Exhausted] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def take_snapshot(
     nodes: Mapping[int, NodeFacts] | None = None,
 ) -> Snapshot:
     """Returns the input of a cycle that begins at `now`; `nodes`: a copy of the node cache's nodes; None: one is made."""
-    state.profile(now)  # promises are of buckets as they are now
+    state.profile(now)  # reservations are of buckets as they are now
     return Snapshot(
         cycle=cycle,
         vcluster=vcluster,
@@ -121,7 +121,7 @@ def take_snapshot(
         policies=dict(state.policies),
         windows=state.windows,
         lists=dict(state.lists),
-        promises={name: dict(promises) for name, promises in state.promises.items()},
+        backfill_reservations={name: dict(reservations) for name, reservations in state.backfill_reservations.items()},
         heirs={name: dict(heirs) for name, heirs in state.heirs.items() if heirs},
         waiting=state.waiting if vcluster == RANGES else frozenset(),
         exhausted=dict(state.exhausted),
@@ -203,7 +203,7 @@ def rebuild(moment: Snapshot) -> ClusterState:
     for name, lists in moment.lists.items():
         state.set_lists(name, lists)
     state.set_windows(moment.windows)
-    state.resume(moment.promises, moment.heirs)
+    state.resume(moment.backfill_reservations, moment.heirs)
     state.set_waiting(moment.waiting)
     state.set_exhausted(moment.exhausted)
     if moment.quota is not None:

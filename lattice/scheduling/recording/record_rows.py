@@ -149,7 +149,7 @@ KEY: Final = Columns(
     hardware=HARDWARE.way,
     marks=(lambda marks: [bits(one) for one in sorted(marks)], lambda marks: frozenset(mask(one) for one in marks)),
 )
-PROMISE: Final = Columns(
+BACKFILL: Final = Columns(
     BackfillReservation,
     "uid vcluster start end counts",
     later="given",

@@ -162,7 +162,7 @@ class ClusterState:
     uses: Uses = field(default_factory=Uses)
     windows: tuple[ReservationWindow, ...] = ()
     """Changed by `set_windows`."""
-    promises: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
+    backfill_reservations: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
     """By vcluster and uid: the backfill reservations of the vcluster's last cycle; changed by `decide`."""
     heirs: dict[str, dict[str, float]] = field(default_factory=dict)
     """By vcluster and uid: when work that has no reservation now was first given one, by an earlier scheduler or before nodes were
@@ -298,31 +298,31 @@ class ClusterState:
 
     def profile(self, now: float) -> AvailabilityProfile:
         """Returns the availability profile from `now` on: nodes that are held, kept by backfill reservations, and closed by windows."""
-        kept = [promise for name in sorted(self.promises) for promise in self.promises[name].values()]
+        kept = [reservation for name in sorted(self.backfill_reservations) for reservation in self.backfill_reservations[name].values()]
         self._profile.begin(now, self.windows, kept, self.overrun_seconds)
-        for promises in self.promises.values():
-            for uid, promise in promises.items():
-                promises[uid] = self._profile.reservations.get(uid, promise)  # of buckets as they are now
+        for reservations in self.backfill_reservations.values():
+            for uid, reservation in reservations.items():
+                reservations[uid] = self._profile.reservations.get(uid, reservation)  # of buckets as they are now
         return self._profile
 
-    def resume(self, promises: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
+    def resume(self, reservations: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
         """Takes over the reservations of a recorded cluster state; the node cache must have the same buckets as the recorded one."""
-        self.promises = {name: dict(some) for name, some in promises.items()}
+        self.backfill_reservations = {name: dict(some) for name, some in reservations.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.adopt_buckets()
 
-    def restore_promises(self, vcluster: str, promises: Mapping[str, BackfillReservation]) -> None:
+    def restore_reservations(self, vcluster: str, reservations: Mapping[str, BackfillReservation]) -> None:
         """Replaces the backfill reservations of a vcluster (by uid) with some of those of its last cycle."""
-        self.promises[vcluster] = dict(promises)
+        self.backfill_reservations[vcluster] = dict(reservations)
 
-    def begin_promises(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
+    def begin_reservations(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
         """Begins a cycle of a vcluster: returns an empty dict into which the cycle puts its reservations, by uid.
 
         `waiting`: the uids of the cycle's candidates; `heirs` of other uids are dropped.
         """
         self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
         made: dict[str, BackfillReservation] = {}
-        self.promises[vcluster] = made
+        self.backfill_reservations[vcluster] = made
         return made
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
@@ -340,18 +340,18 @@ class ClusterState:
         return self.node_cache.changes, profile.layout, profile.windows, profile.releases.restarts, now // EPOCH
 
     def undo_cycles(
-        self, promises: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
+        self, reservations: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
         waiting: frozenset[str],
     ) -> None:  # fmt: skip
         """Restores reservations, heirs, moves and waiting vclusters after a what-if has run cycles on this state."""
-        self.promises.clear()
-        self.promises.update(promises)
+        self.backfill_reservations.clear()
+        self.backfill_reservations.update(reservations)
         self.heirs, self.moves, self.waiting = heirs, moves, waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
         """Returns when waiting work was first given its reservation, also where it is to be given a new one; None: it never had one."""
-        promise = self.promises.get(vcluster, {}).get(uid)
-        return promise.given if promise is not None else self.heirs.get(vcluster, {}).get(uid)
+        reservation = self.backfill_reservations.get(vcluster, {}).get(uid)
+        return reservation.given if reservation is not None else self.heirs.get(vcluster, {}).get(uid)
 
     def inherit(self, vcluster: str, uid: str, given: float) -> None:
         """Records that an earlier scheduler gave this work a reservation at `given`."""

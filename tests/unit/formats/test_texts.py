@@ -95,7 +95,7 @@ CYCLE = Snapshot(
     policies={"hpc": Policy("hpc", home=True, borrowing=Borrowing(lend=True, max_borrowed=3), limits=Limits(max_nodes=9))},
     windows=(ReservationWindow("maint", 1_800_100_000.0, 1_800_103_600.0, 0b11, frozenset({"olga"}), maintenance=True),),
     lists={"hpc": frozenset({0b1111, 1 << 100})},
-    promises={"hpc": {"uid-waits": BackfillReservation("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
+    backfill_reservations={"hpc": {"uid-waits": BackfillReservation("uid-waits", "hpc", 1_800_000_608.0, 1_800_004_320.0, ((BUCKET, 2),))}},
     power=50_000,
     scored=Scored(
         ("hpc",), 1800.0, 0.25, 12.5, (Backlog("hpc", 7.1, 1_799_999_999.0),),

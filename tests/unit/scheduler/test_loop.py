@@ -155,7 +155,7 @@ async def test_a_new_scheduler_plans_reservations_in_the_order_in_which_another_
     given = {second.uid: NOW - 100, third.uid: NOW - 200}
     made = living([first, second, third], held=2, reserved=given)
     await run(made, 0.05)
-    promised = made.state.promises["hpc"]
+    promised = made.state.backfill_reservations["hpc"]
     assert list(promised) == [third.uid, second.uid, first.uid]
     assert [one.given for one in promised.values()][:2] == [NOW - 200, NOW - 100]
     assert made.state.reserved_since("hpc", first.uid) == promised[first.uid].given > NOW - 1
@@ -194,7 +194,7 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     wide = pending(1, nodes=8, preemption_class=9)
     made = living([wide], held=4)
     await run(made, 0.05)
-    promised = dict(made.state.promises["hpc"])
+    promised = dict(made.state.backfill_reservations["hpc"])
     assert set(promised) == {wide.uid}
     small, unreadable = pending(2, walltime=60.0, preemption_class=8), pending(3, walltime="an hour", preemption_class=1)
     for candidate in (small, unreadable):
@@ -203,7 +203,7 @@ async def test_what_a_failed_cycle_claimed_is_free_again_and_promises_before_it_
     assert made.failures("hpc") == 1
     assert made.claimed == []
     assert set(made.state.holders) == {holding(900, ()).uid}
-    assert made.state.promises["hpc"] == promised
+    assert made.state.backfill_reservations["hpc"] == promised
 
 
 async def test_what_is_corrupt_stops_the_loop() -> None:

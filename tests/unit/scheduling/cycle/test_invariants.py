@@ -274,7 +274,7 @@ def test_equal_worlds_have_equal_outcomes_whatever_the_order_of_arrival(seed: in
         queue = list(second.queues[name])
         random.Random(seed).shuffle(queue)
         assert list(decide(first.state, name, first.queues[name], NOW)) == list(decide(second.state, name, queue, NOW))
-    assert first.state.promises == second.state.promises
+    assert first.state.backfill_reservations == second.state.backfill_reservations
 
 
 def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothing_with_their_reservations_only() -> None:
@@ -306,5 +306,5 @@ def test_ten_thousand_jobs_of_one_user_stand_before_a_tenant_that_has_used_nothi
     third = {
         one.candidate.uid: one for one in decide(state, "v", [w.candidate for w in second.values() if isinstance(w, Waiting)], NOW + HOUR)
     }
-    assert list(state.promises["v"])[:3] == ["u16", "u17", "bob"], "after the two reservations that are left, before ten thousand"
+    assert list(state.backfill_reservations["v"])[:3] == ["u16", "u17", "bob"], "after the two reservations left, before ten thousand"
     assert isinstance(third["bob"], Waiting)

@@ -81,5 +81,5 @@ def test_no_limit_is_passed_and_nothing_waits_for_one_that_has_room(drawn: tuple
                 assert full, outcome.message
             else:
                 assert outcome.reason in ("WaitingForNodes", "BehindHigherPriority"), outcome.reason
-                assert len(node_cache.taken) + outcome.candidate.minimum > NODES or state.promises[name]
+                assert len(node_cache.taken) + outcome.candidate.minimum > NODES or state.backfill_reservations[name]
     state.validate()

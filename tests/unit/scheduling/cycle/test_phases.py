@@ -98,7 +98,7 @@ def test_the_contested_phase_never_begins_again_and_evaluates_nobody_otherwise_t
             expected = the_long_way(first)
             found = list(decide(second.state, second.vcluster, second.queue, second.now))
             assert found == expected, (seed, first.vcluster)
-            assert second.state.promises == first.state.promises
+            assert second.state.backfill_reservations == first.state.backfill_reservations
             assert second.state.moves == first.state.moves
             first.state.validate()
             placed += sum(isinstance(one, Placed) for one in found)

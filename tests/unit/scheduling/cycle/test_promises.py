@@ -145,7 +145,7 @@ def test_only_a_higher_class_starts_on_nodes_promised_to_work_behind_it(
     state.set_windows(windows)
     ahead, behind = job(0, 3, 2.0, preemption_class=level), job(1, 2, 0.1)
     keys = [bucket.key for bucket in state.node_cache.buckets.values() if bucket.usable >= 2]
-    state.promises["hpc"] = {
+    state.backfill_reservations["hpc"] = {
         uid(0): BackfillReservation(uid(0), "hpc", 9 * HOUR, 11 * HOUR, ((keys[0], 2), (keys[-1], 1))),
         uid(1): BackfillReservation(uid(1), "hpc", 600.0, 0.5 * HOUR, ((keys[0], 2),)),
     }
@@ -161,13 +161,13 @@ class Twice(World):
         anew = rebuild(take_snapshot(self.state, "hpc", queue, self.now, 0))
         self.state.profile(self.now).validate()
         expected = list(decide(anew, "hpc", queue, self.now))
-        promised = {uid: promise.counts for uid, promise in anew.promises["hpc"].items()}
+        promised = {uid: promise.counts for uid, promise in anew.backfill_reservations["hpc"].items()}
         super().cycle()
         self.state.validate()
-        assert {uid: promise.counts for uid, promise in self.state.promises["hpc"].items()} == promised
+        assert {uid: promise.counts for uid, promise in self.state.backfill_reservations["hpc"].items()} == promised
         assert {one.candidate.uid for one in expected if isinstance(one, Waiting)} == set(self.queue)
         latest = {one.candidate.uid: one.latest for one in expected if isinstance(one, Waiting) and one.latest is not None}
-        assert {uid: promise.start for uid, promise in self.state.promises["hpc"].items()} == latest
+        assert {uid: promise.start for uid, promise in self.state.backfill_reservations["hpc"].items()} == latest
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -291,7 +291,7 @@ def test_work_of_a_higher_class_and_score_moves_a_promise_and_is_named() -> None
     assert later is not None
     assert later >= 3616.0 + 2 * HOUR
     assert state.moves["hpc"] == [Move(uid(1), 10.0, 3616.0, later, "HigherClass", uid(2))]
-    assert state.promises["hpc"][uid(1)].given == 0.0
+    assert state.backfill_reservations["hpc"][uid(1)].given == 0.0
 
 
 def short_of_power(state: ClusterState) -> None:
@@ -342,7 +342,7 @@ def test_a_new_scheduler_plans_first_who_held_a_reservation_in_the_order_in_whic
     found = decided(state, *(job(number, 4, 2.0) for number in range(1, 6)), now=10.0)
     latest = {uid: waiting(one).latest for uid, one in found.items()}
     assert sorted(latest, key=lambda uid: latest[uid] or 0.0) == [uid(3), uid(2), uid(5), uid(4), uid(1)]
-    assert [promise.given for promise in state.promises["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
+    assert [promise.given for promise in state.backfill_reservations["hpc"].values()] == [5.0, 7.0, 10.0, 10.0, 10.0]
     assert state.heirs == {"hpc": {}}
 
 
@@ -351,9 +351,9 @@ def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer
     state.node_cache.take((0, 1), HOUR)
     decided(state, job(1, 4), job(2, 4))
     found = decided(state, *(job(number, 4) for number in range(1, 5)), now=10.0)
-    assert sorted(state.promises["hpc"]) == [uid(1), uid(2)]
+    assert sorted(state.backfill_reservations["hpc"]) == [uid(1), uid(2)]
     found = decided(state, *(job(number, 4) for number in range(1, 5)), job(9, 4, preemption_class=8), now=20.0)
-    assert sorted(state.promises["hpc"]) == [uid(1), uid(2), uid(9)], "work of a higher class has places of its own"
+    assert sorted(state.backfill_reservations["hpc"]) == [uid(1), uid(2), uid(9)], "work of a higher class has places of its own"
     assert waiting(found[uid(9)]).latest == 3616.0
 
 

@@ -90,10 +90,10 @@ def compare(seed: int) -> None:
         state.accounts = {"t": TenantAccount(max_nodes=quota)}
         known = {
             uid: (promise.start, promise.end, {(k.hardware, k.group, k.switch, k.fingerprint, k.marks): n for k, n in promise.counts})
-            for uid, promise in state.promises.get("v", {}).items()
+            for uid, promise in state.backfill_reservations.get("v", {}).items()
         }
         ordered = sorted(queue, key=lambda one: (-one.preemption_class, one.submitted, one.key))
-        given = state.heirs.get("v", {}) | {uid: promise.given for uid, promise in state.promises.get("v", {}).items()}
+        given = state.heirs.get("v", {}) | {uid: promise.given for uid, promise in state.backfill_reservations.get("v", {}).items()}
         instance = Instance(nodes, dict(node_cache.taken), windows, ordered, depth, now, left, known, given, lists)
         naive = decide_naively(instance, 0.0, state.overrun_seconds)
         outcomes = list(decide(state, "v", queue, now))

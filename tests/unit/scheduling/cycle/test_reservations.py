@@ -24,7 +24,7 @@ def begun() -> tuple[ClusterState, CycleReservations]:
         node_cache.put(node(index))
     node_cache.take((0, 1), HOUR)
     state = ClusterState(node_cache, {"physics": TenantAccount()}, {"hpc": Policy("hpc")})
-    assert len(list(decide(state, "hpc", [LOW], 0.0))) == len(state.promises["hpc"]) == 1
+    assert len(list(decide(state, "hpc", [LOW], 0.0))) == len(state.backfill_reservations["hpc"]) == 1
     reservations = CycleReservations(state, Policy("hpc"), [LOW, HIGH], 10.0)
     assert reservations.put_holders_first([LOW, HIGH], [1, 0]) == [1, 0], "the higher class is not behind"
     return state, reservations

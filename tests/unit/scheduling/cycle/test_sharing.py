@@ -190,5 +190,5 @@ def test_each_vcluster_decides_by_its_own_policy_whatever_the_other_one_is(
         found = decided(state, LENDER, own)
         kinds.append({uid: one.nodes if isinstance(one, Placed) else one.reason for uid, one in found.items()})
         state.drop_claims(list(found))
-        state.promises.clear()
+        state.backfill_reservations.clear()
     assert kinds[0] == kinds[1] == kinds[2]

@@ -319,5 +319,5 @@ def test_a_cycle_places_no_more_than_the_best_plan_and_that_no_more_than_the_bou
         assert plan.value <= upper_bound(asked.jobs, asked.buckets) + 1e-6
         for uid in list(state.holders):
             state.drop_holder(uid)
-        state.promises.clear()
+        state.backfill_reservations.clear()
         assert value_of(decide(state, "hpc", wide, NOW)) <= upper_bound(asked_wide.jobs, asked_wide.buckets) + 1e-6

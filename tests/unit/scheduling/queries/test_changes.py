@@ -123,9 +123,9 @@ def test_its_own_reservation_does_not_stand_in_its_way() -> None:
     running(made, 0, range(5), HOUR)
     asked = job(1, 8)
     list(decide(made, "hpc", [asked], NOW))
-    assert asked.uid in made.promises["hpc"]
+    assert asked.uid in made.backfill_reservations["hpc"]
     assert by_kind(changes(made, asked, NOW, queues={"hpc": [asked]})) == {"Nodes": "3"}
-    assert asked.uid in made.promises["hpc"]
+    assert asked.uid in made.backfill_reservations["hpc"]
 
 
 def test_work_that_was_given_nodes_during_the_search_is_left_alone() -> None:
@@ -162,11 +162,11 @@ def test_the_questions_are_bounded_and_nothing_remains_between_them() -> None:
     running(made, 0, range(63), HOUR)
     queue = [job(number, 2 + number % 7) for number in range(30)]
     list(decide(made, "hpc", queue, NOW))
-    before = (dict(made.holders), {name: dict(kept) for name, kept in made.promises.items()})
+    before = (dict(made.holders), {name: dict(kept) for name, kept in made.backfill_reservations.items()})
     steps = 0
     for _ in search(made, queue[3], NOW, vclusters=[f"v{number}" for number in range(40)], queues={"hpc": queue}):
         steps += 1
-        assert (dict(made.holders), {name: dict(kept) for name, kept in made.promises.items()}) == before
+        assert (dict(made.holders), {name: dict(kept) for name, kept in made.backfill_reservations.items()}) == before
     made.validate()
     assert steps <= MOST_QUESTIONS + 3
 
