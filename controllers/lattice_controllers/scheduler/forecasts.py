@@ -10,7 +10,7 @@ from lattice.daemon.clock import Clock
 from lattice.daemon.guard import Guard
 from lattice.lifecycle.conditions import condition
 from lattice.models.conditions import FINISHED
-from lattice.scheduling.forecast.forecaster import Expected, Forecaster, foresee, work_of
+from lattice.scheduling.forecast.forecaster import Expected, Forecaster, features_of, foresee
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
@@ -86,16 +86,16 @@ class Forecasts:
             pending, now = self._pending, self._clock.now()
             names = {*pending.vclusters(), *(outcome.candidate.vcluster for outcome in outcomes)}
             queues = {name: in_line(self._state, pending, name, outcomes) for name in names}
-            view = self.forecaster.look(self._state, queues, now, [*pending.reasons.values(), *outcomes])
-            foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
-            return self.forecaster.suppose(view, foreseen, [outcome.candidate.uid for outcome in outcomes])
+            snapshot = self.forecaster.take_snapshot(self._state, queues, now, [*pending.reasons.values(), *outcomes])
+            foreseen = await asyncio.to_thread(foresee, snapshot, self.forecaster.run_times)
+            return self.forecaster.suppose(snapshot, foreseen, [outcome.candidate.uid for outcome in outcomes])
 
     async def _foresee(self) -> None:
         began, pending = self._clock.monotonic(), self._pending
         queues = {name: in_line(self._state, pending, name) for name in pending.vclusters()}
-        view = self.forecaster.look(self._state, queues, self._clock.now(), list(pending.reasons.values()))
-        foreseen = await asyncio.to_thread(foresee, view, self.forecaster.run_times)
-        found = self.forecaster.conclude(view, foreseen)
+        snapshot = self.forecaster.take_snapshot(self._state, queues, self._clock.now(), list(pending.reasons.values()))
+        foreseen = await asyncio.to_thread(foresee, snapshot, self.forecaster.run_times)
+        found = self.forecaster.conclude(snapshot, foreseen)
         self._expectations.accept_forecast({uid: expected for uid, expected in found.items() if uid in pending.candidates})
         self._metrics.forecast_seconds.observe(self._clock.monotonic() - began)
 
@@ -122,7 +122,7 @@ class Forecasts:
         if candidate.walltime is not None:
             self._learnt.add(uid)
             ran = max(0.0, parse_time(status.end_time) - parse_time(status.start_time))
-            self.forecaster.learn(work_of(candidate, status.node_count, candidate.walltime), ran)
+            self.forecaster.learn(features_of(candidate, status.node_count, candidate.walltime), ran)
 
     def drop_allocation(self, uid: str) -> None:
         """Drops what is kept of an allocation whose object is gone."""

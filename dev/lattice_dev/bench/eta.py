@@ -30,7 +30,7 @@ from lattice.replay.swf import parse
 from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
 from lattice.scheduling.cluster.node_cache import NEVER
-from lattice.scheduling.forecast.forecaster import Forecaster, foresee, simulator_inputs, work_of
+from lattice.scheduling.forecast.forecaster import Forecaster, features_of, foresee, simulator_inputs
 from lattice.scheduling.forecast.simulator import BackfillSimulator, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, NodeHolder
@@ -173,9 +173,9 @@ class Course:
 
     def _ask(self, jobs: Sequence[int], now: float) -> Iterator[Judged]:
         """Makes one forecast of the whole queue, and yields its predictions for the jobs that were submitted now."""
-        view = self.forecaster.look(self.state, {"log": list(self.waiting.values())}, now)
-        found = self.forecaster.conclude(view, foresee(view, self.forecaster.run_times))
-        median_stage, _late, uids, _silent = simulator_inputs(view, self.forecaster.run_times)
+        snapshot = self.forecaster.take_snapshot(self.state, {"log": list(self.waiting.values())}, now)
+        found = self.forecaster.conclude(snapshot, foresee(snapshot, self.forecaster.run_times))
+        median_stage, _late, uids, _silent = simulator_inputs(snapshot, self.forecaster.run_times)
         by_users = BackfillSimulator(as_users_say(median_stage)).run()[0]
         constant = self.waits[max(0, math.ceil(0.9 * len(self.waits)) - 1)] if self.waits else 0.0
         for job in jobs:
@@ -198,7 +198,7 @@ class Course:
         holder = self.state.holders[str(job)]
         self.state.drop_holder(holder.uid)
         self.free += holder.nodes
-        self.forecaster.learn(work_of(holder, len(holder.nodes), holder.walltime or 0.0), float(self.log.workload.run[job]))
+        self.forecaster.learn(features_of(holder, len(holder.nodes), holder.walltime or 0.0), float(self.log.workload.run[job]))
 
 
 def as_users_say(stage: SimulatorInput) -> SimulatorInput:

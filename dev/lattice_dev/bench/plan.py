@@ -13,9 +13,9 @@ from time import process_time
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NEVER
-from lattice.scheduling.forecast.columns import View
+from lattice.scheduling.forecast.columns import ForecastSnapshot
 from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, simulator_inputs
-from lattice.scheduling.forecast.predictor import Work
+from lattice.scheduling.forecast.predictor import RunFeatures
 from lattice.scheduling.forecast.simulator import BACKFILL, IN_ORDER, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
@@ -48,7 +48,7 @@ def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState
         state.node_cache.put(replace(plain_node(index), gpus=4 if index % 4 == 0 else 0, memory=(1 << 30) * (1 + index % 3)))
     for _ in range(5000):
         walltime = dice.choice(WALLTIMES)
-        work = Work(dice.choice(USERS), "physics", "", dice.choice(SIZES), walltime)
+        work = RunFeatures(dice.choice(USERS), "physics", "", dice.choice(SIZES), walltime)
         forecaster.run_times.observe(work, walltime * min(1.0, 1.2 * dice.random() ** 2))
     for number, held in enumerate(_shares(nodes, dice)):
         walltime = dice.choice(WALLTIMES)
@@ -70,9 +70,9 @@ def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figur
     for number in range(REPEATS):
         seconds.append(_seconds(lambda: forecaster.forecast(state, {"hpc": queue}, NOW)))
         say(number / (REPEATS + 3))
-    view = forecaster.look(state, {"hpc": queue}, NOW)
-    look = _seconds(lambda: forecaster.look(state, {"hpc": queue}, NOW))
-    slowly = _seconds(lambda: naive_forecast(view, forecaster))
+    snapshot = forecaster.take_snapshot(state, {"hpc": queue}, NOW)
+    look = _seconds(lambda: forecaster.take_snapshot(state, {"hpc": queue}, NOW))
+    slowly = _seconds(lambda: naive_forecast(snapshot, forecaster))
     said = sum(expected.p50 is not None for expected in found.values())
     return [
         Figure(
@@ -82,9 +82,9 @@ def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figur
     ]  # fmt: skip
 
 
-def naive_forecast(view: View, forecaster: Forecaster) -> Foreseen:
+def naive_forecast(snapshot: ForecastSnapshot, forecaster: Forecaster) -> Foreseen:
     """Returns what `foresee` returns, computed by naive plans."""
-    short, long, uids, silent = simulator_inputs(view, forecaster.run_times)
+    short, long, uids, silent = simulator_inputs(snapshot, forecaster.run_times)
     starts: dict[str, tuple[float, float]] = {}
     for queue, medians, lates in zip(uids, naive(short), naive(long), strict=True):
         starts |= {uid: (expected, late) for uid, expected, late in zip(queue, medians, lates, strict=True)}

@@ -76,7 +76,7 @@ _Meeting = list[tuple[str, int, tuple[Span, Span]]]
 
 
 @dataclass
-class _Held:
+class _OlderReservations:
     """The nodes and calendars of the older Reservations, which were booked before."""
 
     entries: list[tuple[str, Calendar, int]] = field(default_factory=list)
@@ -134,7 +134,7 @@ def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float,
 
     `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible.
     """
-    held, bookings = _Held(), dict[str, Booking]()
+    held, bookings = _OlderReservations(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
         booking, calendar = _book(one, node_cache, now, held, chosen.get(one.metadata.uid, 0))
         bookings[booking.name] = booking
@@ -148,7 +148,7 @@ def node_set(mask: int, node_cache: NodeCache) -> str:
     return fold_nodes(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
-def _book(one: Reservation, node_cache: NodeCache, now: float, held: _Held, before: int) -> tuple[Booking, Calendar | None]:
+def _book(one: Reservation, node_cache: NodeCache, now: float, held: _OlderReservations, before: int) -> tuple[Booking, Calendar | None]:
     spec = one.spec
     try:
         calendar = _calendar(spec)

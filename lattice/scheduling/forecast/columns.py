@@ -93,7 +93,7 @@ def _kind(facts: NodeFacts) -> Kind:
 
 
 @dataclass(frozen=True)
-class View:
+class ForecastSnapshot:
     """A copy of what a forecast needs of the cluster state, as of `now`, so that another thread may compute with it."""
 
     now: float
@@ -120,16 +120,16 @@ class View:
         return self.policies.get(vcluster) or Policy(vcluster)
 
 
-def view_of(
+def forecast_snapshot(
     state: ClusterState, queues: Mapping[str, Sequence[Candidate]], masks: NodeMasks, now: float, latest: Mapping[str, float],
     unforeseen: Mapping[str, str] | None = None, tried: Mapping[str, str] | None = None,
-) -> View:  # fmt: skip
+) -> ForecastSnapshot:  # fmt: skip
     """Copies from the cluster state what a forecast needs; `masks` are the caller's and are refreshed.
 
-    `latest`, `unforeseen`, `tried`: by uid, see `View`.
+    `latest`, `unforeseen`, `tried`: by uid, see `ForecastSnapshot`.
     """
     masks.refresh(state.node_cache)
-    return View(
+    return ForecastSnapshot(
         now=now,
         queues={vcluster: tuple(queue) for vcluster, queue in queues.items()},
         holders=tuple(state.holders.values()),
@@ -149,15 +149,15 @@ def view_of(
 class Columns:
     """The usable nodes divided into columns so that each set of eligible nodes is a union of columns; input of the simulator."""
 
-    def __init__(self, view: View) -> None:
-        masks = self._masks = view.masks
-        self._view = view
+    def __init__(self, snapshot: ForecastSnapshot) -> None:
+        masks = self._masks = snapshot.masks
+        self._snapshot = snapshot
         self._lenders: dict[tuple[str, float | None], frozenset[str]] = {}
         self._eligibilities: dict[str, Eligibility] = {}
         """The key of each candidate by uid."""
         self._number_of: dict[str, int] = {}
         """The number of each candidate's set of eligible nodes, by uid."""
-        asked = Counter(self.eligibility(candidate) for queue in view.queues.values() for candidate in queue)
+        asked = Counter(self.eligibility(candidate) for queue in snapshot.queues.values() for candidate in queue)
         self._own = {eligibility for eligibility, _count in asked.most_common(MOST_SETS)}
         self._numbers: dict[Eligibility, int] = {}
         fitting = self._fitting = [self._mask(eligibility) for eligibility in self._distinct(asked)]
@@ -166,7 +166,7 @@ class Columns:
         """By set: how many nodes of the set, usable or not, one candidate may have at a time."""
         self.usable = self._within_loans(wanted)
         """By set: how many usable nodes one candidate may have at a time."""
-        windows = [window.nodes & masks.usable for window in view.windows]
+        windows = [window.nodes & masks.usable for window in snapshot.windows]
         parts = _divided(masks.usable, [*wanted, *windows])
         self.sizes = [part.bit_count() for part in parts]
         self.of_node: dict[int, int] = {index: column for column, part in enumerate(parts) for index in _indices(part)}
@@ -184,7 +184,7 @@ class Columns:
         """Returns for each set how many nodes of its bit set one candidate may have, given how many its vcluster may borrow."""
         counts: list[int] = []
         for (_, vcluster, _, _), mask in zip(self._numbers, masks, strict=True):
-            policy = self._view.policy(vcluster)
+            policy = self._snapshot.policy(vcluster)
             own = (mask & self._masks.homes.get(vcluster if policy.home else "", 0)).bit_count()
             lent, most = mask.bit_count() - own, policy.borrowing.max_borrowed
             counts.append(own + (lent if most is None else min(lent, most)))
@@ -199,7 +199,7 @@ class Columns:
 
     def lacks_equal(self, candidate: Candidate) -> bool:
         """Tells whether a candidate requires nodes of one known fingerprint, and no fingerprint has enough usable ones that fit."""
-        required = candidate.conformance == REQUIRED or strategy_of(self._view.policy(candidate.vcluster)).conformant
+        required = candidate.conformance == REQUIRED or strategy_of(self._snapshot.policy(candidate.vcluster)).conformant
         if not required or candidate.minimum == 1:
             return False
         mask = self._fitting[self.number(candidate)] & self._masks.usable
@@ -219,7 +219,7 @@ class Columns:
             return frozenset()
         key = (candidate.vcluster, candidate.walltime)
         if key not in self._lenders:
-            self._lenders[key] = frozenset(lenders_for(self._view.policies, *key))
+            self._lenders[key] = frozenset(lenders_for(self._snapshot.policies, *key))
         return self._lenders[key]
 
     def window_of(self, candidate: Candidate) -> int:
@@ -228,9 +228,9 @@ class Columns:
         """
         if not candidate.reservation:
             return -1
-        now, longest = self._view.now, (candidate.walltime or 0.0) + candidate.grace + self._view.start_allowance
-        mine = [number for number, window in enumerate(self._view.windows) if window.name == candidate.reservation]
-        wide = (number for number in mine if max(now, self._view.windows[number].start) + longest <= self._view.windows[number].end)
+        now, longest = self._snapshot.now, (candidate.walltime or 0.0) + candidate.grace + self._snapshot.start_allowance
+        mine = [number for number, window in enumerate(self._snapshot.windows) if window.name == candidate.reservation]
+        wide = (number for number in mine if max(now, self._snapshot.windows[number].start) + longest <= self._snapshot.windows[number].end)
         return next(wide, mine[0] if mine else -1)
 
     def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -251,20 +251,20 @@ class Columns:
 
     def _mask(self, eligibility: Eligibility) -> int:
         need, vcluster, lenders, window = eligibility
-        home = self._masks.homes.get(vcluster if self._view.policy(vcluster).home else "", 0)
+        home = self._masks.homes.get(vcluster if self._snapshot.policy(vcluster).home else "", 0)
         for lender in lenders:
             home |= self._masks.homes.get(lender, 0)
         admitted = self._masks.admitted(need) & home
-        return admitted if window < 0 else admitted & self._view.windows[window].nodes
+        return admitted if window < 0 else admitted & self._snapshot.windows[window].nodes
 
 
 class Caps:
     """The limits that are set, numbered, with their headroom: hard limits of tenants and users, and limits of vclusters."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, snapshot: ForecastSnapshot) -> None:
+        self._snapshot = snapshot
         self._uses = Uses()
-        for holder in view.holders:
+        for holder in snapshot.holders:
             self._uses.count(holder, 1, claimed=False)
         self._numbers: dict[CapKey, int] = {}
         self._known: dict[tuple[str, str, str, int], tuple[tuple[int, int], ...]] = {}
@@ -279,8 +279,8 @@ class Caps:
         return self._known[key]
 
     def _amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
-        limits, account = self._view.policy(work.vcluster).limits, self._view.accounts.get(work.tenant)
-        uses, (nodes_claimed, running_claimed) = self._uses, self._view.claimed.get(work.tenant, (0, 0))
+        limits, account = self._snapshot.policy(work.vcluster).limits, self._snapshot.accounts.get(work.tenant)
+        uses, (nodes_claimed, running_claimed) = self._uses, self._snapshot.claimed.get(work.tenant, (0, 0))
         found: list[tuple[int, int]] = []
         if account is not None:
             used = (account.used_nodes + nodes_claimed, account.used_allocations + running_claimed)

@@ -6,7 +6,7 @@ as earlier predictions of the kind turned out (`calibration`). The walltime ente
 cycle believes. No start is foreseen for work that never fits, is held or blocked, or waits for nodes that no known end
 gives back; `Expected.reason` says which. Work that arrives later is not foreseen: the calibration carries its effect.
 
-In three steps, so that the loop that owns the cluster state has short ones only: `Forecaster.look` reads the cluster state,
+In three steps, so that the loop that owns the cluster state has short ones only: `Forecaster.take_snapshot` reads the cluster state,
 `foresee` works on
 what was read, in another thread if wished, `Forecaster.conclude` makes the answers. One forecast at a time.
 """
@@ -20,9 +20,9 @@ from typing import Final
 from lattice.quota.gates import WAITING as QUOTA_SHARE
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
-from lattice.scheduling.forecast.columns import Caps, Columns, NodeMasks, View, mode_of, view_of
-from lattice.scheduling.forecast.predictor import RunTimes, Work
-from lattice.scheduling.forecast.simulator import BackfillSimulator, ColumnWindow, Held, Job, SimulatorInput
+from lattice.scheduling.forecast.columns import Caps, Columns, ForecastSnapshot, NodeMasks, forecast_snapshot, mode_of
+from lattice.scheduling.forecast.predictor import RunFeatures, RunTimes
+from lattice.scheduling.forecast.simulator import BackfillSimulator, ColumnWindow, Job, RunningWork, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder
@@ -56,7 +56,7 @@ class Expected:
 class Foreseen:
     """The result of both simulations.
 
-    `starts`: by uid, seconds from the view's `now` to the start with median and with long run times.
+    `starts`: by uid, seconds from the snapshot's `now` to the start with median and with long run times.
 
     `silent`: by uid, the reason why no start is foreseen.
     """
@@ -66,7 +66,7 @@ class Foreseen:
     widths: Mapping[str, float] = field(default_factory=dict)
     """By uid: the nodes that it asks for as a part of the usable nodes that it may use."""
     after: Mapping[str, float] = field(default_factory=dict)
-    """By uid: seconds from the view's `now` before which it cannot start (not-before, back-off, its window); absent: at once."""
+    """By uid: seconds from the snapshot's `now` before which it cannot start (not-before, back-off, its window); absent: at once."""
 
 
 class Forecaster:
@@ -74,12 +74,12 @@ class Forecaster:
 
     def __init__(self) -> None:
         self.run_times = RunTimes()
-        """The learnt run times; only `look` changes them, so that `foresee` may read them in another thread."""
+        """The learnt run times; only `take_snapshot` changes them, so that `foresee` may read them in another thread."""
         self.calibration = Calibration()
         self._masks = NodeMasks()
-        self._ended: list[tuple[Work, float]] = []
+        self._ended: list[tuple[RunFeatures, float]] = []
         self._gone: set[str] = set()
-        """Uids that started or were cancelled since the last `look`; a forecast that began before gives them no prediction."""
+        """Uids that started or were cancelled since the last `take_snapshot`; a forecast that began before gives them no prediction."""
 
     def forecast(
         self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
@@ -88,10 +88,12 @@ class Forecaster:
 
         `waiting`: the outcomes of the last cycles, for their reasons and reservations.
         """
-        view = self.look(state, queues, now, waiting)
-        return self.conclude(view, foresee(view, self.run_times))
+        snapshot = self.take_snapshot(state, queues, now, waiting)
+        return self.conclude(snapshot, foresee(snapshot, self.run_times))
 
-    def look(self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()) -> View:
+    def take_snapshot(
+        self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
+    ) -> ForecastSnapshot:
         """Learns from ended work and copies the cluster state for `foresee`.
 
         `queues`: the candidates of each vcluster in the order of evaluation. `waiting`: the outcomes of the last cycles.
@@ -105,9 +107,9 @@ class Forecaster:
         unforeseen = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in UNFORESEEN}
         unforeseen |= dict.fromkeys(_beyond_power(state, [one for one in said if one.reason in TRIED]), POWER_BUDGET)
         tried = {outcome.candidate.uid: outcome.reason for outcome in said if outcome.reason in TRIED}
-        return view_of(state, queues, self._masks, now, latest, unforeseen, tried)
+        return forecast_snapshot(state, queues, self._masks, now, latest, unforeseen, tried)
 
-    def conclude(self, view: View, foreseen: Foreseen) -> dict[str, Expected]:
+    def conclude(self, snapshot: ForecastSnapshot, foreseen: Foreseen) -> dict[str, Expected]:
         """Turns simulated starts into calibrated predictions, keeps these for scoring, and returns them by uid."""
         found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
@@ -115,37 +117,37 @@ class Forecaster:
         for uid in foreseen.starts:
             if uid in self._gone:
                 continue
-            prediction = self._predicted_start(view, foreseen, uid)
+            prediction = self._predicted_start(snapshot, foreseen, uid)
             self.calibration.predicted(uid, prediction)
             found[uid] = Expected(prediction.p50, prediction.p90)
         self.calibration.prune(found)
         return found
 
-    def suppose(self, view: View, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
+    def suppose(self, snapshot: ForecastSnapshot, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
         """Returns predictions for allocations of a what-if, by uid, and keeps none of them; unknown uids are left out."""
         found: dict[str, Expected] = {}
         for uid in uids:
             if uid in foreseen.starts:
-                prediction = self._predicted_start(view, foreseen, uid)
+                prediction = self._predicted_start(snapshot, foreseen, uid)
                 found[uid] = Expected(prediction.p50, prediction.p90)
             elif uid in foreseen.silent:
                 found[uid] = Expected(reason=foreseen.silent[uid])
         return found
 
-    def _predicted_start(self, view: View, foreseen: Foreseen, uid: str) -> PredictedStart:
+    def _predicted_start(self, snapshot: ForecastSnapshot, foreseen: Foreseen, uid: str) -> PredictedStart:
         """Returns the calibrated prediction of one allocation, no later than its reservation promises."""
-        now, (median, late) = view.now, foreseen.starts[uid]
+        now, (median, late) = snapshot.now, foreseen.starts[uid]
         earliest = now + foreseen.after.get(uid, 0.0)
         made = self.calibration.calibrated(now, now + median, now + late, width=foreseen.widths.get(uid, 0.0), earliest=earliest)
-        return made.by(max(now, view.latest.get(uid, NEVER)))
+        return made.by(max(now, snapshot.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
         """Scores the predictions of an allocation that was given its nodes at `at`; None: there were none."""
         self._gone.add(uid)
         return self.calibration.started(uid, at)
 
-    def learn(self, work: Work, ran: float) -> None:
-        """Notes that an attempt ended by itself or at its walltime after `ran` seconds; the next `look` learns its run time."""
+    def learn(self, work: RunFeatures, ran: float) -> None:
+        """Notes that an attempt ended by itself or at its walltime after `ran` seconds; the next `take_snapshot` learns its run time."""
         self._ended.append((work, ran))
 
     def drop_allocation(self, uid: str) -> None:
@@ -155,48 +157,51 @@ class Forecaster:
 
 
 class _Reader:
-    """Converts holders and candidates of a view into the simulator's input, each for median and for long run times, in this order."""
+    """Converts holders and candidates of a snapshot into the simulator's input, each for median and for long run times, in this order."""
 
-    def __init__(self, view: View, run_times: RunTimes) -> None:
-        self._view = view
-        self.columns = Columns(view)
-        self._caps = Caps(view)
+    def __init__(self, snapshot: ForecastSnapshot, run_times: RunTimes) -> None:
+        self._snapshot = snapshot
+        self.columns = Columns(snapshot)
+        self._caps = Caps(snapshot)
         self._run_times = run_times
-        self._now = view.now
+        self._now = snapshot.now
 
-    def holding(self, holder: NodeHolder) -> tuple[Held, Held]:
+    def holding(self, holder: NodeHolder) -> tuple[RunningWork, RunningWork]:
         """Converts a holder: it ends after its learnt run time, at the latest at its end; overdue work is given `overrun_seconds` more."""
         columns, uses, now = self.columns.held(holder.nodes), self._caps.amounts_of(holder, len(holder.nodes)), self._now
         if holder.end is None:
-            unknown = Held(columns, NEVER, NEVER, uses)
+            unknown = RunningWork(columns, NEVER, NEVER, uses)
             return unknown, unknown
-        believed = max(holder.end - now, self._view.overrun_seconds)
+        believed = max(holder.end - now, self._snapshot.overrun_seconds)
         if holder.walltime is None or holder.releasing:
-            certain = Held(columns, believed, believed, uses)
+            certain = RunningWork(columns, believed, believed, uses)
             return certain, certain
-        work, times = work_of(holder, len(holder.nodes), holder.walltime), self._run_times
+        work, times = features_of(holder, len(holder.nodes), holder.walltime), self._run_times
         if holder.started is None:
-            begins = max(0.0, holder.since + self._view.start_allowance - now)
+            begins = max(0.0, holder.since + self._snapshot.start_allowance - now)
             left = [begins + total for total in times.totals(work, (MEDIAN, LONG))]
         else:
             left = times.remaining(work, (MEDIAN, LONG), now - holder.started)
-        median, late = (Held(columns, min(believed, seconds), believed, uses) for seconds in left)
+        median, late = (RunningWork(columns, min(believed, seconds), believed, uses) for seconds in left)
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
         """Converts a candidate at its minimum of nodes."""
         window = self.columns.window_of(candidate)
-        opens = self._view.windows[window].start if window >= 0 else 0.0
+        opens = self._snapshot.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
         uses, number, nodes = self._caps.amounts_of(candidate, candidate.minimum), self.columns.number(candidate), candidate.minimum
         if candidate.walltime is None:
             endless = Job(number, nodes, NEVER, NEVER, uses, after, window)
             return endless, endless
-        work, believed = work_of(candidate, nodes, candidate.walltime), self._view.start_allowance + candidate.walltime + candidate.grace
+        work = features_of(candidate, nodes, candidate.walltime)
+        believed = self._snapshot.start_allowance + candidate.walltime + candidate.grace
         median, late = self._run_times.totals(work, (MEDIAN, LONG))
         return Job(number, nodes, median, believed, uses, after, window), Job(number, nodes, late, believed, uses, after, window)
 
-    def stage(self, held: Sequence[tuple[Held, Held]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int) -> SimulatorInput:
+    def stage(
+        self, held: Sequence[tuple[RunningWork, RunningWork]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int
+    ) -> SimulatorInput:
         """Makes the input of one simulation; `which`: 0 with median run times, 1 with long ones."""
         free = list(self.columns.sizes)
         for one in held:
@@ -209,36 +214,38 @@ class _Reader:
             queues=tuple(tuple(job[which] for job in queue) for queue in jobs),
             room=tuple(self._caps.room),
             column_windows=self._column_windows(),
-            modes=tuple(mode_of(self._view.policy(vcluster)) for vcluster in self._view.queues),
+            modes=tuple(mode_of(self._snapshot.policy(vcluster)) for vcluster in self._snapshot.queues),
         )
 
     def _column_windows(self) -> tuple[ColumnWindow, ...]:
-        windows = zip(self._view.windows, self.columns.windows, strict=True)
+        windows = zip(self._snapshot.windows, self.columns.windows, strict=True)
         return tuple(ColumnWindow(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
 
 
-def simulator_inputs(view: View, run_times: RunTimes) -> tuple[SimulatorInput, SimulatorInput, tuple[tuple[str, ...], ...], dict[str, str]]:
+def simulator_inputs(
+    snapshot: ForecastSnapshot, run_times: RunTimes
+) -> tuple[SimulatorInput, SimulatorInput, tuple[tuple[str, ...], ...], dict[str, str]]:
     """Makes the inputs of both simulations (median, long run times); the uids by queue and rank; the uids left out with the reason."""
-    reader = _Reader(view, run_times)
+    reader = _Reader(snapshot, run_times)
     silent: dict[str, str] = {}
     foreseen: list[list[Candidate]] = []
-    for queue in view.queues.values():
+    for queue in snapshot.queues.values():
         foreseen.append([])
         for candidate in queue:
-            reason = view.unforeseen.get(candidate.uid) or _silence(candidate, reader.columns)
+            reason = snapshot.unforeseen.get(candidate.uid) or _silence(candidate, reader.columns)
             if reason:
                 silent[candidate.uid] = reason
             else:
                 foreseen[-1].append(candidate)
     jobs = [[reader.pending(candidate) for candidate in queue] for queue in foreseen]
-    held = [reader.holding(holder) for holder in view.holders]
+    held = [reader.holding(holder) for holder in snapshot.holders]
     uids = tuple(tuple(candidate.uid for candidate in queue) for queue in foreseen)
     return reader.stage(held, jobs, 0), reader.stage(held, jobs, 1), uids, silent
 
 
-def foresee(view: View, run_times: RunTimes) -> Foreseen:
+def foresee(snapshot: ForecastSnapshot, run_times: RunTimes) -> Foreseen:
     """Runs both simulations and returns the simulated starts; pure, and the only step of a forecast that takes long."""
-    median, late, uids, silent = simulator_inputs(view, run_times)
+    median, late, uids, silent = simulator_inputs(snapshot, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}
     widths: dict[str, float] = {}
@@ -248,12 +255,12 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     played = zip(uids, median.queues, BackfillSimulator(median, slot).run(), BackfillSimulator(late, slot).run(), strict=True)
     for queue, jobs, medians, lates in played:
         for uid, job, expected, long in zip(queue, jobs, medians, lates, strict=True):
-            if expected <= 0.0 and uid in view.tried:
+            if expected <= 0.0 and uid in snapshot.tried:
                 expected, long = earliest
             if expected == NEVER:
                 over = any(amount > capacity[cap] for cap, amount in job.caps)
                 endless = UNBOUNDED_WORK if job.window < 0 else "ReservedNodes"
-                silent[uid] = POWER_BUDGET if view.tried.get(uid) == POWER_BUDGET else "WaitingForQuotaHeadroom" if over else endless
+                silent[uid] = POWER_BUDGET if snapshot.tried.get(uid) == POWER_BUDGET else "WaitingForQuotaHeadroom" if over else endless
             else:
                 starts[uid] = (expected, expected if long == NEVER else max(expected, long))
                 widths[uid] = job.nodes / max(1, sizes[job.columns])
@@ -262,9 +269,9 @@ def foresee(view: View, run_times: RunTimes) -> Foreseen:
     return Foreseen(starts, silent, widths, after)
 
 
-def work_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> Work:
+def features_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> RunFeatures:
     """Returns the properties of work by which run times are learnt and looked up."""
-    return Work(work.user, work.tenant, work.name, nodes, walltime)
+    return RunFeatures(work.user, work.tenant, work.name, nodes, walltime)
 
 
 def _silence(candidate: Candidate, columns: Columns) -> str:

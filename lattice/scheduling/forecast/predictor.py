@@ -27,7 +27,7 @@ MOST_KEYS: Final = 20_000
 """Keys kept at each level."""
 
 
-class Work(NamedTuple):
+class RunFeatures(NamedTuple):
     """The properties of an allocation by which its run time is predicted; `walltime` in seconds."""
 
     user: str
@@ -37,7 +37,7 @@ class Work(NamedTuple):
     walltime: float
 
 
-def levels(work: Work) -> Iterator[tuple[int, Hashable]]:
+def levels(work: RunFeatures) -> Iterator[tuple[int, Hashable]]:
     """Yields (number, key) of each level at which a run is kept, from one user, name and walltime to everybody; no name: no levels
     of names.
     """
@@ -104,7 +104,7 @@ class RunTimes:
     def __init__(self) -> None:
         self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
 
-    def observe(self, work: Work, ran: float) -> None:
+    def observe(self, work: RunFeatures, ran: float) -> None:
         """Learns from an attempt that ended by itself or at its walltime after `ran` seconds; the caller leaves out cancelled and
         failed ones.
         """
@@ -121,7 +121,7 @@ class RunTimes:
             level.move_to_end(key)
             window.add_run(share)
 
-    def totals(self, work: Work, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
+    def totals(self, work: RunFeatures, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
         """Returns quantiles (`shares`) of the whole run time in seconds, given that the work has run `elapsed` already.
 
         Each lies between `elapsed` and the walltime; it is the walltime where no known run lasted so long.
@@ -135,6 +135,6 @@ class RunTimes:
                 return [min(work.walltime, max(elapsed, window.quantile(share, than) * work.walltime)) for share in shares]
         return [work.walltime] * len(shares)
 
-    def remaining(self, work: Work, shares: Sequence[float], elapsed: float) -> list[float]:
+    def remaining(self, work: RunFeatures, shares: Sequence[float], elapsed: float) -> list[float]:
         """Returns quantiles (`shares`) of the seconds that work runs on after `elapsed`."""
         return [max(0.0, total - elapsed) for total in self.totals(work, shares, elapsed)]

@@ -29,7 +29,7 @@ MOST_SHAPES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RunningWork:
     """Work that holds nodes: how many of each column; when it is expected, and when believed (by walltime), to end, seconds from now."""
 
     columns: tuple[tuple[int, int], ...]
@@ -71,7 +71,7 @@ class SimulatorInput:
 
     free: tuple[int, ...]
     sets: tuple[tuple[int, ...], ...]
-    held: tuple[Held, ...]
+    held: tuple[RunningWork, ...]
     queues: tuple[tuple[Job, ...], ...]
     room: tuple[int, ...] = ()
     column_windows: tuple[ColumnWindow, ...] = ()

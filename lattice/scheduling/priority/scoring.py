@@ -32,7 +32,7 @@ _DATA: Final = cost.data_readiness()
 
 
 class _Entry(NamedTuple):
-    """The static part of one candidate's score; `person` and `shape` are places in the lists of `_Columns`."""
+    """The static part of one candidate's score; `person` and `shape` are places in the lists of `_ScoredQueue`."""
 
     candidate: Candidate
     static: float
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 @dataclass
-class _Columns:
+class _ScoredQueue:
     """The candidates of one vcluster, with the persons (tenant, user, project), needs and sizes (place of the need, nodes) that
     they share.
     """
@@ -74,7 +74,7 @@ class _Columns:
             self.candidates = candidates
             self._settled = False
 
-    def settle(self) -> _Columns:
+    def settle(self) -> _ScoredQueue:
         """Makes the entries of the candidates, where they are not made yet, and keeps those of candidates that stay; returns itself."""
         if self._settled:
             return self
@@ -252,7 +252,7 @@ class Scoring:
     """Makes the context in which the totals of a vcluster are computed: the daemon measures the time there, since pure code asks no
     clock.
     """
-    _columns: dict[str, _Columns] = field(default_factory=dict)
+    _columns: dict[str, _ScoredQueue] = field(default_factory=dict)
     _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
@@ -280,7 +280,7 @@ class Scoring:
     def resume(self, backlog: Sequence[Backlog]) -> None:
         """Takes over the backlog that a recording, or an earlier scheduler, noted."""
         for vcluster, gpu_hours, seen, waiting in backlog:
-            self._columns[vcluster] = _Columns(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
+            self._columns[vcluster] = _ScoredQueue(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
     def validate(self, node_cache: NodeCache) -> None:
         """Counts the capacities and the shares again; raises Corrupt on a difference."""
@@ -291,15 +291,15 @@ class Scoring:
         """Drops a vcluster from the backlog because no work waits in it any more."""
         self._columns.pop(vcluster, None)
 
-    def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _Columns:
+    def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _ScoredQueue:
         """Returns the columns of these candidates; those of the last cycle where no candidate came or went."""
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
-            columns = self._columns[vcluster] = _Columns(vcluster, weights)
+            columns = self._columns[vcluster] = _ScoredQueue(vcluster, weights)
         columns.replace(list(candidates))
         return columns
 
-    def _terms(self, columns: _Columns, node_cache: NodeCache, now: float) -> _Terms:
+    def _terms(self, columns: _ScoredQueue, node_cache: NodeCache, now: float) -> _Terms:
         homes = self._homes(columns.vcluster)
         capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.needs]
         queued = sum(each.queued_gpu_hours for each in self._settled().values())
@@ -331,13 +331,13 @@ class Scoring:
             counts[tenant] += user not in with_work[tenant]
         return counts
 
-    def _settled(self) -> dict[str, _Columns]:
+    def _settled(self) -> dict[str, _ScoredQueue]:
         """Returns the columns of every vcluster, their entries made."""
         for columns in self._columns.values():
             columns.settle()
         return self._columns
 
-    def _found(self, columns: _Columns, node_cache: NodeCache, now: float) -> _Totals:
+    def _found(self, columns: _ScoredQueue, node_cache: NodeCache, now: float) -> _Totals:
         with self.timed(columns.vcluster) if columns.candidates else nullcontext():
             columns.settle()
             self._capacities.follow(node_cache)
@@ -356,7 +356,7 @@ class Scoring:
         policy = self.policies.get(vcluster) or Policy(vcluster)
         return frozenset([vcluster if policy.home else "", *lenders_for(self.policies, vcluster, 0.0)])
 
-    def _totals(self, columns: _Columns, terms: _Terms) -> list[float]:
+    def _totals(self, columns: _ScoredQueue, terms: _Terms) -> list[float]:
         weights, now, reference = columns.weights, terms.now, terms.reference
         shapes = [weights.topology * topology + weights.conformance * conformance for topology, conformance in terms.shapes]
         factors, offsets = self._people(columns, terms)
@@ -371,7 +371,7 @@ class Scoring:
             totals.append(factors[person] * (static + waiting + offsets[person] + shapes[shape]))
         return totals
 
-    def _people(self, columns: _Columns, terms: _Terms) -> tuple[list[float], list[float]]:
+    def _people(self, columns: _ScoredQueue, terms: _Terms) -> tuple[list[float], list[float]]:
         """Returns for each person the factor and the summand of his scores, and keeps the answers of the shares for the recording."""
         weights = columns.weights
         common = weights.backlog * terms.backlog + weights.energy * terms.energy

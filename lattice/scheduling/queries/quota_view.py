@@ -67,7 +67,7 @@ def slices(
     """
     trees = []
     for tree in forest.trees():
-        view = _View(forest, tree, frozenset(mine), reader, over_since or {}, remarks.groups)
+        view = _TreeView(forest, tree, frozenset(mine), reader, over_since or {}, remarks.groups)
         if not view.concerns():
             continue
         groups: list[QuotaGroup] = []
@@ -119,7 +119,7 @@ def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable
     return Startable(key, amount, min(amount, max(0, fixed)), level)
 
 
-class _View:
+class _TreeView:
     """One quota tree shown to one reader, computed group by group."""
 
     def __init__(

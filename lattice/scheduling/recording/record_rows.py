@@ -25,7 +25,7 @@ Way = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """The writer and the reader of one column whose value is not plain."""
 
 
-class Columns(Generic[T]):
+class RowCodec(Generic[T]):
     """Converts values of one class to rows of a cycle log and back; `names` are the fields in the order of the columns.
 
     `later`: fields added to the format since; at the end of a row they are left out where None. `ways`: converters of fields that
@@ -91,12 +91,12 @@ _INDICES: Final[Way] = (list, tuple)
 _BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
 """A text that was added to the format: an empty one is written as None."""
 
-NODE: Final = Columns(
+NODE: Final = RowCodec(
     NodeFacts,
     "index name group cpus memory gpus features hollow usable state switch cxl_memory gpu_type gpu_memory unified fingerprint watts home",
     features=_NAMES,
 )
-NEED: Final = Columns(
+NEED: Final = RowCodec(
     Need,
     "cpus memory gpus features hollow groups only without gpu_type gpu_memory unified allow_cxl",
     features=_NAMES,
@@ -104,7 +104,7 @@ NEED: Final = Columns(
     only=_BITS,
     without=_BITS,
 )
-CANDIDATE: Final = Columns(
+CANDIDATE: Final = RowCodec(
     Candidate,
     "key uid tenant vcluster preemption_class submitted minimum maximum need user walltime grace topology conformance checkpointable"
     " preemptible sensitive reservation name held not_before back_off_until vcluster_open vcluster_known blocked",
@@ -114,7 +114,7 @@ CANDIDATE: Final = Columns(
     quota=_BLANK,
     project=_BLANK,
 )
-HOLDER: Final = Columns(
+HOLDER: Final = RowCodec(
     NodeHolder,
     "uid key tenant user vcluster preemption_class nodes since started end walltime checkpointable preemptible sensitive releasing"
     " borrowed preemptions name checkpointing checkpointed burst",
@@ -123,33 +123,35 @@ HOLDER: Final = Columns(
     borrowed=_INDICES,
     quota=_BLANK,
 )
-ACCOUNT: Final = Columns(
+ACCOUNT: Final = RowCodec(
     TenantAccount, "max_nodes used_nodes max_allocations used_allocations", later="user_max_nodes user_max_allocations"
 )
-WEIGHTS: Final = Columns(
+WEIGHTS: Final = RowCodec(
     Weights, "priority wait_time fair_share topology data_readiness backlog energy checkpoint conformance"
 )  # fmt: skip
-BORROWING: Final = Columns(Borrowing, "lend borrow max_borrowed priority max_duration return_grace")
-LIMITS: Final = Columns(Limits, "max_nodes max_running max_running_per_user max_nodes_per_user max_running_per_tenant max_nodes_per_tenant")
-POLICY: Final = Columns(
+BORROWING: Final = RowCodec(Borrowing, "lend borrow max_borrowed priority max_duration return_grace")
+LIMITS: Final = RowCodec(
+    Limits, "max_nodes max_running max_running_per_user max_nodes_per_user max_running_per_tenant max_nodes_per_tenant"
+)
+POLICY: Final = RowCodec(
     Policy,
     "name kind weights interval depth home borrowing limits min_runtime_before_preemption max_preemptions",
     weights=WEIGHTS.way,
     borrowing=BORROWING.way,
     limits=LIMITS.way,
 )
-WINDOW: Final = Columns(
+WINDOW: Final = RowCodec(
     ReservationWindow, "name start end nodes users tenants vclusters maintenance ignore_running", nodes=_BITS, users=_NAMES, tenants=_NAMES,
     vclusters=_NAMES,
 )  # fmt: skip
-HARDWARE: Final = Columns(Hardware, "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts", features=_NAMES)
-KEY: Final = Columns(
+HARDWARE: Final = RowCodec(Hardware, "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts", features=_NAMES)
+KEY: Final = RowCodec(
     Key,
     "hardware group switch fingerprint home marks",
     hardware=HARDWARE.way,
     marks=(lambda marks: [bits(one) for one in sorted(marks)], lambda marks: frozenset(mask(one) for one in marks)),
 )
-BACKFILL: Final = Columns(
+BACKFILL: Final = RowCodec(
     BackfillReservation,
     "uid vcluster start end counts",
     later="given",
@@ -159,8 +161,8 @@ BACKFILL: Final = Columns(
         lambda counts: tuple((KEY.value(row), count) for row, count in counts),
     ),
 )
-STANDING: Final = Columns(Standing, "target usage fair_share utilisation multiplier")
-RECLAIM: Final = Columns(Reclaim, "uid vcluster nodes grace", nodes=_INDICES)
+STANDING: Final = RowCodec(Standing, "target usage fair_share utilisation multiplier")
+RECLAIM: Final = RowCodec(Reclaim, "uid vcluster nodes grace", nodes=_INDICES)
 
 PLACED, WAITING = 0, 1
 

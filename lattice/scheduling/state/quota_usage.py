@@ -64,7 +64,7 @@ class _Asked(NamedTuple):
     """The state of the node cache and of the groups for which the request was computed."""
 
 
-class _Held(NamedTuple):
+class _HolderCharge(NamedTuple):
     """The charge of one holder: its leaf and the resources of its nodes."""
 
     leaf: str
@@ -90,7 +90,7 @@ class QuotaUsage:
         """Grows with every change of requests, holdings, capacity or groups."""
         self._node_cache = node_cache
         self._asked: dict[str, _Asked] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HolderCharge] = {}
         self._declared = 0
         self._ceilings: dict[str, Resources] = {}
         self._alike: dict[tuple[str, Hardware, Hardware], Hardware] = {}
@@ -119,7 +119,7 @@ class QuotaUsage:
 
     def hold(self, holder: NodeHolder) -> None:
         """Charges a holder for its nodes, in place of its request as a pending candidate."""
-        self._hold(holder.uid, _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
+        self._hold(holder.uid, _HolderCharge(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
 
     def release(self, uid: str) -> None:
         """Takes back the charge of a holder; if its allocation still waits, its request is charged again."""
@@ -169,7 +169,7 @@ class QuotaUsage:
         """Records candidates and holders whose charges the forest, restored from a snapshot, contains already."""
         stamp = self._sync()
         for holder in holders:
-            self._held[holder.uid] = _Held(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes)
+            self._held[holder.uid] = _HolderCharge(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes)
         for candidate in candidates:
             self._asked[candidate.uid] = _Asked(candidate, *self._counted(candidate, now), stamp)
 
@@ -399,7 +399,7 @@ class QuotaUsage:
         asked = self._asked.get(candidate.uid)
         return asked.amounts if asked is not None and candidate.uid not in self._held else _NOTHING
 
-    def _hold(self, uid: str, new: _Held) -> None:
+    def _hold(self, uid: str, new: _HolderCharge) -> None:
         before = self._held.get(uid)
         if before == new:
             return

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.cycle.cycle import decide
-from lattice.scheduling.forecast.forecaster import EXACT_JOBS, UNBOUNDED_WORK, Expected, Forecaster, foresee, work_of
+from lattice.scheduling.forecast.forecaster import EXACT_JOBS, UNBOUNDED_WORK, Expected, Forecaster, features_of, foresee
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Placed, Waiting
 from lattice.scheduling.model.policy import INTERACTIVE_FIFO, Borrowing, Limits, Policy
@@ -63,7 +63,7 @@ def test_learnt_run_times_bring_the_start_nearer() -> None:
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 900.0)
     for _ in range(8):
-        forecaster.learn(work_of(made.holders["r0"], 4, 1000.0), 300.0)
+        forecaster.learn(features_of(made.holders["r0"], 4, 1000.0), 300.0)
     found = ask(made, job(1, 4), forecaster=forecaster)
     assert found[uid(1)].p50 == pytest.approx(NOW + 200)
 
@@ -208,18 +208,18 @@ def test_more_than_the_quota_allows_is_never_foreseen() -> None:
 def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afterwards() -> None:
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)
-    view = forecaster.look(made, {"hpc": [job(1), job(2)]}, NOW)
-    foreseen = foresee(view, forecaster.run_times)
+    snapshot = forecaster.take_snapshot(made, {"hpc": [job(1), job(2)]}, NOW)
+    foreseen = foresee(snapshot, forecaster.run_times)
     forecaster.started(uid(1), NOW + 1)
-    assert list(forecaster.conclude(view, foreseen)) == [uid(2)]
+    assert list(forecaster.conclude(snapshot, foreseen)) == [uid(2)]
     assert forecaster.started(uid(1), NOW + 2) is None
 
 
 def test_what_is_supposed_is_not_remembered() -> None:
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)
-    view = forecaster.look(made, {"hpc": [job(1), job(2, 9)]}, NOW)
-    found = forecaster.suppose(view, foresee(view, forecaster.run_times), [uid(1), uid(2)])
+    snapshot = forecaster.take_snapshot(made, {"hpc": [job(1), job(2, 9)]}, NOW)
+    found = forecaster.suppose(snapshot, foresee(snapshot, forecaster.run_times), [uid(1), uid(2)])
     assert (found[uid(1)].p50, found[uid(2)].reason) == (NOW + 500, "NeverFits")
     assert forecaster.started(uid(1), NOW + 500) is None
 
@@ -303,7 +303,7 @@ def test_p50_is_never_after_p90_nor_before_now(asked: list[tuple[int, int, bool]
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1), float(data.draw(st.integers(1, 900))))
     for _ in range(data.draw(st.integers(0, 12))):
-        forecaster.learn(work_of(made.holders["r0"], 2, 900.0), float(data.draw(st.integers(1, 900))))
+        forecaster.learn(features_of(made.holders["r0"], 2, 900.0), float(data.draw(st.integers(1, 900))))
     jobs = [job(number, nodes, walltime=float(walltime), held=held) for number, (nodes, walltime, held) in enumerate(asked)]
     for expected in ask(made, *jobs, forecaster=forecaster).values():
         assert (expected.p50 is None) == (expected.p90 is None) == (expected.reason != "")
@@ -341,8 +341,8 @@ def test_when_runs_last_their_walltimes_each_start_is_the_one_foreseen_at_submis
 
 def test_a_crowded_machine_is_foreseen_as_the_naive_plan_has_it() -> None:
     forecaster, made, queue = crowd(nodes=200, pending=min(120, EXACT_JOBS), seed=3)
-    view = forecaster.look(made, {"hpc": queue}, NOW)
-    found, slowly = foresee(view, forecaster.run_times), naive_forecast(view, forecaster)
+    snapshot = forecaster.take_snapshot(made, {"hpc": queue}, NOW)
+    found, slowly = foresee(snapshot, forecaster.run_times), naive_forecast(snapshot, forecaster)
     assert {uid: median for uid, (median, _late) in found.starts.items()} == {
         uid: median for uid, (median, _late) in slowly.starts.items() if uid in found.starts
     }
@@ -351,8 +351,8 @@ def test_a_crowded_machine_is_foreseen_as_the_naive_plan_has_it() -> None:
 
 def test_many_pending_jobs_share_slots_and_start_no_sooner_than_exactly() -> None:
     forecaster, made, queue = crowd(nodes=200, pending=EXACT_JOBS + 100, seed=4)
-    view = forecaster.look(made, {"hpc": queue}, NOW)
-    slotted, exact = foresee(view, forecaster.run_times).starts, naive_forecast(view, forecaster).starts
+    snapshot = forecaster.take_snapshot(made, {"hpc": queue}, NOW)
+    slotted, exact = foresee(snapshot, forecaster.run_times).starts, naive_forecast(snapshot, forecaster).starts
     late = sorted(slotted[uid][0] - exact[uid][0] for uid in slotted)
     assert late[len(late) // 2] >= 0
     assert late[len(late) // 2] < 0.02 * max(median for median, _late in exact.values())

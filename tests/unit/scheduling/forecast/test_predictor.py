@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lattice.scheduling.forecast import predictor
-from lattice.scheduling.forecast.predictor import ENOUGH, WINDOW, RunTimes, Work
+from lattice.scheduling.forecast.predictor import ENOUGH, WINDOW, RunFeatures, RunTimes
 
 HOUR = 3600.0
 
 
-def work(user: str = "alice", tenant: str = "physics", name: str = "", nodes: int = 4, walltime: float = HOUR) -> Work:
-    return Work(user, tenant, name, nodes, walltime)
+def work(user: str = "alice", tenant: str = "physics", name: str = "", nodes: int = 4, walltime: float = HOUR) -> RunFeatures:
+    return RunFeatures(user, tenant, name, nodes, walltime)
 
 
-def taught(*runs: tuple[Work, float]) -> RunTimes:
+def taught(*runs: tuple[RunFeatures, float]) -> RunTimes:
     known = RunTimes()
     for what, ran in runs:
         known.observe(what, ran)
@@ -24,7 +24,7 @@ def taught(*runs: tuple[Work, float]) -> RunTimes:
 
 
 some_work = st.builds(
-    Work,
+    RunFeatures,
     st.sampled_from(["alice", "bob"]),
     st.sampled_from(["physics", "chemistry"]),
     st.sampled_from(["", "train", "post"]),
@@ -41,7 +41,7 @@ def test_nothing_learnt_means_the_walltime() -> None:
 @settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1), st.floats(0, 2))
 def test_a_quantile_lies_between_what_has_run_and_the_walltime(
-    known: list[tuple[Work, float]], asked: Work, share: float, part: float
+    known: list[tuple[RunFeatures, float]], asked: RunFeatures, share: float, part: float
 ) -> None:
     elapsed = part * asked.walltime
     [total] = taught(*known).totals(asked, (share,), elapsed)
@@ -51,7 +51,9 @@ def test_a_quantile_lies_between_what_has_run_and_the_walltime(
 
 @settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_a_higher_quantile_is_never_shorter(known: list[tuple[Work, float]], asked: Work, one: float, other: float, part: float) -> None:
+def test_a_higher_quantile_is_never_shorter(
+    known: list[tuple[RunFeatures, float]], asked: RunFeatures, one: float, other: float, part: float
+) -> None:
     learnt = taught(*known)
     elapsed = part * asked.walltime
     assert learnt.totals(asked, (min(one, other),), elapsed) <= learnt.totals(asked, (max(one, other),), elapsed)
@@ -59,7 +61,7 @@ def test_a_higher_quantile_is_never_shorter(known: list[tuple[Work, float]], ask
 
 @settings(deadline=None)
 @given(runs, some_work, st.floats(0, 1))
-def test_equal_histories_give_equal_answers(known: list[tuple[Work, float]], asked: Work, share: float) -> None:
+def test_equal_histories_give_equal_answers(known: list[tuple[RunFeatures, float]], asked: RunFeatures, share: float) -> None:
     assert taught(*known).totals(asked, (share,)) == taught(*known).totals(asked, (share,))
 
 

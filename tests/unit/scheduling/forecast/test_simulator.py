@@ -19,8 +19,8 @@ from lattice.scheduling.forecast.simulator import (
     IN_ORDER,
     BackfillSimulator,
     ColumnWindow,
-    Held,
     Job,
+    RunningWork,
     SimulatorInput,
 )
 from lattice_dev.bench.plan import naive
@@ -54,7 +54,8 @@ def stages(draw: st.DrawFn) -> SimulatorInput:
     for _ in range(draw(st.integers(0, 5))):
         columns = draw(st.dictionaries(st.integers(0, 2), st.integers(1, 2), min_size=1))
         expected = draw(seconds) if draw(st.integers(0, 7)) else NEVER
-        held.append(Held(tuple(sorted(columns.items())), expected, expected if expected == NEVER else expected + draw(st.integers(0, 20))))
+        believed = expected if expected == NEVER else expected + draw(st.integers(0, 20))
+        held.append(RunningWork(tuple(sorted(columns.items())), expected, believed))
     queues = tuple(tuple(job() for _ in range(draw(st.integers(0, 8)))) for _ in range(draw(st.integers(1, 3))))
     column_windows: tuple[ColumnWindow, ...] = ()
     if closed:
@@ -110,19 +111,19 @@ def test_work_submitted_at_one_moment_starts_when_easy_starts_it(asked: list[tup
 
 
 def test_slots_round_ends_up_so_nothing_starts_before_its_nodes_are_free() -> None:
-    stage = SimulatorInput((0,), ((0,),), (Held(((0, 2),), 95.0, 200.0),), ((Job(0, 2, 10.0, 20.0), Job(0, 2, 10.0, 20.0)),))
+    stage = SimulatorInput((0,), ((0,),), (RunningWork(((0, 2),), 95.0, 200.0),), ((Job(0, 2, 10.0, 20.0), Job(0, 2, 10.0, 20.0)),))
     assert BackfillSimulator(stage).run() == [[95.0, 105.0]]
     assert BackfillSimulator(stage, 60.0).run() == [[120.0, 180.0]]
 
 
 def test_work_that_needs_nodes_of_unbounded_work_starts_never_and_delays_nobody() -> None:
-    held = (Held(((0, 2),), NEVER, NEVER), Held(((0, 1),), 50.0, 50.0))
+    held = (RunningWork(((0, 2),), NEVER, NEVER), RunningWork(((0, 1),), 50.0, 50.0))
     stage = SimulatorInput((1,), ((0,),), held, ((Job(0, 3, 10.0, 10.0), Job(0, 1, 90.0, 90.0), Job(0, 2, 10.0, 10.0)),))
     assert BackfillSimulator(stage).run() == [[NEVER, 0.0, 90.0]]
 
 
 def test_a_full_cap_keeps_its_own_work_waiting_and_nobody_else() -> None:
-    held = (Held(((0, 1),), 40.0, 40.0, ((0, 1),)),)
+    held = (RunningWork(((0, 1),), 40.0, 40.0, ((0, 1),)),)
     capped, free = Job(0, 1, 10.0, 10.0, ((0, 1),)), Job(0, 3, 10.0, 10.0)
     assert BackfillSimulator(SimulatorInput((3,), ((0,),), held, ((capped, free),), room=(0,))).run() == [[40.0, 0.0]]
 
@@ -135,7 +136,7 @@ def test_work_that_would_cross_a_window_waits_for_its_end_and_the_windows_own_st
 
 def test_what_one_queue_starts_uses_up_the_nodes_that_another_queues_head_can_spare() -> None:
     head, long, longer = Job(0, 5, 28.0, 44.0), Job(1, 1, 28.0, 44.0), Job(1, 1, 13.0, 15.0)
-    stage = SimulatorInput((3, 1), ((0,), (0, 1)), (Held(((0, 3),), 2.0, 8.0),), ((head,), (long, longer)))
+    stage = SimulatorInput((3, 1), ((0,), (0, 1)), (RunningWork(((0, 3),), 2.0, 8.0),), ((head,), (long, longer)))
     assert BackfillSimulator(stage).run() == naive(stage) == [[2.0], [0.0, 2.0]]
 
 
@@ -147,7 +148,7 @@ def test_many_shapes_are_played_coarser_and_stay_in_order() -> None:
 
 @pytest.mark.parametrize("mode", [BACKFILL, FIRST_FIT, IN_ORDER])
 def test_each_mode_treats_a_short_one_behind_a_blocked_one_its_way(mode: str) -> None:
-    held = (Held(((0, 1),), 50.0, 50.0),)
+    held = (RunningWork(((0, 1),), 50.0, 50.0),)
     wide, long, short = Job(0, 2, 10.0, 10.0), Job(0, 1, 90.0, 90.0), Job(0, 1, 20.0, 20.0)
     starts = BackfillSimulator(SimulatorInput((1,), ((0,),), held, ((wide, long, short),), modes=(mode,))).run()[0]
     assert starts == {BACKFILL: [50.0, 60.0, 0.0], FIRST_FIT: [90.0, 0.0, 50.0], IN_ORDER: [50.0, 60.0, 60.0]}[mode]

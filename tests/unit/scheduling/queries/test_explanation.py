@@ -130,7 +130,9 @@ def test_answers_leave_the_scene_as_it_was(context: QueryContext) -> None:
     need = pending(1).need
 
     def state() -> object:
-        return copy.deepcopy((cluster_state.holders, cluster_state.node_cache.census(need), cluster_state.backfill_reservations, cluster_state.lists))
+        return copy.deepcopy(
+            (cluster_state.holders, cluster_state.node_cache.census(need), cluster_state.backfill_reservations, cluster_state.lists)
+        )
 
     before = state()
     everything_said(context, ALICE)

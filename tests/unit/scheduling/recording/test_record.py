@@ -237,8 +237,8 @@ def test_a_frame_that_does_not_give_the_decision_that_it_was_made_of_is_refused(
         reader.turn(payloads[0][:-20], whole=True)
 
 
-@pytest.mark.parametrize("columns", [one for one in vars(record_rows).values() if isinstance(one, record_rows.Columns)])
-def test_a_row_has_a_column_for_everything_that_makes_its_value(columns: record_rows.Columns[object]) -> None:
+@pytest.mark.parametrize("columns", [one for one in vars(record_rows).values() if isinstance(one, record_rows.RowCodec)])
+def test_a_row_has_a_column_for_everything_that_makes_its_value(columns: record_rows.RowCodec[object]) -> None:
     kind = columns.kind
     if kind is TenantAccount:
         assert set(columns.names) == set(TenantAccount.__struct_fields__)
