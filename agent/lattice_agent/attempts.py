@@ -78,6 +78,19 @@ class NodeWork:
     submit_time: float = 0.0
     account: str = ""
     """The user's login on the nodes: the name without a prefix that the site lists; empty: equal to `user`."""
+    uenv: str = ""
+    """The software environments, as `environment.uenv` names them; empty: none."""
+    tools_uenv: str = ""
+    view: str = ""
+    default_views: bool = True
+    """Whether images of which no view is asked for give the one that they declare."""
+    user_files: bool = True
+    """Whether an image may be a file of the user's own."""
+
+    @property
+    def wants_software(self) -> bool:
+        """Tells whether images are mounted for it here; where no task of it runs, none are."""
+        return bool(self.tasks and (self.uenv or self.tools_uenv))
 
 
 @dataclass(frozen=True)

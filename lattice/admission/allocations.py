@@ -11,6 +11,7 @@ from lattice.admission.leaves import check_ceiling, check_leaf, check_preemptibl
 from lattice.admission.limits import check_class, check_nodes, check_pending, check_quota, check_tasks, check_walltime
 from lattice.admission.ownership import check_tenant, check_user, check_vcluster
 from lattice.admission.reservations import check_reservation
+from lattice.admission.software import check_software
 from lattice.admission.submission import Submission, read_submission
 from lattice.admission.timing import check_grace_period, check_window
 from lattice.admission.updates import check_update
@@ -36,6 +37,7 @@ ON_CREATION: Final[tuple[Callable[[Submission, Facts], Iterator[Finding]], ...]]
     check_window,
     check_variables,
     check_files,
+    check_software,
     check_job_name,
     check_pending,
     check_quota,

@@ -27,6 +27,8 @@ REQUEST_HASH = "lattice.dev/request-hash"
 _LONGEST_NAME = 64
 """Most characters of a job's name that is made from the command."""
 _LONGEST_MANIFEST = 8 * 1024 * 1024
+_OF_SBATCH = (("uenv", "SBATCH_UENV"), ("view", "SBATCH_UENV_VIEW"))
+"""Variables of the uenv plugin for Slurm that name what `sbatch` is not given by option."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ def gather_asked(
             given.append((option, Given(option, value, "configuration", f"configuration: default_{option}")))
     for option in ("tenant", "vcluster"):
         variable = f"LATTICE_{option.upper()}"
+        if environ.get(variable):
+            given.append((option, Given(option, environ[variable], "environment", f"{variable}={environ[variable]}")))
+    for option, variable in _OF_SBATCH:
         if environ.get(variable):
             given.append((option, Given(option, environ[variable], "environment", f"{variable}={environ[variable]}")))
     given += source.script.given if source.script is not None else ()

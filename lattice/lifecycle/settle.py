@@ -24,6 +24,7 @@ from lattice.views.allocation import AllocationStatus, Condition, Lifecycle
 NODE_SIDE = frozenset({"NodeLost", "Lost", "NodeUnfit"})
 """Reasons of ends that the node caused, not the work; the policy `OnNodeFailure` requeues them."""
 CANCELLED_ENDS = frozenset({"Cancelled", "DeadlineMissed"})
+_NEVER_AGAIN = CANCELLED_ENDS | kinds.SOFTWARE_REFUSED | {"Completed", "WalltimeExceeded"}
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: 
     policy = lifecycle.requeue
     if reason == kinds.PROLOGUE_FAILED:  # nothing has started: work.prologueRetries counts, not the policy
         return not cancelled
-    if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in ("Completed", "WalltimeExceeded", *CANCELLED_ENDS):
+    if cancelled or policy.policy == "Never" or requeues >= policy.max or reason in _NEVER_AGAIN:
         return False
     return policy.policy == "Always" or reason in NODE_SIDE
 

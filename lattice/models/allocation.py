@@ -63,13 +63,15 @@ class Environment(Part):
     output: Output | None = None
     """Files for the output."""
     uenv: Text | None = None
-    """A software environment."""
+    """Software environments, by commas: labels, or squashfs files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
     image: Text | None = None
     """An OCI image."""
     view: Text | None = None
-    """The uenv's view."""
+    """Views of them, by commas: `view`, or `uenv:view`."""
+    no_default_view: bool | None = None
+    """True: images of which no view is named do not give the one that they declare."""
     tools_uenv: Text | None = None
-    """A second uenv with tools."""
+    """More of them, with tools; an image that names no mount point is mounted at /user-tools."""
     require: Untyped | None = None
     """What the image must prove."""
     variables_from: (
@@ -77,15 +79,18 @@ class Environment(Part):
     ) = None
     """Variables from Secrets of the namespace, each named once, read when the work starts; of the same name, the later one wins."""
 
-    rules: ClassVar = tuple(
-        Rule(f"!has(self.{name})", f"spec.environment.{name} is not served yet: {what}; remove the field")
-        for name, what in (
-            ("uenv", "software environments are not mounted by this release"),
-            ("image", "OCI images are not run by this release"),
-            ("view", "software environments are not mounted by this release"),
-            ("toolsUenv", "software environments are not mounted by this release"),
-            ("require", "images are not verified by this release"),
-        )
+    rules: ClassVar = (
+        *(
+            Rule(f"!has(self.{name})", f"spec.environment.{name} is not served yet: {what}; remove the field")
+            for name, what in (("image", "OCI images are not run by this release"), ("require", "images are not verified by this release"))
+        ),
+        *(
+            Rule(
+                f"!has(self.{name}) || has(self.uenv) || has(self.toolsUenv)",
+                f"spec.environment.{name} is about software: give spec.environment.uenv",
+            )
+            for name in ("view", "noDefaultView")
+        ),
     )
 
 

@@ -18,6 +18,8 @@ UNKILLABLE: Final = "Unkillable"
 PROLOGUE_FAILED: Final = "PrologueFailed"
 EPILOGUE_FAILED: Final = "EpilogueFailed"
 """The reason of a Finished that is False: KILL was sent, and not everything has ended."""
+SOFTWARE_REFUSED: Final = frozenset({"ImageNotFound", "ImageRefused", "MountInvalid", "ViewUnknown"})
+"""Ends of attempts whose software no node could mount: none follows, whatever the policy."""
 
 WRITTEN_BY_SCHEDULER: Final = frozenset({ADMITTED, SCHEDULED, ENDING})
 WRITTEN_BY_REPORTER: Final = frozenset({STAGED, STARTED, CHECKPOINTED, FINISHED})

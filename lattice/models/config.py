@@ -162,6 +162,8 @@ class SoftwareOptions(Part):
     """Meant by labels without `namespace::`."""
     system: Annotated[str, Field(max_length=128, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     """This cluster's name in labels, meant by labels without `@system`; empty: every system."""
+    user_files: bool = True
+    """Whether work may mount squashfs files of its user's own, whose contents the kernel reads; false: images of the registry alone."""
 
 
 class LatticeConfigSpec(Part):

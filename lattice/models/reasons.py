@@ -151,6 +151,22 @@ END_REASONS: Final[tuple[Reason, ...]] = (
         "the site's preparation of a node failed: the next attempt avoids the node, work.prologueRetries times in a row",
         "ask the operators to look at the node and the hook that the message names",
     ),
+    Reason(
+        "ImageNotFound",
+        "no image of that name or file is there, or the user may not read the file; no attempt follows",
+        "`lattice uenv list` shows the site's images; a file must be readable on the nodes",
+    ),
+    Reason(
+        "ImageRefused",
+        "the image is no whole squashfs file, its views cannot be set, or the site takes no files of users; no attempt follows",
+        "build the image anew; the message says what is wrong with it",
+    ),
+    Reason(
+        "MountInvalid",
+        "the mount point is not there, is a link, is taken twice, or belongs to the system; no attempt follows",
+        "name a directory that exists on the nodes: IMAGE:/PATH",
+    ),
+    Reason("ViewUnknown", "no image of the work has the view, or more than one has; no attempt follows", "the message lists the views"),
     Reason("UserUnknown", "the node does not know the user, or no prefix of the name is stripped (work.userPrefixes)", "ask the operators"),
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),

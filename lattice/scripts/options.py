@@ -61,7 +61,7 @@ _ACTED_ON: Final = {
     "view": "view",
     "cpus-per-task": "cpus-per-task",
 }
-_SWITCHES: Final = {"hold": "hold", "requeue": "requeue", "no-requeue": "requeue"}
+_SWITCHES: Final = {"hold": "hold", "requeue": "requeue", "no-requeue": "requeue", "no-default-view": "no-default-view"}
 
 _IGNORED: Final = {
     _MEMORY: ("mem", "mem-per-cpu", "mem-per-gpu"),
@@ -92,6 +92,7 @@ _IGNORED: Final = {
     "this is one cluster": ("clusters", "cluster-constraint"),
     "standard input is empty": ("input",),
     "name the nodes with --nodelist": ("nodefile",),
+    "images come from the site's registry, or are files": ("repo",),
     "only Lattice's own deadline is served: #LATTICE --deadline": ("deadline",),
     "give one walltime": ("time-min",),
     _NOTHING: (
@@ -213,6 +214,7 @@ _LATTICE: Final = {
     "tag": "tag",
     "uenv": "uenv",
     "view": "view",
+    "tools-uenv": "tools-uenv",
     "image": "image",
     "constraint": "constraint",
     "nodelist": "nodelist",
@@ -243,6 +245,7 @@ _LATTICE_SWITCHES: Final = {
     "requeue": "requeue",
     "no-requeue": "requeue",
     "no-preempt": "no-preempt",
+    "no-default-view": "no-default-view",
     "service": "service",
     "sensitive": "sensitive",
 }

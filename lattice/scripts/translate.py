@@ -15,6 +15,7 @@ from lattice.scripts.commands import missing_from
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
 from lattice.scripts.directives import Script
 from lattice.scripts.options import CPUS_MOOT, INSIDE
+from lattice.software.references import UenvReference, parse_references, parse_views
 from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_slurm_time
 
 T = TypeVar("T")
@@ -178,10 +179,9 @@ def _vcluster(draft: _Draft) -> str:
 
 
 def _environment(draft: _Draft) -> dict[str, Any]:
-    for slot in ("uenv", "view", "image"):
-        if draft.value(slot):
-            raise draft.asked[slot].rejected("software environments and images are not served by this release; take it out", "NotServed")
-    environment: dict[str, Any] = {}
+    if draft.value("image"):
+        raise draft.asked["image"].rejected("OCI images are not served by this release; take it out", "NotServed")
+    environment: dict[str, Any] = _software(draft)
     variables = _slurm_counts(draft) | _variables(draft)
     if variables:
         environment["variables"] = variables
@@ -194,6 +194,31 @@ def _environment(draft: _Draft) -> dict[str, Any]:
     if output:
         environment["output"] = output
     return environment
+
+
+def _software(draft: _Draft) -> dict[str, Any]:
+    """Returns images and views; files that are named from the working directory are named from the root."""
+    found: dict[str, Any] = {}
+    for slot, name in (("uenv", "uenv"), ("tools-uenv", "toolsUenv")):
+        if draft.value(slot):
+            given = draft.asked[slot]
+            found[name] = ",".join(_image(reference, draft) for reference in _checked(given, lambda one: parse_references(one.value or "")))
+    for slot in ("view", "no-default-view"):
+        if slot in draft.asked and not found:
+            raise draft.asked[slot].rejected("it is about a software environment: give --uenv too", "BadOption")
+    if draft.value("view"):
+        _checked(draft.asked["view"], lambda one: parse_views(one.value or ""))
+        found["view"] = draft.value("view")
+    if "no-default-view" in draft.asked:
+        found["noDefaultView"] = True
+    return found
+
+
+def _image(reference: UenvReference, draft: _Draft) -> str:
+    text, here = reference.text, draft.submitter.directory
+    if text.startswith(".") and here:
+        text = f"{here.rstrip('/')}/{text.removeprefix('./')}"
+    return f"{text}:{reference.mount}" if reference.mount else text
 
 
 def _slurm_counts(draft: _Draft) -> dict[str, str]:

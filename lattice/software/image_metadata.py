@@ -68,6 +68,8 @@ class ImageMetadata:
     description: str
     mount: str
     views: tuple[View, ...]
+    default_view: str = ""
+    """The view that work gets which names none of this image; empty: none."""
 
     def view(self, name: str) -> View:
         """Returns the view of this name; raises Rejected (ViewUnknown) with those that there are."""
@@ -103,7 +105,8 @@ def unpack_metadata(archive: bytes) -> bytes | None:
 def read_metadata(document: bytes) -> ImageMetadata:
     """Returns what an `env.json` says; raises Rejected (MetadataInvalid) with the place that is wrong.
 
-    A view without variables (only a script that activates it) is a view that changes nothing.
+    A view without variables (only a script that activates it) is a view that changes nothing. A default view that does not exist
+    is none, as `uenv` has it.
     """
     try:
         raw = json.loads(document)
@@ -113,10 +116,10 @@ def read_metadata(document: bytes) -> ImageMetadata:
     mount = found.get("mount")
     if not isinstance(mount, str) or not mount.startswith("/"):
         raise _invalid("env.json: mount is no absolute path")
-    views = _mapping(found.get("views") or {}, "views")
-    return ImageMetadata(
-        _text(found, "name") or "unnamed", _text(found, "description"), mount, tuple(_view(name, raw) for name, raw in views.items())
-    )
+    views = tuple(_view(name, raw) for name, raw in _mapping(found.get("views") or {}, "views").items())
+    default = _text(found, "default-view")
+    default = default if any(view.name == default for view in views) else ""
+    return ImageMetadata(_text(found, "name") or "unnamed", _text(found, "description"), mount, views, default)
 
 
 def _view(name: str, raw: Any) -> View:

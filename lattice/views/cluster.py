@@ -466,6 +466,7 @@ class SoftwareOptions(View, frozen=True):
     registry: str = ""
     namespace: str = "deploy"
     system: str = ""
+    user_files: bool = True
 
 
 class ConfigSpec(View, frozen=True):

@@ -22,12 +22,16 @@ class VariablesFrom(View, frozen=True):
 
 
 class Environment(View, frozen=True):
-    """The variables, working directory and output files of the work."""
+    """The variables, working directory, output files and software of the work."""
 
     variables: dict[str, str] = {}
     variables_from: tuple[VariablesFrom, ...] = ()
     workdir: str = ""
     output: Output | None = None
+    uenv: str = ""
+    tools_uenv: str = ""
+    view: str = ""
+    no_default_view: bool = False
 
 
 class WorkSpec(View, frozen=True):

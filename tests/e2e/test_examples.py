@@ -18,6 +18,8 @@ SUBMITTED = ("06-batch-script.sh", "07-book-form.yaml")
 """Those that `lattice submit` takes; the others are applied with kubectl."""
 BY_ADMINISTRATORS = ("08-quota-tree.yaml", "09-koordinator.yaml")
 """Tried by `test_quota_objects.py`."""
+WITH_AN_IMAGE = ("10-own-software.yaml",)
+"""Tried by `test_uenv.py`, which makes the image first."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,12 @@ def me(control_plane: Instance) -> Person:
 
 
 def test_every_example_is_tried_here() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {*SUBMITTED, *BY_ADMINISTRATORS, *(example.file for example in EXAMPLES)}
+    assert {path.name for path in FOLDER.iterdir()} == {
+        *SUBMITTED,
+        *BY_ADMINISTRATORS,
+        *WITH_AN_IMAGE,
+        *(example.file for example in EXAMPLES),
+    }
 
 
 def test_the_demonstration_applies_the_first_examples_and_follows_them_to_their_ends(control_plane: Instance, me: Person) -> None:

@@ -40,7 +40,8 @@ class Host(Protocol):
 
         It may be interrupted, which ends its step within 2 s; `clear` undoes what it has begun.
 
-        Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit, PrologueFailed); Stale when this key was started here already.
+        Raises Rejected (UserUnknown, UserRefused, StartFailed, NodeUnfit, PrologueFailed, or a word of SOFTWARE_REFUSED); Stale when this
+        key was started here already.
         """
         ...
 

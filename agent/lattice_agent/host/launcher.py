@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +18,7 @@ from lattice_agent.host import users
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import Hooks
 from lattice_agent.host.interface import MachineFacts
+from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.prologue import Prologue, PrologueStep
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
@@ -50,13 +51,14 @@ class Launcher:
         watch: ShimWatch,
         reserves: Reserves,
         hooks: Hooks | None,
+        mounts: Mounts,
     ) -> None:
         """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them."""
         self._reserves = reserves
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
-        self._hooks = hooks
+        self._hooks, self._mounts = hooks, mounts
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
@@ -69,14 +71,14 @@ class Launcher:
 
     def _steps(self) -> tuple[PrologueStep, ...]:
         """Lists the steps of the prologue in order; the epilogue undoes them in reverse."""
-        steps = (
+        steps = [
             PrologueStep("probe", self._probe, again=True),
             PrologueStep("scope", self._make_scope, self._remove_scope, again=True),
-        )
-        if self._hooks is None:
-            return steps
-        hooks = PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._hooks.exist)
-        return (*steps, hooks)
+        ]
+        if self._hooks is not None:
+            steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
+        steps.append(PrologueStep("mounts", self._mount, self._mounts.unmount, again=True, wanted=_wants_software))
+        return tuple(steps)
 
     async def prepare(self, work: NodeWork) -> None:
         """Writes the journal, and carries out the steps of the prologue."""
@@ -120,9 +122,25 @@ class Launcher:
         if not await self._disk.call(self.scopes.remove_scope, key):
             raise Retry(f"the scope of attempt {key.attempt} of {key.uid} is not empty", reason="Populated")
 
+    def _has_hooks(self, _: NodeWork) -> bool:
+        return self._hooks is not None and self._hooks.exist()
+
     async def _run_prologue(self, work: NodeWork) -> Mapping[str, str]:
+        return await self._recorded(work, self._hooks.prologue(work)) if self._hooks else {}
+
+    async def _mount(self, work: NodeWork) -> Mapping[str, str]:
+        """Mounts the software; what is mounted is kept for the launch, and found again by nobody: a later agent mounts anew."""
+        place = self._places[work.key]
+        software, note = await self._recorded(work, self._mounts.mount(work, place.account, place.workdir))
+        note = "; ".join(filter(None, (place.note, note)))
+        self._places[work.key] = dataclasses.replace(place, software=software, note=note)
+        starts.reached(self._clock, "mounts", work.key.uid, node=work.node)
+        return {}
+
+    async def _recorded(self, work: NodeWork, step: Awaitable[_R]) -> _R:
+        """Awaits what a step does; a refusal is recorded as the attempt's end, so that a restarted agent gives the same answer."""
         try:
-            return await self._hooks.prologue(work) if self._hooks else {}
+            return await step
         except Rejected as error:
             await self._record_refusal(work, error.message, reason=error.reason)
             raise
@@ -191,7 +209,7 @@ class Launcher:
         if described is None:
             described = await self._described_again(work)
         place = self._places[work.key]
-        values = environment.effective(private, work, workdir=place.workdir, exported=place.exported)
+        values = environment.effective(private, work, workdir=place.workdir, exported=place.exported, software=place.software)
         request = {"op": "start", "launch": described | {"private": values}}
         answer: dict[str, Any] = {}
         for _ in range(LAUNCHES):
@@ -256,6 +274,8 @@ class Launcher:
             environment_file=users.environment_file(),
             switch_user=_is_root(),
         )
+        if place.software.images:
+            described["hold_procs"] = self.scopes.hold_procs(work.key)
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
 
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
@@ -295,6 +315,10 @@ def _refusal(work: NodeWork, why: str, fault: bool) -> Rejected:
 
 def _state_unfit(work: NodeWork, error: Retry) -> Rejected:
     return unfit(work, f"its state cannot be written: {error.message}")
+
+
+def _wants_software(work: NodeWork) -> bool:
+    return work.wants_software
 
 
 def _is_root() -> bool:

@@ -20,6 +20,7 @@ from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
 from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.launcher import Launcher
+from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
@@ -67,7 +68,8 @@ class LinuxHost:
         hooks = None
         if isinstance(scopes_, scopes.CgroupScopes):
             hooks = Hooks(directories, HookCgroups(scopes_.root), self.runner_client, self._kernel, clock)
-        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks)
+        mounts = Mounts(scopes_, self.runner_client, self._kernel, clock)
+        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks, mounts)
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None

@@ -26,7 +26,7 @@ class PrologueStep:
 
     `lasting`: its effect outlives a reboot. `again`: an agent that follows carries out what is done once more, over what stands, which
     does no more than once; the answer of any other step, variables for the work, is kept. `wanted` tells whether it is to be carried
-    out now (None: always); it is undone in any case.
+    out for this work now (None: always); it is undone in any case.
     """
 
     name: str
@@ -34,7 +34,7 @@ class PrologueStep:
     undo: Callable[[Key], Awaitable[None]] = nothing
     lasting: bool = False
     again: bool = False
-    wanted: Callable[[], bool] | None = None
+    wanted: Callable[[NodeWork], bool] | None = None
 
 
 class Prologue:
@@ -50,7 +50,7 @@ class Prologue:
         variables: dict[str, str] = {}
         for step in self.steps:
             found = standing.get(step.name)
-            if step.wanted is not None and not await self._disk.call(step.wanted):
+            if step.wanted is not None and not await self._disk.call(step.wanted, work):
                 continue
             if found is None or found.state != DONE or step.again:
                 found = await self._carry_out_one(step, work, half=found is not None and found.state != DONE)

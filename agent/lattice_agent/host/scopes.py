@@ -1,8 +1,8 @@
 """Keeps the processes of one attempt as a set, its scope, which is counted and killed as a whole.
 
-`CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,hold,work/main}` on cgroup v2: the shim, the process that keeps namespaces where
-there is one, the tasks. `work` carries the limits and holds no process, so that its parts may have limits of their own. The tree is asked
-for nothing but `cgroup.kill`, `cgroup.events` and `cpu.stat`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no
+`CgroupScopes` keeps `ROOT/alloc-UID-ATTEMPT.scope/{shim,hold,work/main}` on cgroup v2: the shim, the process that keeps namespaces (`hold`
+where there is one), the tasks. `work` carries the limits and holds no process, so that its parts may have limits of their own. The tree is
+asked for nothing but `cgroup.kill`, `cgroup.events` and `cpu.stat`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no
 controllers: there limits stand in cgroups of the v1 hierarchies, which the tasks join beside. A v2 scope is made before the cgroups beside
 it and removed after them: whoever finds the scope finds all of them. `ProcessScopes` is what remains without the right to make cgroups: it
 finds processes by the environment that their shim gave them, which a process can shed.
@@ -24,8 +24,10 @@ from lattice_agent.standalone import shim
 from lattice_agent.state.journal import parse_key
 
 _SLICE = "lattice.slice"
-PARTS = ("shim", "hold", "work/main")
-"""The cgroups of a scope."""
+PARTS = ("shim", "work/main")
+"""The cgroups of every scope."""
+HOLD = "hold"
+"""The cgroup of the process that keeps namespaces, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,18 @@ class Scopes(Protocol):
         """Returns the files by which shim and tasks join."""
         ...
 
+    def make_hold(self, key: Key) -> str:
+        """Makes the place of the process that keeps namespaces; returns the file by which it joins, empty where there is no such place."""
+        ...
+
+    def hold_procs(self, key: Key) -> str:
+        """Returns that file, whether it exists or not."""
+        ...
+
+    def remove_hold(self, key: Key) -> bool:
+        """Kills that process and removes its place; returns False while it is not gone."""
+        ...
+
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work."""
         ...
@@ -63,7 +77,7 @@ class Scopes(Protocol):
         ...
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process is left, the shim included."""
+        """Tells whether any process is left, the shim included, the one that keeps namespaces not."""
         ...
 
     def shim_pid(self, key: Key) -> int:
@@ -113,6 +127,23 @@ class CgroupScopes:
         meters = {"cpu": str(path / "work/cpu.stat")} | self.controllers.meters(path)
         return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"), meters)
 
+    def make_hold(self, key: Key) -> str:
+        """Makes the cgroup of the process that keeps namespaces; returns the file by which it joins."""
+        (self._path(key) / HOLD).mkdir(exist_ok=True)
+        return self.hold_procs(key)
+
+    def hold_procs(self, key: Key) -> str:
+        """Returns the file by which the process that keeps namespaces joins, whether it exists or not."""
+        return str(self._path(key) / HOLD / "cgroup.procs")
+
+    def remove_hold(self, key: Key) -> bool:
+        """Kills the process that keeps namespaces and removes its cgroup, so that none can join it; returns False while it is not gone."""
+        hold = self._path(key) / HOLD
+        _kill(hold)
+        with suppress(OSError):
+            hold.rmdir()
+        return not hold.exists()
+
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work, in cgroups that it made itself too."""
         return _members(self._path(key) / "work")
@@ -122,11 +153,13 @@ class CgroupScopes:
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process is left, the shim included."""
-        try:
-            return "populated 1" in (self._path(key) / "cgroup.events").read_text()
-        except OSError:
+        """Tells whether any process is left, the shim included, the one that keeps namespaces not."""
+        scope = self._path(key)
+        if not _is_populated(scope):
             return False
+        with suppress(OSError):
+            return any(part.name != HOLD and part.is_dir() and _is_populated(part) for part in scope.iterdir())
+        return False
 
     def shim_pid(self, key: Key) -> int:
         """Returns the pid of the shim, which is in a cgroup of its own; 0: there is none."""
@@ -141,16 +174,11 @@ class CgroupScopes:
     def kill(self, key: Key, *, whole: bool = False) -> None:
         """Sends KILL to the work; `whole`: to all of the scope."""
         path = self._path(key) if whole else self._path(key) / "work"
-        with suppress(FileNotFoundError, OSError):
-            fd = os.open(path / "cgroup.kill", os.O_WRONLY)
-            try:
-                os.write(fd, b"1")
-            finally:
-                os.close(fd)
+        _kill(path)
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes an empty scope; returns False while it is not empty."""
-        if self.populated(key):
+        """Removes a scope that is empty but for the process that keeps its namespaces; returns False while it is not."""
+        if self.populated(key) or not self.remove_hold(key):
             return False
         scope = self._path(key)
         for part in scope.iterdir() if scope.exists() else ():
@@ -192,6 +220,18 @@ class ProcessScopes:
     def entrances(self, key: Key) -> Entrances:
         """Returns no file: there is nothing to join."""
         return Entrances()
+
+    def make_hold(self, key: Key) -> str:
+        """Returns nothing: without cgroups nobody could find the process again."""
+        return ""
+
+    def hold_procs(self, key: Key) -> str:
+        """Returns nothing: there is no such process."""
+        return ""
+
+    def remove_hold(self, key: Key) -> bool:
+        """Returns True: there is no such process."""
+        return True
 
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work whose environment still names the attempt, and of their descendants."""
@@ -259,6 +299,22 @@ def choose(node: str, root: Path | None) -> Scopes:
         return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
     except OSError:
         return ProcessScopes()
+
+
+def _is_populated(cgroup: Path) -> bool:
+    try:
+        return "populated 1" in (cgroup / "cgroup.events").read_text()
+    except OSError:
+        return False
+
+
+def _kill(cgroup: Path) -> None:
+    with suppress(OSError):
+        fd = os.open(cgroup / "cgroup.kill", os.O_WRONLY)
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
 
 
 def _members(path: Path) -> list[int]:

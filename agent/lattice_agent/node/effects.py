@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from lattice.daemon.logs import event
 from lattice.errors import LatticeError, NotFound, Rejected, Retry, Stale
 from lattice.ledger.plans import RUN, PlanRow
+from lattice.models.conditions import SOFTWARE_REFUSED
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import Key, NodeWork, Ordered, Running, Seen
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 2.0
 LONGEST_EPILOGUE_RETRY = 15.0
-REFUSALS = frozenset({"StartFailed", "NodeUnfit", "PrologueFailed", "UserUnknown", "UserRefused"})
+REFUSALS = frozenset({"StartFailed", "NodeUnfit", "PrologueFailed", "UserUnknown", "UserRefused", *SOFTWARE_REFUSED})
 """Reasons of END_REASONS with which a host refuses a start."""
 NODE_KEY = Key("-", 0)
 """The key under which instructions are queued that concern no attempt."""

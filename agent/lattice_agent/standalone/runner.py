@@ -95,6 +95,8 @@ class Runner:
                     self._shim.send(report, probe(self._shim.streams, request))
                 case "hook":
                     self._shim.send(report, run_hook(request))
+                case "hold":
+                    keep_mounts(request, report)
                 case unknown:
                     self._shim.send(report, {"failure": f"the runner knows no request {unknown!r}"})
             code = 0
@@ -127,6 +129,13 @@ def run_hook(request: dict[str, Any]) -> dict[str, Any]:
     from lattice_agent.standalone import hook
 
     return hook.run(request)
+
+
+def keep_mounts(request: dict[str, Any], report: int) -> None:
+    """Mounts images and keeps them; its code is loaded by this child alone, so that shims do not carry it."""
+    from lattice_agent.standalone import hold
+
+    hold.run(request, report)
 
 
 def note_crash(request: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-It is of standard library alone, with `durable.py`, `streams.py`, `leftovers.py`, `meters.py` and `private_tmp.py` beside it; `runner.py`
-loads it and runs it in a fork. It is session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work/main`,
-survives agent and runner, and ends when no process of the work is left.
+It is of standard library alone, with `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`, `namespaces.py` and
+`private_tmp.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and subreaper, stands in `SCOPE/shim` while the
+tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the work is left.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -18,11 +18,12 @@ import resource
 import select
 import signal
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lattice_agent.standalone import durable, forks, leftovers, meters, private_tmp, streams
+from lattice_agent.standalone import durable, forks, leftovers, meters, namespaces, private_tmp, streams
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -36,7 +37,7 @@ from lattice_agent.standalone.streams import (
 
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the kernel takes the work, not the process that keeps its exit code, whatever the agent's own score."""
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, F_SETPIPE_SZ = 1, 15, 36, 1031
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, F_SETPIPE_SZ = 1, 15, 36, 38, 1031
 
 RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64": 219}  # system call numbers
 JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
@@ -73,6 +74,10 @@ class Launch:
     remove_leftovers: bool = False
     private_tmp: bool = False
     private_tmp_keep: list[str] = field(default_factory=list)
+    hold_procs: str = ""
+    """The file that names the process in whose mount namespace the tasks begin; empty: there is none."""
+    mounts: list[str] = field(default_factory=list)
+    """What is mounted there: a private /tmp goes on showing it, and the tasks gain no privileges."""
     private: dict[str, str] = field(default_factory=dict, repr=False)
     """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     note: str = ""
@@ -168,12 +173,19 @@ class Shim:
         if said:
             raise StartFailure(said.decode(errors="replace").splitlines()[0])
 
-    def _namespace(self) -> AbstractContextManager[None]:
-        """Gives where the tasks are forked: with a /tmp of their own, or where the shim itself stands."""
+    @contextmanager
+    def _namespace(self) -> Iterator[None]:
+        """Stands where the tasks are forked: with the software of the work, and with a /tmp of their own."""
         launch = self.launch
-        if not launch.private_tmp:
-            return nullcontext()
-        return private_tmp.entered(launch.tmp_place, launch.identity, launch.private_tmp_keep, (launch.workdir, launch.directory))
+        held: AbstractContextManager[None] = nullcontext()
+        tmp: AbstractContextManager[None] = nullcontext()
+        if launch.hold_procs:
+            held = namespaces.entered(launch.hold_procs)
+        if launch.private_tmp:
+            places = (launch.workdir, launch.directory, *launch.mounts)
+            tmp = private_tmp.entered(launch.tmp_place, launch.identity, launch.private_tmp_keep, places)
+        with held, tmp:
+            yield
 
     def _open_files(self) -> None:
         launch, opened = self.launch, dict[str, OutputFile]()
@@ -325,6 +337,8 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         if launch.max_processes:
             raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
         launch.identity.become()
+        if launch.hold_procs:
+            _give_up_new_privileges()
         _join_own_keyring()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.umask(0o022)
@@ -343,6 +357,13 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
     finally:
         os._exit(127)
+
+
+def _give_up_new_privileges() -> None:
+    """Lets no program raise the rights of this process and of all that come from it: a user has chosen files that such programs read."""
+    nothing = ctypes.c_ulong(0)
+    if _libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
+        raise OSError(ctypes.get_errno(), "the privileges of programs cannot be given up")
 
 
 def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseException) -> str:

@@ -98,7 +98,7 @@ def open_output(path: str, *, truncate: bool) -> int:
         why = "is a pipe that nobody reads" if error.errno == errno.ENXIO else f"cannot be opened: {error.strerror}"
         raise StartFailure(f"the output file {path!r} {why}") from error
     found = os.fstat(fd)
-    if not _takes_output(found) or _file_system(fd) in KERNEL_FILES:
+    if not _takes_output(found) or is_of_kernel(fd):
         os.close(fd)
         raise _unsuitable(path)
     os.set_blocking(fd, stat.S_ISREG(found.st_mode))  # a pipe that nobody empties must not hold the work up
@@ -112,6 +112,11 @@ def _takes_output(found: os.stat_result) -> bool:
 
 def _unsuitable(path: str) -> StartFailure:
     return StartFailure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
+
+
+def is_of_kernel(fd: int) -> bool:
+    """Tells whether a file belongs to a file system of the kernel's own, such as proc."""
+    return _file_system(fd) in KERNEL_FILES
 
 
 def _file_system(fd: int) -> int:

@@ -63,6 +63,8 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         remove_leftovers=config.work.remove_leftovers, site_variables=dict(config.work.environment),
         core_bytes=quantity_bytes(config.work.core_bytes), private_tmp=config.work.private_tmp,
         private_tmp_keep=config.work.private_tmp_keep,
+        uenv=spec.environment.uenv, tools_uenv=spec.environment.tools_uenv, view=spec.environment.view,
+        default_views=not spec.environment.no_default_view, user_files=config.software.user_files,
         slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0,
     )  # fmt: skip

@@ -1,13 +1,15 @@
-"""Composes the environment of the work, pure: login, then the site's variables, Secrets, the user's variables, LATTICE_* and SLURM_*."""
+"""Composes the environment of the work, pure: login, the site's variables, views, Secrets, the user's variables, LATTICE_* and SLURM_*."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lattice.software.chosen_views import MountedSoftware
 from lattice.units import fold_nodes
 from lattice_agent.attempts import NodeWork
 
+NO_SOFTWARE = MountedSoftware()
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PAIRED_QUOTES = ("'", '"')
@@ -117,20 +119,37 @@ def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
         "SLURM_JOB_ACCOUNT": work.tenant,
         "SLURMD_NODENAME": work.node,
         "SLURM_RESTART_COUNT": str(work.key.attempt - 1),
-    }
+    } | {name: value for name, value in (("SLURM_UENV", work.uenv), ("SLURM_UENV_VIEW", work.view)) if value}
 
 
 def compose(
-    work: NodeWork, account: Account, environment_file: str, *, workdir: str, exported: Mapping[str, str] | None = None
+    work: NodeWork,
+    account: Account,
+    environment_file: str,
+    *,
+    workdir: str,
+    exported: Mapping[str, str] | None = None,
+    software: MountedSoftware = NO_SOFTWARE,
 ) -> dict[str, str]:
-    """Composes the whole environment but for what differs from task to task; later parts win. `exported`: by the site's hooks."""
-    own = work.site_variables | work.variables | dict(exported or {})
-    return login(account, environment_file) | own | of_node(work, workdir=workdir)
+    """Composes the whole environment but for what differs from task to task; later parts win. `exported`: by the site's hooks.
+
+    Views of the software change what stands before the user's own variables.
+    """
+    begun = software.applied_to(login(account, environment_file) | work.site_variables)
+    own = work.variables | dict(exported or {})
+    return begun | own | software.variables | of_node(work, workdir=workdir)
 
 
-def effective(private: Mapping[str, str], work: NodeWork, *, workdir: str, exported: Mapping[str, str] | None = None) -> dict[str, str]:
+def effective(
+    private: Mapping[str, str],
+    work: NodeWork,
+    *,
+    workdir: str,
+    exported: Mapping[str, str] | None = None,
+    software: MountedSoftware = NO_SOFTWARE,
+) -> dict[str, str]:
     """Selects the variables of Secrets that stand: what the work names itself, a hook exports, and LATTICE_* and SLURM_*, are stronger."""
-    stronger = work.variables.keys() | (exported or {}).keys() | of_node(work, workdir=workdir).keys()
+    stronger = work.variables.keys() | (exported or {}).keys() | of_node(work, workdir=workdir).keys() | software.variables.keys()
     return {name: value for name, value in private.items() if name not in stronger}
 
 

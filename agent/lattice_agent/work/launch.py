@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from lattice.errors import Rejected
+from lattice.software.chosen_views import MountedSoftware
 from lattice_agent.attempts import NodeWork
 from lattice_agent.work import environment
 from lattice_agent.work.environment import Account
@@ -82,6 +83,7 @@ class RunContext:
     note: str = ""
     exported: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables that the site's hooks give the work."""
+    software: MountedSoftware = environment.NO_SOFTWARE
 
 
 def describe(
@@ -103,7 +105,9 @@ def describe(
         "attempt": work.key.attempt,
         "boot": boot,
         "argv": command(work, f"{directory}/script"),
-        "environment": environment.compose(work, account, environment_file, workdir=place.workdir, exported=place.exported),
+        "environment": environment.compose(
+            work, account, environment_file, workdir=place.workdir, exported=place.exported, software=place.software
+        ),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
         "workdir": place.workdir,
@@ -116,6 +120,7 @@ def describe(
         "core_bytes": work.core_bytes,
         "private_tmp": work.private_tmp and switch_user,
         "private_tmp_keep": list(work.private_tmp_keep),
+        "mounts": [image.mount for image in place.software.images],
         "note": place.note,
         "user": account.uid if switch_user else None,
         "group": account.gid if switch_user else None,

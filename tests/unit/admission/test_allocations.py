@@ -78,6 +78,15 @@ LIMITED = facts(vclusters=(HPC,), tenants=(tenant(quota={"maxPreemptionClass": 5
         pytest.param({"environment": {"workdir": "run"}}, "WorkdirInvalid", "'run' is not an absolute path", id="workdir"),
         pytest.param({"environment": {"output": {"stdout": "o-%q"}}}, "OutputInvalid", "the pattern '%q' at character 3", id="pattern"),
         pytest.param({"environment": {"output": {"stderr": "50%"}}}, "OutputInvalid", "the pattern '%'", id="lone percent"),
+        pytest.param({"environment": {"uenv": "a:b:c"}}, "LabelInvalid", "unexpected ':'", id="no label"),
+        pytest.param({"environment": {"uenv": "mine.squashfs"}}, "LabelInvalid", "looks like a file", id="a file without its path"),
+        pytest.param({"environment": {"toolsUenv": "/a.squashfs:/m/../etc"}}, "MountInvalid", "without . and ..", id="an escaping mount"),
+        pytest.param(
+            {"environment": {"uenv": "/a.squashfs:/m", "toolsUenv": "/b.squashfs:/m/"}}, "MountInvalid", "mount point '/m'", id="one twice"
+        ),
+        pytest.param({"environment": {"uenv": ",".join(["/a"] * 9)}}, "TooManyImages", "9 images are named (limit: 8)", id="many images"),
+        pytest.param({"environment": {"uenv": "/a", "view": "a:b:c"}}, "ViewInvalid", "is no view", id="no view"),
+        pytest.param({"environment": {"view": "default"}}, "ViewInvalid", "a view of no image", id="a view of nothing"),
         pytest.param({"tags": {"name": "a\nb"}}, "JobNameInvalid", "has a control character", id="line in name"),
         pytest.param({"environment": {"variables": {"1 A": "x"}}}, "VariableInvalid", "'1 A' is not the name", id="no POSIX name"),
         pytest.param({"tags": {"name": " a"}}, "JobNameInvalid", "blanks at its ends", id="blank in name"),

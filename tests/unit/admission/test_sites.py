@@ -14,6 +14,7 @@ from lattice.admission.patches import difference
 from lattice.admission.reasons import REFUSAL_WORDS, REFUSALS
 from lattice.admission.strict import parse_strict
 from lattice.quota import checks
+from lattice.software import references
 from lattice_webhooks import reviews
 from tests.unit.admission.builders import accepted, allocation, facts, refused, tenant, vcluster
 
@@ -216,7 +217,7 @@ def test_what_is_in_use_is_not_deleted(kind: str) -> None:
 def test_every_reason_that_a_check_gives_is_documented() -> None:
     given: set[str] = set()
     rules = [Path(checks.__file__).parent / f"{name}.py" for name in ("amounts", "checks", "declared")]
-    for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules, Path(reviews.__file__)):
+    for path in (*Path(chain_module.__file__).parent.glob("*.py"), *rules, Path(reviews.__file__), Path(references.__file__)):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Call)
@@ -226,8 +227,8 @@ def test_every_reason_that_a_check_gives_is_documented() -> None:
                 given.add(str(node.args[0].value))
             if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
                 given.add(str(node.value.value))
-    no_review_at_all = {"ReviewVersion", "ReviewMalformed"}
-    assert given - no_review_at_all == REFUSAL_WORDS
+    no_review_at_all, of_the_images = {"ReviewVersion", "ReviewMalformed"}, {"MountTwice", "ViewUnknown"}
+    assert given - no_review_at_all - of_the_images == REFUSAL_WORDS
     assert len(REFUSALS) == len(REFUSAL_WORDS)
 
 

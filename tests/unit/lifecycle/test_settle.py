@@ -81,6 +81,8 @@ def test_settling_twice_changes_nothing_and_kstatus_never_sees_two_verdicts(entr
         ("Always", "Completed", 0, False),
         ("Never", "NodeLost", 0, False),
         ("Never", "PrologueFailed", 3, True),
+        ("Always", "ImageRefused", 0, False),
+        ("Always", "ViewUnknown", 0, False),
     ],
 )
 def test_the_policy_says_which_ends_are_requeued(policy: str, reason: str, requeues: int, wanted: bool) -> None:

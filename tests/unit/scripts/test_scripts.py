@@ -387,7 +387,29 @@ def test_what_the_books_form_cannot_say_is_refused(document: dict[str, Any], sen
         from_book(document)
 
 
-def test_what_software_is_asked_for_is_refused_with_its_line() -> None:
-    with pytest.raises(Rejected, match=r"^line 3: #SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default: software environments") as refused:
-        translated("#!/bin/sh\n#SBATCH -N 1\n#SBATCH --uenv=prgenv-gnu/24.11:v1 --view=default\nhostname\n")
-    assert refused.value.reason == "NotServed"
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("./mine.squashfs:/opt/mine,/b.squashfs", {"uenv": "/home/alice/run/mine.squashfs:/opt/mine,/b.squashfs"}),
+        ("prgenv-gnu/24.11:v1 --view=default", {"uenv": "prgenv-gnu/24.11:v1", "view": "default"}),
+        ("~/a.squashfs --no-default-view", {"uenv": "~/a.squashfs", "noDefaultView": True}),
+    ],
+)
+def test_software_is_taken_from_directives_and_files_are_named_from_the_root(line: str, expected: dict[str, object]) -> None:
+    spec = translated(f"#!/bin/sh\n#SBATCH -N 1\n#SBATCH --uenv={line}\nhostname\n").allocation["spec"]
+    assert {name: value for name, value in spec["environment"].items() if name in ("uenv", "view", "noDefaultView")} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "said"),
+    [
+        ("--uenv=a:b:c", "LabelInvalid", "line 3: #SBATCH --uenv=a:b:c: .*unexpected"),
+        ("--uenv=/a:/m/..", "MountInvalid", "without . and .."),
+        ("--uenv=/a --view=a:b:c", "ViewInvalid", "is no view"),
+        ("--view=default", "BadOption", "give --uenv too"),
+    ],
+)
+def test_software_that_cannot_be_read_is_refused_with_its_line(line: str, reason: str, said: str) -> None:
+    with pytest.raises(Rejected, match=said) as refused:
+        translated(f"#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nhostname\n")
+    assert refused.value.reason == reason

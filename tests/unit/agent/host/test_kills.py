@@ -21,6 +21,7 @@ from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.scopes import choose
 from lattice_agent.state.journal import Journal
+from tests.squashfs import make_image, needs_mksquashfs
 from tests.unit.agent.machine import needs_root, open_directory, work
 
 pytestmark = [pytest.mark.root, pytest.mark.faults, needs_root()]
@@ -38,11 +39,14 @@ exit {code}
 class Run:
     """One keeper, restarted whenever it is dead, and what was done to it."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, seed: int, image: Path | None) -> None:
+        """Every second work mounts the image, where there is one."""
         self.place, self.random, self.node = place, random.Random(seed), place.name
         self.journal = Journal(place / "state", place / "memory")
         self.witness, self.results, self.works = place / "witness", place / "results", place / "works"
         self.killed_shims: set[str] = set()
+        self.killed_holds: set[str] = set()
+        self.image = image
         self.kills: Counter[str] = Counter()
         self.witness.touch()
         self.witness.chmod(0o666)
@@ -50,7 +54,10 @@ class Run:
         scripts = {
             uid: SCRIPT.format(witness=self.witness, tenths=self.random.randrange(1, 6), code=code) for uid, code in self.codes.items()
         }
-        self.works.write_bytes(msgspec.json.encode([work(uid, script=script, key=Key(uid, 1)) for uid, script in scripts.items()]))
+        (place / "mounted").mkdir()
+        mounts = {uid: f"{image}:{place}/mounted" if image and code % 2 else "" for uid, code in self.codes.items()}
+        works = [work(uid, script=script, key=Key(uid, 1), uenv=mounts[uid]) for uid, script in scripts.items()]
+        self.works.write_bytes(msgspec.json.encode(works))
         self.keeper = self.spawn()
 
     def spawn(self) -> subprocess.Popen[bytes]:
@@ -72,7 +79,7 @@ class Run:
 
     def kill_one(self) -> None:
         """One of the three, where it is there."""
-        match self.random.choice(("keeper", "runner", "runner", "shim")):
+        match self.random.choice(("keeper", "runner", "runner", "shim", *(("hold", "hold") if self.image else ()))):
             case "keeper" if len(self.results_by_uid()) * KILLS >= self.kills["keeper"] * WORKS:
                 self.keeper.kill()
                 self.keeper.wait()
@@ -84,6 +91,8 @@ class Run:
                         self.kills["runner"] += 1
             case "shim":
                 self.kill_a_shim()
+            case "hold":
+                self.kill_a_hold()
 
     def kill_a_shim(self) -> None:
         """Any that lives, whatever it does at the moment."""
@@ -96,6 +105,17 @@ class Run:
                 self.killed_shims.add(key.uid)
                 self.kills["shim"] += 1
 
+    def kill_a_hold(self) -> None:
+        """Any that lives, whatever it does at the moment."""
+        found = list(Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/hold/cgroup.procs"))
+        living = [(path, pid) for path in found for pid in read_pids(path)]
+        if living:
+            path, pid = self.random.choice(living)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.killed_holds.add(path.parent.parent.name.removeprefix("alloc-").rpartition("-")[0])
+                self.kills["hold"] += 1
+
     def results_by_uid(self) -> dict[str, set[tuple[int | None, str]]]:
         """What the keepers noted, all of it."""
         found: dict[str, set[tuple[int | None, str]]] = {}
@@ -103,6 +123,13 @@ class Run:
             entry = json.loads(line)
             found.setdefault(entry["uid"], set()).add((entry["code"], entry["failure"]))
         return found
+
+
+def read_pids(path: Path) -> list[int]:
+    """The processes of a cgroup that may be gone."""
+    with suppress(OSError):
+        return [int(pid) for pid in path.read_text().split()]
+    return []
 
 
 def children_of(parent: int) -> list[int]:
@@ -126,10 +153,16 @@ def processes_of(place: Path) -> list[str]:
 SEEDS = range(1, 1 + int(os.environ.get("LATTICE_KILL_SEEDS", "2")))
 
 
+@pytest.fixture(params=["bare", pytest.param("software", marks=needs_mksquashfs())])
+def with_image(request: pytest.FixtureRequest) -> bool:
+    """Whether works mount an image."""
+    return bool(request.param == "software")
+
+
 @pytest.fixture(params=SEEDS)
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, with_image: bool) -> Iterator[Run]:
     with open_directory() as place:
-        run = Run(place, request.param)
+        run = Run(place, request.param, make_image(place / "image", {"file": "x\n"}) if with_image else None)
         yield run
         run.keeper.kill()
         run.keeper.wait()
@@ -151,7 +184,10 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
     assert set(results) == set(run.codes)
     assert run.kills.total() >= KILLS // 2, run.kills
     for uid, code in run.codes.items():
-        if uid in run.killed_shims:
+        if uid in run.killed_holds:
+            assert starts[uid] <= 1
+            assert all(found == code or "software" in failure or not failure for found, failure in results[uid]), (uid, results[uid])
+        elif uid in run.killed_shims:
             assert starts[uid] <= 1
             assert results[uid] <= {(code, ""), (None, "")}, (uid, run.kills)
         else:
@@ -162,4 +198,6 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
     assert [path for path in Path("/sys/fs/cgroup").rglob("alloc-*.scope") if path.parent.name == run.node] == []
     scopes.close()
     assert processes_of(run.place) == []
+    assert [file for file in Path("/sys/block").glob("loop*/loop/backing_file") if str(run.place) in file.read_text()] == []
+    assert str(run.place) not in Path("/proc/self/mountinfo").read_text()
     assert not [key for key in run.journal.known() if not run.journal.is_settled(key)]

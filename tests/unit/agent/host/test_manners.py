@@ -59,8 +59,8 @@ async def test_a_scope_has_places_for_shim_namespaces_and_tasks_and_its_work_hol
         await host.prepare(ours)
         await host.start(ours)
         scope = host.scopes.root / f"alloc-{KEY.uid}-{KEY.attempt}.scope"
-        held = {part: len((scope / part / "cgroup.procs").read_text().split()) for part in ("shim", "hold", "work", "work/main")}
-        assert held == {"shim": 1, "hold": 0, "work": 0, "work/main": 1}
+        held = {part: len((scope / part / "cgroup.procs").read_text().split()) for part in ("shim", "work", "work/main")}
+        assert held == {"shim": 1, "work": 0, "work/main": 1}
         await host.kill(KEY)
         await ends.record()
 

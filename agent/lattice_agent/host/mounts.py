@@ -1,0 +1,160 @@
+"""Mounts the software of an attempt before its tasks begin, in a process of its own (`standalone/hold.py`), which it ends after them.
+
+The process is found by its cgroup in the attempt's scope, and its mounts by nothing else: an agent that is started again may stand in
+another mount namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from lattice.daemon.clock import Clock
+from lattice.errors import Rejected, Retry, UnknownOutcome
+from lattice.software.chosen_views import MountedSoftware, PlacedImage, choose_views, names_of
+from lattice.software.image_metadata import ImageMetadata, read_metadata
+from lattice.software.references import UenvReference, parse_references, parse_views
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host.runner_client import RunnerClient
+from lattice_agent.host.scopes import Scopes
+from lattice_agent.host.threads import Threads
+from lattice_agent.standalone.mount_targets import MADE
+from lattice_agent.work import environment
+from lattice_agent.work.environment import Account
+
+ANSWER_SECONDS = 60.0
+TRIES = 20
+KILL_SECONDS = 10.0
+LOOK_SECONDS = 0.005
+IMAGE_REFUSED, MOUNT_INVALID, VIEW_UNKNOWN = "ImageRefused", "MountInvalid", "ViewUnknown"
+USER_TOOLS = MADE[1]
+
+
+@dataclass(frozen=True)
+class _AskedImage:
+    """An image before it is mounted: its file on the node, the mount point that is given (empty: none), and the one that it has else."""
+
+    reference: UenvReference
+    file: str
+    mount: str
+    fallback: str = ""
+
+    def asked(self, *, inspect: bool) -> dict[str, Any]:
+        """Returns the image as `hold` reads it; `inspect`: its own description is wanted."""
+        own = self.reference.label is None
+        return {
+            "source": self.reference.text, "path": self.file, "own": own, "mount": self.mount, "fallback": self.fallback,
+            "inspect": inspect or not self.mount,
+        }  # fmt: skip
+
+
+class Mounts:
+    """Makes and removes the mount namespaces of the attempts of one node."""
+
+    def __init__(self, scopes: Scopes, runner: RunnerClient, kernel: Threads, clock: Clock) -> None:
+        self._scopes, self._runner, self._kernel, self._clock = scopes, runner, kernel, clock
+
+    async def mount(self, work: NodeWork, account: Account, workdir: str) -> tuple[MountedSoftware, str]:
+        """Mounts the images that the work asks for; returns them with the chosen views, and a note for its user (empty: none).
+
+        What an earlier call has made is made anew. Raises Rejected: ImageNotFound, ImageRefused, MountInvalid or ViewUnknown for what
+        would fail on every node, PrologueFailed for what this node cannot do.
+        """
+        try:
+            sources = _sources(work, account, workdir)
+            wanted = parse_views(work.view)
+        except Rejected as error:
+            raise _refused(work, error.message, _REASONS.get(error.reason, IMAGE_REFUSED)) from error
+        inspect = bool(wanted) or work.default_views
+        answer = await self._ask(work, account, [source.asked(inspect=inspect) for source in sources])
+        if "mounts" not in answer:
+            raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
+        metadata, notes = _described([entry["metadata"] for entry in answer["mounts"]], sources)
+        names = names_of([source.reference for source in sources], metadata)
+        images = tuple(
+            PlacedImage(source.file, entry["mount"], known, described)
+            for source, entry, known, described in zip(sources, answer["mounts"], names, metadata, strict=True)
+        )
+        try:
+            chosen = choose_views(images, wanted, defaults=work.default_views)
+        except Rejected as error:
+            raise _refused(work, error.message, VIEW_UNKNOWN) from error
+        software = MountedSoftware(images, chosen)
+        if why := environment.flaw(software.applied_to({})):
+            raise _refused(work, f"a view of its images cannot be set: {why}", IMAGE_REFUSED)
+        return software, "; ".join(notes)
+
+    async def _ask(self, work: NodeWork, account: Account, images: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Lets a fresh process mount the images; returns its answer. Where it, or the runner, is killed over that, another one does."""
+        if os.geteuid() != 0 or not self._scopes.complete:
+            raise _refused(work, "it cannot mount software: its agent is not root, or may not make cgroups", "PrologueFailed")
+        request: dict[str, Any] = {
+            "op": "hold", "user": account.uid, "group": account.gid, "groups": list(account.groups), "images": list(images),
+        }  # fmt: skip
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for _ in range(TRIES):
+                    await self.unmount(work.key)
+                    request["procs"] = await self._kernel.call(self._scopes.make_hold, work.key)
+                    with suppress(UnknownOutcome):
+                        answer = await self._runner.request(request)
+                        if "lost" not in answer:
+                            return answer
+                    await self._clock.sleep(LOOK_SECONDS)
+                return {"failure": f"the process that mounts its software was killed {TRIES} times"}
+        except TimeoutError:
+            return {"failure": f"its images are not mounted after {ANSWER_SECONDS:.0f} s: a file system does not answer"}
+
+    async def unmount(self, key: Key) -> None:
+        """Ends the process that keeps the mounts, which go with the last process that sees them. Raises Retry for one that survives."""
+        until = self._clock.monotonic() + KILL_SECONDS
+        while not await self._kernel.call(self._scopes.remove_hold, key):
+            if self._clock.monotonic() > until:
+                raise Retry("the process that keeps the software of the work has survived KILL", reason="EpilogueFailed")
+            await self._clock.sleep(LOOK_SECONDS)
+
+
+_REASONS: Mapping[str, str] = {"MountInvalid": MOUNT_INVALID, "ViewInvalid": VIEW_UNKNOWN}
+
+
+def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
+    return Rejected(f"node {work.node}: {why}", reason=reason)
+
+
+def _sources(work: NodeWork, account: Account, workdir: str) -> list[_AskedImage]:
+    """Returns the images of the work, its tools last. Raises Rejected for what cannot be read, and for files where the site has none."""
+    sources: list[_AskedImage] = []
+    for text, fallback in ((work.uenv, ""), (work.tools_uenv, USER_TOOLS)):
+        for reference in parse_references(text):
+            if reference.label is not None:
+                raise Rejected(f"{reference.text}: images of a registry are not mounted by this release", reason=IMAGE_REFUSED)
+            if not work.user_files:
+                said = f"{reference.text} is a file, and this site mounts images of its registry alone (software.userFiles)"
+                raise Rejected(said, reason=IMAGE_REFUSED)
+            sources.append(_AskedImage(reference, _file_of(reference.text, account, workdir), reference.mount, fallback))
+    return sources
+
+
+def _file_of(text: str, account: Account, workdir: str) -> str:
+    """Returns the absolute path of a user's file; `~/` is his home on the node, and other paths are seen from the working directory."""
+    if text.startswith("~"):
+        return str(PurePosixPath(account.home) / text.removeprefix("~").lstrip("/"))
+    return str(PurePosixPath(workdir) / text)
+
+
+def _described(documents: Sequence[str | None], sources: Sequence[_AskedImage]) -> tuple[list[ImageMetadata | None], list[str]]:
+    """Returns what the images say of themselves, and a note on each whose words cannot be read: it has no views then."""
+    found: list[ImageMetadata | None] = []
+    notes: list[str] = []
+    for document, source in zip(documents, sources, strict=True):
+        try:
+            found.append(read_metadata(document.encode()) if document is not None else None)
+        except Rejected as error:
+            found.append(None)
+            notes.append(f"{source.reference.text}: {error.message}")
+    return found, notes

@@ -1,0 +1,150 @@
+"""Enters the mount namespace that an attempt's `hold` keeps, and calls the kernel's functions for mounts; of standard library alone.
+
+Whoever stands in such a namespace as root sees files that a user has chosen wherever an image is mounted. So nothing is imported there
+(`entered`), no path is opened there by name but below directories that no image may cover (`mount_targets`), and tasks that are
+forked there have no way to gain privileges.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH123
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import warnings  # noqa: F401 - os.get_exec_path imports it in the task, where nothing may be imported
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CLONE_NEWNS = 0x00020000
+MS_REC, MS_SLAVE = 16384, 1 << 19
+OPENAT2, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 437, 429, 430, 431, 432
+"""Numbers of system calls, the same on every architecture."""
+FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
+CLOEXEC = 1
+"""Of fsopen and fsmount."""
+READ_ONLY, NO_SUID, NO_DEVICES = 1, 2, 4
+"""Attributes of a mount (`MOUNT_ATTR_*`)."""
+EMPTY_PATHS = 0x04 | 0x40
+"""Of move_mount: both of its descriptors are the places themselves."""
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    """The layout of `struct open_how` in linux/openat2.h."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def separate() -> None:
+    """Gives this process, which has one thread, a mount namespace of its own, which mounts of the machine reach and none leaves."""
+    _checked(_libc.unshare(CLONE_NEWNS))
+    _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
+
+
+@contextmanager
+def entered(procs: str) -> Iterator[None]:
+    """Lets this process, which has one thread, stand in the mount namespace of the one process that `procs` (a cgroup's) names.
+
+    Raises OSError where there is none. Nothing can be imported inside.
+    """
+    home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        theirs = _opened(procs)
+        try:
+            _checked(_libc.setns(theirs, CLONE_NEWNS))
+        finally:
+            os.close(theirs)
+        try:
+            with _without_imports():
+                yield
+        finally:
+            _checked(_libc.setns(home, CLONE_NEWNS))
+    finally:
+        os.close(home)
+
+
+def _opened(procs: str) -> int:
+    """Opens the namespace; the process is looked for again after it, so that its number cannot have become another one's."""
+    pid = _only_pid(procs)
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    if _only_pid(procs) == pid:
+        return fd
+    os.close(fd)
+    raise ProcessLookupError(f"the process that keeps the work's software is another one than a moment ago: {procs}")
+
+
+def _only_pid(procs: str) -> int:
+    with open(procs, encoding="utf-8") as file:
+        pids = file.read().split()
+    if len(pids) != 1:
+        raise ProcessLookupError("the process that keeps the work's software is gone")
+    return int(pids[0])
+
+
+@contextmanager
+def _without_imports() -> Iterator[None]:
+    """Keeps this process, and what it forks, from loading code by name: an image may be mounted over the code's own directory."""
+    kept = sys.meta_path[:], sys.path[:], sys.path_hooks[:], dict(sys.path_importer_cache)
+    forbid_imports()
+    try:
+        yield
+    finally:
+        sys.meta_path[:], sys.path[:], sys.path_hooks[:] = kept[:3]
+        sys.path_importer_cache.update(kept[3])
+
+
+def forbid_imports() -> None:
+    """Lets nothing be imported in this process any more but what is loaded."""
+    for names in (sys.meta_path, sys.path, sys.path_hooks):
+        names.clear()
+    sys.path_importer_cache.clear()
+
+
+def open_at(directory: int, path: str, flags: int, resolve: int) -> int:
+    """Opens a path by openat2(2); `directory` is a descriptor, or -100 for the working directory."""
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    call = _libc.syscall(OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    return _checked(call, path)
+
+
+def mounted(kind: str, source: str) -> int:
+    """Mounts a device nowhere, read-only, without setuid programs and device files; returns the mount's descriptor.
+
+    Raises OSError, with what the file system said where it did.
+    """
+    made = _checked(_libc.syscall(FSOPEN, kind.encode(), CLOEXEC))
+    try:
+        _checked(_libc.syscall(FSCONFIG, made, FSCONFIG_SET_STRING, b"source", source.encode(), 0))
+        _checked(_libc.syscall(FSCONFIG, made, FSCONFIG_SET_FLAG, b"ro", None, 0))
+        if _libc.syscall(FSCONFIG, made, FSCONFIG_CMD_CREATE, None, None, 0):
+            code = ctypes.get_errno()
+            raise OSError(code, _said(made) or os.strerror(code))
+        return _checked(_libc.syscall(FSMOUNT, made, CLOEXEC, READ_ONLY | NO_SUID | NO_DEVICES))
+    finally:
+        os.close(made)
+
+
+def attach(mount: int, target: int) -> None:
+    """Moves a mount that stands nowhere to a directory; both are descriptors."""
+    _checked(_libc.syscall(MOVE_MOUNT, mount, b"", target, b"", EMPTY_PATHS))
+
+
+def _said(made: int) -> str:
+    """Returns the file system's own last message, without its mark of severity; empty: it said nothing."""
+    last = b""
+    try:
+        while line := os.read(made, 1024):
+            last = line
+    except OSError:
+        pass  # no message is left
+    text = last[2:].decode(errors="replace").strip()
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+
+
+def _checked(answer: int, path: str = "") -> int:
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path or None)
+    return answer

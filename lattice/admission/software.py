@@ -1,0 +1,69 @@
+"""Checks the software that an Allocation asks for: labels, files, mount points and views, as far as their form tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lattice.admission.facts import Facts
+from lattice.admission.submission import Submission
+from lattice.admission.verdicts import Finding, Refused
+from lattice.errors import Rejected
+from lattice.software.references import UenvReference, parse_references, parse_views
+
+FILE_ENDINGS: Final = (".squashfs", ".sqfs")
+_HINTS: Final = {
+    "LabelInvalid": "`lattice uenv list` shows the labels that there are; a file begins with / or ./",
+    "MountInvalid": "write IMAGE:/PATH",
+    "ViewInvalid": "write view, or name:view, several with commas",
+    "TooManyImages": "put them into one image",
+}
+
+
+def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
+    """Checks that every image is a label or a file, that no mount point is given twice, and that views have an image."""
+    del facts
+    environment = asked.spec.environment
+    images: list[UenvReference] = []
+    for field, text in (("uenv", environment.uenv), ("toolsUenv", environment.tools_uenv)):
+        try:
+            found = parse_references(text)
+        except Rejected as error:
+            yield _refused(error, f"spec.environment.{field}")
+            return
+        images += found
+        yield from _judge_images(found, f"spec.environment.{field}")
+    yield from _judge_mounts(images)
+    if environment.view and not images:
+        sentence = f"spec.environment.view {environment.view[:60]!r} is a view of no image"
+        yield Refused("ViewInvalid", sentence, "spec.environment.view", "give spec.environment.uenv too")
+    try:
+        parse_views(environment.view)
+    except Rejected as error:
+        yield _refused(error, "spec.environment.view")
+
+
+def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Finding]:
+    for image in images:
+        if image.label is None:
+            continue
+        if image.text.endswith(FILE_ENDINGS):
+            sentence = f"{field}: {image.text[:60]!r} looks like a file, and is read as a label"
+            yield Refused("LabelInvalid", sentence, field, f"write ./{image.text[:60]}, or the whole path from /")
+        else:
+            sentence = f"{field}: {image.text[:60]!r}: images of a registry are not mounted by this release"
+            yield Refused("LabelInvalid", sentence, field, "name a squashfs file that the nodes see: /PATH, ./PATH or ~/PATH")
+
+
+def _judge_mounts(images: list[UenvReference]) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for image in images:
+        if image.mount in seen:
+            sentence = f"more than one image mounted at the mount point {image.mount!r}: {seen[image.mount]}, {image.text}"
+            yield Refused("MountInvalid", sentence, "spec.environment.uenv", "give each a mount point of its own: IMAGE:/PATH")
+        if image.mount:
+            seen[image.mount] = image.text
+
+
+def _refused(error: Rejected, field: str) -> Refused:
+    return Refused(error.reason, f"{field}: {error.message}", field, _HINTS.get(error.reason, ""))

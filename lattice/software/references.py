@@ -1,0 +1,81 @@
+"""Reads what work asks for: images by label or file, each with a mount point where one is given, and views of them. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lattice.errors import Rejected
+from lattice.software.labels import UenvLabel, parse_label
+
+MOST_IMAGES: Final = 8
+"""Images of `uenv`, and of `toolsUenv`."""
+_PATH_BEGINS: Final = (".", "/", "~")
+_VIEW: Final = re.compile(r"(?:(?P<image>[A-Za-z0-9_][A-Za-z0-9_./-]*):)?(?P<view>[A-Za-z0-9_][A-Za-z0-9_.-]*)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class UenvReference:
+    """One image that work asks for: `text` is the label or the file as it was written, `mount` empty where none was given.
+
+    `label` None: `text` is a file of the user's own, which no registry resolves.
+    """
+
+    text: str
+    label: UenvLabel | None
+    mount: str = ""
+
+
+@dataclass(frozen=True)
+class ViewName:
+    """A view that work asks for; `image` empty: of whichever image has it."""
+
+    image: str
+    view: str
+
+    def __str__(self) -> str:
+        """Returns the view as people write it."""
+        return f"{self.image}:{self.view}" if self.image else self.view
+
+
+def parse_references(text: str) -> tuple[UenvReference, ...]:
+    """Returns the images that a text such as `prgenv-gnu/24.11:v1,tools/1.0:v2:/user-tools,./mine.squashfs:/opt` asks for.
+
+    Raises Rejected (LabelInvalid, MountInvalid, TooManyImages). An empty text asks for none.
+    """
+    if not text.strip():
+        return ()
+    parts = text.split(",")
+    if len(parts) > MOST_IMAGES:
+        raise Rejected(f"{len(parts)} images are named (limit: {MOST_IMAGES})", reason="TooManyImages")
+    return tuple(_reference(part.strip()) for part in parts)
+
+
+def _reference(text: str) -> UenvReference:
+    name, colon, path = text.partition(":/")
+    mount = "/" + path if colon else ""
+    if colon and (not path or any(part in ("", ".", "..") for part in path.rstrip("/").split("/"))):
+        raise Rejected(f"{text!r}: the mount point {mount!r} is no absolute path without . and ..", reason="MountInvalid")
+    if name.startswith(_PATH_BEGINS):
+        return UenvReference(name, None, mount.rstrip("/"))
+    return UenvReference(name, _whole(name), mount.rstrip("/"))
+
+
+def _whole(text: str) -> UenvLabel:
+    """Returns the label; raises Rejected (LabelInvalid) for one that names no environment, such as `@daint`: it would mean all."""
+    label = parse_label(text)
+    if not label.name and not label.digest:
+        raise Rejected(f"{text!r} names no environment: write name/version:tag, or an id", reason="LabelInvalid")
+    return label
+
+
+def parse_views(text: str) -> tuple[ViewName, ...]:
+    """Returns the views that a text such as `default,tools:modules` asks for; raises Rejected (ViewInvalid)."""
+    found: list[ViewName] = []
+    for part in (part.strip() for part in text.split(",") if text.strip()):
+        view = _VIEW.fullmatch(part)
+        if view is None:
+            raise Rejected(f"{part!r} is no view: write view, or name:view", reason="ViewInvalid")
+        found.append(ViewName(view["image"] or "", view["view"]))
+    return tuple(found)

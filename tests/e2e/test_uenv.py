@@ -1,0 +1,171 @@
+"""Work in software of its user's own: squashfs files, mounted for it alone, with views; squashfs-mount's cases and uenv's, by kubectl."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import CONFIGS
+from lattice_dev.instance import Instance
+from tests.e2e.conftest import Room
+from tests.e2e.people import Person, person, reason
+from tests.squashfs import described, make_image, needs_mksquashfs
+
+pytestmark = [needs_mksquashfs(), pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")]
+
+
+@pytest.fixture(scope="module")
+def me(control_plane: Instance, shared_tenant: Room) -> Person:
+    """alice, in a tenant of this file."""
+    return person(control_plane, "alice", shared_tenant.namespace)
+
+
+@pytest.fixture(scope="module")
+def home(control_plane: Instance) -> Iterator[Path]:
+    """A directory of alice's, with images of hers: app 42 and 43, tool, plain (without metadata), and one cut off."""
+    place = control_plane.where.user_home("alice") / "images"
+    place.mkdir()
+    for version in (42, 43):
+        views = {"app": {"list": {"PATH": [{"op": "prepend", "value": ["/user-environment/bin"]}]}}}
+        metadata = described("app", "/user-environment", views)
+        make_image(place / f"app{version}.squashfs", {"bin/app": f"#!/bin/sh\necho hello app {version}\n"}, metadata)
+    values: dict[str, Any] = {
+        "scalar": {"TOOLVAR": "SET", "TOOLCONFLICT": None},
+        "list": {"PATH": [{"op": "append", "value": ["/user-tools/bin"]}]},
+    }
+    tool = described("tool", "/user-tools", {"tool": values, "app": {}})
+    make_image(place / "tool.squashfs", {"bin/tool": "#!/bin/sh\necho hello tool\n"}, tool)
+    make_image(place / "plain.squashfs", {"file": "plain\n"})
+    (place / "half.squashfs").write_bytes((place / "plain.squashfs").read_bytes()[:200])
+    (place / "target").mkdir()
+    alice = place.parent.stat()
+    for path in (place, *place.iterdir()):
+        os.chown(path, alice.st_uid, alice.st_gid)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    yield place
+    for path in place.iterdir():
+        path.rmdir() if path.is_dir() else path.unlink()
+    place.rmdir()
+
+
+def printed(me: Person, name: str) -> str:
+    status = me.ended(name)
+    assert status["phase"] == "Completed", status
+    return me.lattice("logs", name).stdout
+
+
+def test_work_runs_in_one_image_with_a_view_and_nothing_stays_mounted(me: Person, home: Path) -> None:
+    script = (
+        "#!/bin/bash\napp; echo $UENV_MOUNT_LIST; echo $UENV_VIEW; grep -c ' /user-environment .*ro,nosuid,nodev' /proc/self/mountinfo\n"
+    )
+    me.apply("one", script=script, environment={"uenv": f"{home}/app42.squashfs", "view": "app"})
+    assert printed(me, "one").splitlines() == [
+        "hello app 42", f"{home}/app42.squashfs:/user-environment", "/user-environment:app:app", "1",
+    ]  # fmt: skip
+    assert "/user-environment" not in Path("/proc/self/mountinfo").read_text()
+    assert not any(str(home) in file.read_text() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
+
+
+def test_several_images_on_every_node_views_by_name_and_a_mount_point_in_another(me: Person, home: Path) -> None:
+    inside = "/user-environment/bin"  # a directory that only the outer image has
+    environment = {
+        "uenv": f"{home}/plain.squashfs:{inside},{home}/app43.squashfs", "toolsUenv": f"{home}/tool.squashfs", "view": "app:app,tool:tool",
+        "variables": {"MINE": "1"},
+    }  # fmt: skip
+    command = f"sh -c 'tool; cat {inside}/file; echo $TOOLVAR $TOOLCONFLICT $MINE; echo $PATH'"
+    me.apply("several", nodes=2, entrypoint=command, environment=environment)
+    lines = [line.rpartition(": ")[2] for line in printed(me, "several").splitlines()]
+    assert [line for line in sorted(lines) if "bin" not in line] == sorted(["hello tool", "plain", "SET 1"] * 2), lines
+    assert all(line.startswith("/user-environment/bin:") and line.endswith(":/user-tools/bin") for line in lines if "bin" in line), lines
+
+
+def test_work_without_software_sees_the_machine_as_it_is(me: Person) -> None:
+    me.apply("bare", entrypoint="sh -c 'echo [$UENV_MOUNT_LIST]; grep -c squashfs /proc/self/mountinfo || true'")
+    assert printed(me, "bare") == "[]\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "expected", "said"),
+    [
+        ("missing", {"uenv": "{home}/none.squashfs"}, "ImageNotFound", "No such file"),
+        ("foreign", {"uenv": "/etc/shadow"}, "ImageNotFound", "Permission denied"),
+        ("half", {"uenv": "{home}/half.squashfs:{home}/target"}, "ImageRefused", "is cut off"),
+        ("pointless", {"uenv": "{home}/plain.squashfs"}, "MountInvalid", "no mount point is given"),
+        ("nowhere", {"uenv": "{home}/plain.squashfs:{home}/nowhere"}, "MountInvalid", "No such file"),
+        ("system", {"uenv": "{home}/plain.squashfs:/usr"}, "MountInvalid", "it belongs to the system"),
+        ("twice", {"uenv": "{home}/app42.squashfs,{home}/app43.squashfs"}, "MountInvalid", "more than one image mounted at the mount point"),
+        ("view", {"uenv": "{home}/tool.squashfs", "view": "tools"}, "ViewUnknown", "the view 'tools' does not exist"),
+        ("wombat", {"uenv": "{home}/tool.squashfs", "view": "wombat:tool"}, "ViewUnknown", "the view 'wombat:tool' does not exist"),
+        ("both", {"uenv": "{home}/app42.squashfs,{home}/tool.squashfs", "view": "app"}, "ViewUnknown", "more than one view named 'app'"),
+    ],
+)  # fmt: skip
+def test_what_no_node_could_mount_fails_at_once_and_is_not_tried_again(
+    me: Person, home: Path, name: str, environment: dict[str, str], expected: str, said: str
+) -> None:
+    asked = {field: text.format(home=home) for field, text in environment.items()}
+    me.apply(name, entrypoint="true", environment=asked, lifecycle={"requeue": {"policy": "Always"}})
+    status = me.ended(name)
+    message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
+    assert (status["phase"], status["attempt"], reason(status), said in message) == ("Failed", 1, expected, True), message
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"uenv": "a:b:c"}, "unexpected ':'"),
+        ({"uenv": "a?"}, "unexpected '?'"),
+        ({"uenv": "app:"}, "unexpected ':'"),
+        ({"uenv": "@daint"}, "names no environment"),
+        ({"uenv": "/a.squashfs:/m/../etc"}, "without . and .."),
+        ({"uenv": "/a.squashfs:/m,/b.squashfs:/m"}, "more than one image mounted at the mount point '/m'"),
+        ({"uenv": "mine.squashfs"}, "looks like a file"),
+        ({"uenv": "/a.squashfs", "view": "a:b:c"}, "is no view"),
+        ({"view": "a"}, "give spec.environment.uenv"),
+        ({"noDefaultView": True}, "give spec.environment.uenv"),
+    ],
+)
+def test_a_faulty_label_mount_point_or_view_is_refused_when_it_is_applied(me: Person, environment: dict[str, object], said: str) -> None:
+    done = me.apply("faulty", entrypoint="true", environment=environment, ok=False)
+    assert done.returncode != 0
+    assert said in done.stderr, done.stderr
+
+
+def test_flags_directives_and_slurms_variables_name_images_from_the_working_directory(me: Person, home: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --uenv=./app42.squashfs --view=app\n#SBATCH --time=5 --output=/dev/null\napp; echo $SLURM_UENV_VIEW\n"
+    done = me.lattice("submit", "--wait", "--parsable", "-", stdin=script, cwd=home)
+    assert me.lattice("logs", done.stdout.strip()).stdout.splitlines()[0] == "hello app 42"
+    done = me.lattice("submit", "--wait", "--parsable", "--uenv=./app43.squashfs", "-", stdin=script, cwd=home)
+    assert me.lattice("logs", done.stdout.strip()).stdout.splitlines()[0] == "hello app 43"
+    me.environ |= {"SBATCH_UENV": "./tool.squashfs", "SBATCH_UENV_VIEW": "tool"}
+    try:
+        done = me.lattice("submit", "--wait", "--parsable", "--walltime=5m", "--", "tool", cwd=home)
+    finally:
+        del me.environ["SBATCH_UENV"], me.environ["SBATCH_UENV_VIEW"]
+    assert me.lattice("logs", done.stdout.strip()).stdout == "hello tool\n"
+
+
+def test_a_site_that_takes_no_files_of_users_refuses_them(me: Person, home: Path, admin: BlockingCluster) -> None:
+    admin.patch(CONFIGS, "lattice", {"spec": {"software": {"userFiles": False}}})
+    try:
+        me.apply("files", entrypoint="true", environment={"uenv": f"{home}/app42.squashfs"})
+        assert reason(me.ended("files")) == "ImageRefused"
+    finally:
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"userFiles": None}}})
+
+
+def test_the_example_runs_in_an_image_of_ones_home(control_plane: Instance) -> None:
+    alice, place = person(control_plane, "alice", "physics"), control_plane.where.user_home("alice")
+    views = {"default": {"list": {"PATH": [{"op": "prepend", "value": ["/user-environment/bin"]}]}}}
+    metadata = described("my-stack", "/user-environment", views)
+    image = make_image(place / "my-stack.squashfs", {"bin/solve": "#!/bin/sh\necho solved\n"}, metadata)
+    try:
+        alice.kubectl("apply", "-f", str(Path(__file__).resolve().parents[2] / "examples/10-own-software.yaml"))
+        assert printed(alice, "own-software") == "solved\n"
+    finally:
+        alice.kubectl("delete", "allocation", "own-software", "--ignore-not-found")
+        image.unlink()
