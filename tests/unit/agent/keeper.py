@@ -57,13 +57,18 @@ class Keeper:
             await self.host.start(work)
         except Rejected as refusal:
             self.note(work.key, None, refusal.message)
-            await self.host.forget(work.key)
+            await self.forget(work.key)
         else:
             self.flying.add(work.key)
 
     async def settle(self, key: Key, record: ExitRecord | None) -> None:
         """Notes the end, then forgets."""
         self.note(key, record.tasks[0].code if record and record.tasks else None, record.failure if record else "")
+        await self.forget(key)
+        self.flying.discard(key)
+
+    async def forget(self, key: Key) -> None:
+        """Again and again until nothing of it is left: a shim that refused a start is still ending."""
         while True:
             try:
                 await self.host.forget(key)
@@ -71,7 +76,6 @@ class Keeper:
                 await asyncio.sleep(0.02)
             else:
                 break
-        self.flying.discard(key)
 
     def note(self, key: Key, code: int | None, failure: str) -> None:
         """One line, whole."""

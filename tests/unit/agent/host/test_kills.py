@@ -107,7 +107,9 @@ class Run:
 
     def kill_a_hold(self) -> None:
         """Any that lives, whatever it does at the moment."""
-        found = list(Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/hold/cgroup.procs"))
+        found: list[Path] = []
+        with suppress(FileNotFoundError):  # a scope goes while one looks
+            found += Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/hold/cgroup.procs")
         living = [(path, pid) for path in found for pid in read_pids(path)]
         if living:
             path, pid = self.random.choice(living)
