@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+UNMANAGED: Final = {"managedFields": [{}]}
+"""Metadata of a write of an object (not of its status) after which the API server no longer keeps who has set which of its fields: keeping
+that costs each write, and matters only to server-side apply, which begins anew where nothing is kept."""
 
 
 def key_of(obj: Any) -> str:

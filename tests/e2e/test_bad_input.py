@@ -382,6 +382,26 @@ def test_a_submission_is_judged_in_one_call_which_nobody_else_can_say_of_it(cont
     me.kubectl("delete", "alloc", "once", "-n", me.namespace)
 
 
+def test_nothing_keeps_who_has_set_which_field_until_somebody_applies_it_server_side(me: Person) -> None:
+    """Also not the writes of the status that follow; a later server-side apply begins with what stands there."""
+    body = json.dumps(manifest(me.namespace, {}, "lean"))
+    me.kubectl("create", "-f", "-", stdin=body)
+    shown = ("get", "alloc", "lean", "-n", me.namespace, "--show-managed-fields", "-o", "json")
+
+    def found() -> dict[str, Any]:
+        stands: dict[str, Any] = json.loads(me.kubectl(*shown).stdout)
+        return stands
+
+    until(lambda: found().get("status", {}).get("conditions"), within=30, what="the first status")
+    assert "managedFields" not in found()["metadata"]
+    me.kubectl("apply", "--server-side", "-f", "-", stdin=body)
+    assert {entry["manager"] for entry in found()["metadata"]["managedFields"]} >= {"kubectl", "before-first-apply"}
+    me.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest(me.namespace, {}, "applied")))
+    managers = json.loads(me.kubectl(*shown[:2], "applied", *shown[3:]).stdout)["metadata"]["managedFields"]
+    assert ("kubectl", "Apply") in {(entry["manager"], entry["operation"]) for entry in managers}
+    me.kubectl("delete", "alloc", "lean", "applied", "-n", me.namespace)
+
+
 def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everything_still_runs(
     tenant: Room, control_plane: Instance, admin: BlockingCluster
 ) -> None:

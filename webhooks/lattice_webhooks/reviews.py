@@ -92,6 +92,8 @@ class Review:
     dry_run: bool = False
     judged: bool = False
     """True where the object carries the mark `JUDGED`: this webhook is asked again because another one has changed the object."""
+    managed: bool = False
+    """True where a new Allocation says who has set its fields, and nobody has by server-side apply: what it says is taken out."""
 
 
 _KINDS: Final[dict[tuple[str, str], str]] = {
@@ -123,10 +125,12 @@ def read_review(body: bytes) -> Review:
         return Review(asked.uid, None, identity)
     try:
         obj, old, too_large = _objects(kind, operation, asked)
+        new = _read(asked.object) if (kind, operation) == ("Allocation", "CREATE") else _Parts()
+        marked, managed = bytes(new.judged) != b"null", _is_managed_needlessly(new)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"this is no object: {error}", reason="ReviewMalformed") from error
-    marked = (kind, operation) == ("Allocation", "CREATE") and bytes(_read(asked.object).judged) != b"null"
-    return Review(asked.uid, Request(kind, operation, obj, old, asked.namespace), identity, too_large, asked.dry_run, marked)
+    request = Request(kind, operation, obj, old, asked.namespace)
+    return Review(asked.uid, request, identity, too_large, asked.dry_run, marked, managed)
 
 
 def _unread(body: bytes) -> Review | None:
@@ -161,6 +165,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     labels: msgspec.Raw = _NOTHING
     finalizers: msgspec.Raw = _NOTHING
+    managed_fields: msgspec.Raw = _NOTHING
 
 
 class _Parts(msgspec.Struct):
@@ -170,7 +175,14 @@ class _Parts(msgspec.Struct):
     judged: msgspec.Raw = _NOTHING
 
 
+class _Manager(msgspec.Struct):
+    """One who has set fields of an object; Apply: by server-side apply."""
+
+    operation: str = ""
+
+
 _parts = msgspec.json.Decoder(_Parts)
+_managers = msgspec.json.Decoder(list[_Manager] | None)
 _any = msgspec.json.Decoder()
 _UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([0-9A-Za-z-]{1,64})"')
 _OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
@@ -195,6 +207,12 @@ def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Ob
 
 def _read(raw: msgspec.Raw) -> _Parts:
     return _Parts() if bytes(raw) == b"null" else _parts.decode(raw)
+
+
+def _is_managed_needlessly(parts: _Parts) -> bool:
+    """Tells whether an object says who has set its fields, for which nobody asks until somebody applies it."""
+    managers = _managers.decode(parts.metadata.managed_fields)
+    return bool(managers) and all(one.operation != "Apply" for one in managers)
 
 
 def _named_only(parts: _Parts) -> Object:
@@ -250,6 +268,9 @@ def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes
     `judged`: it was accepted, too, with these warnings. That is said by the field `JUDGED` beside `spec`, for which the API server does
     not ask the validating webhook. The schema does not know the field: nobody else can set it, since the API server takes unknown
     fields out of every request, and nothing keeps it, since it takes them out of what it stores.
+
+    Without managedFields the API server keeps none either, from one write to the next, until somebody applies the object: they are as
+    large as all the rest, and are read and written again with each status.
     """
     answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
     patch = difference(review.request.obj, accepted.obj) if review.request is not None else []
@@ -259,6 +280,8 @@ def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes
             answer["warnings"] = list(accepted.warnings)
     elif review.judged:
         patch.append({"op": "remove", "path": f"/{JUDGED}"})
+    if review.managed:
+        patch.append({"op": "remove", "path": "/metadata/managedFields"})
     if patch:
         answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
     return _encoded(answer)

@@ -11,6 +11,7 @@ from lattice.daemon.logs import event
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Stale
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
+from lattice.kube.objects import UNMANAGED
 from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE
 from lattice.ledger.reports import ANNOTATION
 from lattice.units import format_time
@@ -101,7 +102,7 @@ class Heartbeat:
         version, self._version = self._version, ""
         if not version:
             return False
-        whole = {**body, "metadata": {**body["metadata"], "name": self.node, "resourceVersion": version}}
+        whole = {**body, "metadata": {**body["metadata"], **UNMANAGED, "name": self.node, "resourceVersion": version}}
         try:
             written = await self._cluster.replace(LEASES, self.node, whole, NODE_LEASE_NAMESPACE, type=Written, metadata_only=True)
         except (Stale, NotFound):

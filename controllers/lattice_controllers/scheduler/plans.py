@@ -14,6 +14,7 @@ from lattice.daemon.queue import KeyedQueue
 from lattice.errors import AlreadyExists, NotFound, Stale
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
+from lattice.kube.objects import UNMANAGED
 from lattice.kube.resources import PLANS
 from lattice.ledger.format import UNNAMED, Key, Row
 from lattice.ledger.plans import RUN, STOP, PlanRow, format_plan, plan_name
@@ -156,7 +157,7 @@ class Plans:
         body: dict[str, Any] = {
             "apiVersion": "lattice.dev/v1alpha1",
             "kind": "NodeGroupPlan",
-            "metadata": {"name": group, **({"resourceVersion": standing.metadata.resource_version} if standing else {})},
+            "metadata": {"name": group, **({**UNMANAGED, "resourceVersion": standing.metadata.resource_version} if standing else {})},
             "spec": {
                 "seq": self._stored.head.seq, "text": text, "call": self._epoch,
                 "epoch": self._epoch, "term": self._term, "since": self._since,

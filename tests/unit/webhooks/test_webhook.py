@@ -156,6 +156,19 @@ async def test_what_is_accepted_when_it_is_filled_in_says_so_and_what_is_refused
     assert "judged" not in await mutated(running.caller, made("VCluster", "new", {}))
 
 
+async def test_who_has_set_its_fields_is_taken_out_of_a_new_allocation_unless_somebody_applied_it(running: Running) -> None:
+    """From then on the API server keeps none of it either, which would cost each write of a status as much as the rest."""
+    created, applied = {"manager": "lattice", "operation": "Update"}, {"manager": "flux", "operation": "Apply"}
+    for managers, kept in (([created], False), ([created, applied], True), ([], True)):
+        obj = allocation()
+        obj["metadata"]["managedFields"] = managers
+        assert ("managedFields" in (await mutated(running.caller, obj))["metadata"]) is kept
+        refused = allocation(resources={"nodes": 10})
+        refused["metadata"]["managedFields"] = managers
+        assert ("managedFields" in (await mutated(running.caller, refused))["metadata"]) is kept
+        assert "managedFields" in (await mutated(running.caller, obj, old=allocation(), operation="UPDATE"))["metadata"]
+
+
 async def test_a_tenant_without_a_default_vcluster_is_told_which_there_are(running: Running) -> None:
     await running.cluster.patch(TENANTS, "physics", {"spec": {"defaultVCluster": None}})
     response = await running.caller.review("/mutate", allocation())
