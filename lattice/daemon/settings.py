@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from lattice.errors import Rejected
 
 S = TypeVar("S")
@@ -85,6 +83,8 @@ def load(cls: type[S], *, program: str, argv: Sequence[str], environ: Mapping[st
 
 def render(settings: object) -> str:
     """Returns the settings as the YAML that `--config` reads."""
+    import yaml
+
     shown: dict[str, Any] = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, field.name)
@@ -176,6 +176,8 @@ def _is_service_link(name: str) -> bool:
 
 
 def _from_file(options: Mapping[str, _Option], path: str) -> dict[str, Any]:
+    import yaml
+
     try:
         document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
