@@ -51,18 +51,19 @@ class Questions:
     scheduler: Scheduler
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns why an allocation waits, to a reader who may get it."""
+        """Returns why an allocation waits, to a reader who may get it: by a cache no older than the object as it is now."""
         allocation = await self._readable(request, identity)
         event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._reader(identity, (allocation.metadata.namespace,))
-        return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), reader))
+        asked = {**reader, "version": allocation.metadata.resource_version}
+        return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), asked))
 
     async def queue(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns one vcluster's queue, or all, to any identified reader."""
-        unknown = sorted(set(request.query) - {"namespaces", "limit"})
+        """Returns one vcluster's queue, or all, to any identified reader, no older than the version that he names."""
+        unknown = sorted(set(request.query) - {"namespaces", "limit", "version"})
         if unknown:
-            raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit", reason="ParameterInvalid")
-        query = {**await self._reader(identity, _namespaces(request)), "limit": request.query.get("limit", "")}
+            raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit, version", reason="ParameterInvalid")
+        query = {**await self._reader(identity, _namespaces(request)), **{key: request.query.get(key, "") for key in ("limit", "version")}}
         vcluster = request.match_info.get("vcluster", "")
         event(log, "QueueAsked", vcluster=vcluster, user=identity.user)
         path = ("v1", "queue", vcluster) if vcluster else ("v1", "queue")

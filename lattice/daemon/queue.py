@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 FIRST_BACK_OFF = 0.2
 LONGEST_BACK_OFF = 60.0
+_LOOK_SECONDS = 0.005
 
 
 class KeyedQueue:
@@ -82,6 +83,12 @@ class KeyedQueue:
                 heapq.heappush(self._heap, (due, key))
                 if self._heap[0] == (due, key):
                     self._rearm.set()
+
+    async def pass_by(self, seconds: float) -> None:
+        """Waits until every key that is ready or being reconciled now has been reconciled, at most so many seconds."""
+        left, until = {*self._waiting, *self._busy}, self._clock.monotonic() + seconds
+        while (left := left & (self._waiting.keys() | self._busy)) and self._clock.monotonic() < until:
+            await self._clock.sleep(_LOOK_SECONDS)
 
     def forget(self, key: str) -> None:
         """Drops a delayed key and its count of failures, once its object is gone."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-UNMANAGED: Final = {"managedFields": [{}]}
+UNMANAGED: Final[Mapping[str, Any]] = {"managedFields": [{}]}
 """Metadata of a write of an object (not of its status) after which the API server no longer keeps who has set which of its fields: keeping
 that costs each write, and matters only to server-side apply, which begins anew where nothing is kept."""
 

@@ -179,6 +179,10 @@ class Allocations:
         for uid in uids:
             self.queue.add(uid)
 
+    async def catch_up(self, seconds: float) -> None:
+        """Waits until every allocation that is enqueued now has been reconciled, at most so long."""
+        await self.queue.pass_by(seconds)
+
     def requeue_pending(self) -> None:
         """Enqueues every pending allocation to be reconciled."""
         self.touch(list(self._pending.candidates))

@@ -45,8 +45,8 @@ QUEUE_LIMIT: Final = 200
 class Queries(Protocol):
     """The questions that a leader answers during one term; `QueryService` is the implementation."""
 
-    async def why(self, uid: str, reader: Reader) -> Why:
-        """Returns why a pending allocation waits; raises NotFound when it is not pending."""
+    async def why(self, uid: str, reader: Reader, *, version: str = "") -> Why:
+        """Returns why a pending allocation waits, by a cache no older than `version`; raises NotFound when it is not pending."""
         ...
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
@@ -56,8 +56,11 @@ class Queries(Protocol):
         """
         ...
 
-    async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries; an empty name: the queues of all vclusters."""
+    async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
+        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries, by a cache no older than `version`.
+
+        An empty name asks for the queues of all vclusters.
+        """
         ...
 
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
@@ -158,13 +161,14 @@ class AnswerServer:
     # -- the questions ------------------------------------------------------------------------------------------------
 
     async def _why(self, request: web.Request) -> Part:
-        return await self._leading().why(request.match_info["uid"], reader_of(request.query))
+        return await self._leading().why(request.match_info["uid"], reader_of(request.query), version=version_of(request.query))
 
     async def _queue(self, request: web.Request) -> Part:
-        limit = request.query.get("limit", "")
+        query, vcluster = request.query, request.match_info.get("vcluster", "")
+        limit = query.get("limit", "")
         if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
             raise Rejected(f"the parameter limit is {limit!r}: 1 to 10000", reason="ParameterInvalid", fields=("limit",))
-        return await self._leading().queue(request.match_info.get("vcluster", ""), reader_of(request.query), int(limit or QUEUE_LIMIT))
+        return await self._leading().queue(vcluster, reader_of(query), int(limit or QUEUE_LIMIT), version=version_of(query))
 
     async def _status(self, request: web.Request) -> web.Response:
         """Answers 304 where the gateway has the very answer already, as its `If-None-Match` says."""

@@ -46,6 +46,16 @@ T = TypeVar("T")
 MOST_EXACT: Final = 100
 EXACT_SECONDS: Final = 3.0
 """Up to `MOST_EXACT` jobs are solved exactly, within so many deterministic seconds of the solver; of more only a bound is computed."""
+CATCH_UP_SECONDS: Final = 0.5
+"""How long a question that names a version waits for the reconciler of allocations, once the cache shows that version."""
+
+
+class ReconciledCandidates(CandidateSource, Protocol):
+    """Makes candidates, and knows which changes are not in the queues yet; the reconciler `Allocations` is the implementation."""
+
+    async def catch_up(self, seconds: float) -> None:
+        """Waits until each change that has come in is in the queues, at most so long."""
+        ...
 
 
 class NumberSource(Protocol):
@@ -109,7 +119,7 @@ class QueryService:
     """
 
     def __init__(
-        self, clock: Clock, state: ClusterState, pending: PendingWork, *, candidates: CandidateSource, numbers: NumberSource,
+        self, clock: Clock, state: ClusterState, pending: PendingWork, *, candidates: ReconciledCandidates, numbers: NumberSource,
         starts: StartForecasts, vclusters: Mapping[str, VCluster], tenants: Mapping[str, Tenant], config: LastKnown[Config],
         usage: UsageView, quotas: QuotaView, overuse: OveruseView, rows: StatusCache,
     ) -> None:  # fmt: skip
@@ -129,8 +139,12 @@ class QueryService:
         self._turn, self._reading, self._listing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         """One question to the planner, one to a queue, and one for rows at a time: every thread more takes its part of the loop's time."""
 
-    async def why(self, uid: str, reader: Reader) -> Why:
-        """Returns why a pending allocation waits; raises NotFound when it is not pending."""
+    async def why(self, uid: str, reader: Reader, *, version: str = "") -> Why:
+        """Returns why a pending allocation waits, by a cache no older than `version` (a resourceVersion; empty: any age).
+
+        Raises NotFound when it is not pending, Retry where the cache cannot tell how old it is.
+        """
+        await self._reach(version)
         async with self._turn:
             if uid not in self._pending.candidates:
                 raise explanation.not_pending()
@@ -156,8 +170,12 @@ class QueryService:
             plans = await _aside(lambda: planner.plans_for(asked, outcomes, supposed))
         return Plan(schema=PLAN_SCHEMA, at=format_time(snapshot.moment.now), allocations=plans, optimal=bound)
 
-    async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
-        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries; an empty name: the queues of all vclusters."""
+    async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
+        """Returns the queue of a vcluster as the reader may see it, at most `limit` entries, by a cache no older than `version`.
+
+        An empty name asks for the queues of all vclusters. Raises Retry where the cache cannot tell how old it is.
+        """
+        await self._reach(version)
         async with self._reading:
             snapshot, known = self._snapshot(), list(self._vclusters)
             return await _aside(lambda: queues(snapshot, known, reader, limit, vcluster))
@@ -172,6 +190,12 @@ class QueryService:
         async with self._listing:
             known = self._rows.known_answer(selection, version=reached, wide=wide)
             return known if known is not None else await _aside(self._rows.answer_later(selection, wide=wide))
+
+    async def _reach(self, version: str) -> None:
+        """Waits until the cache is no older than a version, and what it has brought until then is in the queues; an empty one is there."""
+        if version:
+            await self._rows.reach(version)
+            await self._candidates.catch_up(CATCH_UP_SECONDS)
 
     async def quota(self, reader: Reader) -> Quotas:
         """Returns the quota trees, with the groups that the reader may see."""

@@ -180,6 +180,9 @@ class _Sources:
     def candidate(self, allocation: Allocation) -> Candidate:
         return candidate_of(allocation, VCluster(metadata=Metadata(name="hpc")), {})
 
+    async def catch_up(self, seconds: float) -> None:
+        del seconds
+
     def shown_number(self, uid: str) -> int | None:
         del uid
         return None

@@ -12,13 +12,16 @@ from lattice.cli import exits
 from lattice.cli.gateway import ask_scheduler
 from lattice.cli.render.queues import queue_lines
 from lattice.cli.watch import WATCH_SECONDS, again_and_again
-from lattice.errors import Rejected
+from lattice.errors import Rejected, Retry
+from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.answers import Queues
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
 
 INTERMIXED = True
+_NOT_REACHED = frozenset({"CacheBehind", "WatchLost", "ParameterInvalid"})
+"""Reasons for which the queue is asked for as it is known: a scheduler that is behind, and a gateway that knows no versions."""
 _WIDTH = 100
 """Width of the plot where standard output is no terminal."""
 
@@ -63,6 +66,14 @@ def _lines(console: Console) -> list[str]:
 def _ask_queues(console: Console) -> Queues:
     args = console.args
     which = args.queue or args.vcluster or ""
-    query = {"namespaces": console.namespace, **({"limit": args.limit} if args.limit else {})}
-    path = "/v1/queue" + (f"/{quote(which, safe='')}" if which else "") + "?" + urlencode(query)
-    return ask_scheduler(console, path, Queues, "is no queue")
+    path = "/v1/queue" + (f"/{quote(which, safe='')}" if which else "")
+    asked = {"namespaces": console.namespace, **({"limit": args.limit} if args.limit else {})}
+    newest = console.own_writes.newest(ALLOCATIONS.plural) if console.own_writes is not None else ""
+    if newest:
+        try:
+            return ask_scheduler(console, f"{path}?{urlencode({**asked, 'version': newest})}", Queues, "is no queue")
+        except (Retry, Rejected) as error:
+            if error.reason not in _NOT_REACHED:
+                raise
+            console.note(f"this may not show what you have just written: {error.message}")
+    return ask_scheduler(console, f"{path}?{urlencode(asked)}", Queues, "is no queue")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lattice.cli.own_writes import KEPT_SECONDS, OwnWrites
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, TooMany, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES
+from lattice.scheduling.queries.answers import QUEUE_SCHEMA, Queues
 from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRows, node_row
 from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
 from lattice.scheduling.queries.status_rows import Selection, StatusRows, status_detail, status_row
@@ -254,3 +255,20 @@ def test_a_process_that_was_killed_while_it_wrote_leaves_its_mark(tmp_path: Path
     assert writes.newest("allocations") is None
     later: Callable[[], float] = lambda: NOW + KEPT_SECONDS  # noqa: E731
     assert OwnWrites(tmp_path, later).newest("allocations") == ""
+
+
+def test_the_queue_is_no_older_than_the_last_write_of_who_asks_or_says_that_it_may_be(gateway: Bench) -> None:
+    empty = msgspec.json.encode(Queues(schema=QUEUE_SCHEMA, at=ago(0), vclusters=[]))
+    gateway.records = [empty]
+    gateway.allocation("wait", number=13, status=WAITING)
+    assert gateway.run("queue").code == 0
+    assert "version" not in asked(gateway)
+    assert gateway.run("hold", "wait").code == 0
+    written = gateway.cluster.get(ALLOCATIONS, "wait", "physics", type=Allocation).metadata.resource_version
+    result = gateway.run("queue")
+    assert (result.code, asked(gateway)["version"], "just written" in result.err) == (0, written, False)
+    gateway.gateway_fails = Retry("the cache is behind", reason="CacheBehind")
+
+    result = gateway.run("queue")
+    assert (result.code, "this may not show what you have just written: the cache is behind" in result.err) == (6, True)
+    assert "version" not in asked(gateway)

@@ -261,3 +261,30 @@ def test_after_the_last_add_of_a_key_it_is_always_reconciled_once_more(adds: lis
             task.cancel()
 
     asyncio.run(scenario())
+
+
+async def test_who_waits_for_what_is_enqueued_goes_on_once_it_is_reconciled_or_his_time_is_up() -> None:
+    clock, passed = ManualClock(), list[str]()
+
+    async def reconcile(key: str) -> None:
+        await clock.sleep(1.0 if key == "a" else 60.0)
+
+    async def wait(name: str, seconds: float) -> None:
+        await queue.pass_by(seconds)
+        passed.append(name)
+
+    queue = KeyedQueue(reconcile, clock, workers=2)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        await queue.pass_by(5.0)  # nothing is enqueued
+        queue.add("a")
+        group.create_task(wait("a", 5.0))
+        await clock.run_for(0.5)
+        assert passed == []
+        await clock.run_for(1.0)
+        assert passed == ["a"]
+        queue.add("b")
+        group.create_task(wait("b", 2.0))
+        await clock.run_for(3.0)
+        assert passed == ["a", "b"]
+        task.cancel()

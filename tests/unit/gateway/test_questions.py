@@ -19,7 +19,7 @@ import pytest
 from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import SystemClock
 from lattice.errors import NotFound, Retry
-from lattice.kube.resources import LEASES
+from lattice.kube.resources import ALLOCATIONS, LEASES
 from lattice.scheduling.queries.answers import (
     CYCLES_SCHEMA,
     PLAN_SCHEMA,
@@ -50,13 +50,16 @@ class NotingQueries:
     """Answers little, and notes what it was asked by whom."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+    """What `why` and `queue` were to be no older than."""
     waits: bool = True
     """Whether any work waits."""
     tag: str = "7"
     """Of the answer to `status`, and its version."""
 
-    async def why(self, uid: str, reader: Reader) -> Why:
+    async def why(self, uid: str, reader: Reader, *, version: str = "") -> Why:
         self.asked.append(("why", uid, reader))
+        self.versions.append(version)
         if uid == "gone" or not self.waits:
             raise NotFound("it waits for nothing", reason="NotPending")
         return Why(schema=WHY_SCHEMA, allocation=Work(namespace="physics", name="job", uid=uid), reason="WaitingForNodes")
@@ -65,8 +68,11 @@ class NotingQueries:
         self.asked.append(("plan", allocations, reader, optimal))
         return Plan(schema=PLAN_SCHEMA, at=AT, allocations=[])
 
-    async def queue(self, vcluster: str, reader: Reader, limit: int) -> Queues:
+    async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
         self.asked.append(("queue", vcluster, reader, limit))
+        self.versions.append(version)
+        if version == "999":
+            raise Retry("the cache is behind", reason="CacheBehind")
         return Queues(schema=QUEUE_SCHEMA, at=AT, vclusters=[])
 
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
@@ -208,7 +214,18 @@ async def test_the_queue_is_for_everybody_who_is_known(site: Site) -> None:
     assert (await site.get("/v1/queue/hpc?namespaces=physics,lab&limit=7", user="eve"))[0] == 200
     assert site.queries.asked == [("queue", "hpc", Reader("eve"), 7)]
     assert (await site.get("/v1/queue?limit=many"))[1]["reason"] == "ParameterInvalid"
-    assert (await site.get("/v1/queue?color=red"))[1]["message"] == "the parameter color is not known; known are namespaces, limit"
+    assert (await site.get("/v1/queue?color=red"))[1]["message"] == "the parameter color is not known; known are namespaces, limit, version"
+
+
+async def test_why_is_no_older_than_the_object_and_the_queue_than_the_version_that_its_reader_names(site: Site) -> None:
+    await site.lease()
+    await site.world.allocation()
+    assert (await site.get("/v1/why/physics/job"))[0] == 200
+    found = await site.world.cluster.get(ALLOCATIONS, "job", "physics")
+    assert (await site.get("/v1/queue?version=12"))[0] == 200
+    assert site.queries.versions == [found["metadata"]["resourceVersion"], "12"]
+    assert (await site.get("/v1/queue?version=999"))[1]["reason"] == "CacheBehind"
+    assert (await site.get("/v1/queue?version=x"))[1]["reason"] == "ParameterInvalid"
 
 
 async def test_the_quota_tree_is_for_everybody_who_is_known_and_all_its_groups_for_who_may_list_them(site: Site) -> None:

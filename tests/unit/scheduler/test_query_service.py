@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from lattice.accounting.answers import Unsettled
 from lattice.cli.verbs.plan import sentences
 from lattice.daemon.clock import ManualClock
-from lattice.errors import Denied, NotFound, Rejected
+from lattice.errors import Denied, NotFound, Rejected, Retry
 from lattice.quota.declared import Binding, Bindings, Declared, Source, bindings_of
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
@@ -56,12 +57,16 @@ class Sources:
     bindings: Bindings
     found: Mapping[str, Expected] = field(default_factory=dict)
     forecaster: Forecaster = field(default_factory=Forecaster)
+    caught_up: list[float] = field(default_factory=list)
 
     def candidate(self, allocation: Allocation) -> Candidate:
         return candidate_of(allocation, HPC, {})
 
     def shown_number(self, uid: str) -> int | None:
         return self.number(uid)
+
+    async def catch_up(self, seconds: float) -> None:
+        self.caught_up.append(seconds)
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
         found = self.forecaster.forecast(self.state, {"hpc": [*self.queue, *(one.candidate for one in outcomes)]}, NOW)
@@ -86,6 +91,7 @@ class State:
 
     state: ClusterState
     pending: PendingWork
+    sources: Sources
 
 
 def service(
@@ -110,7 +116,7 @@ def service(
         tenants={"physics": Tenant(metadata=Metadata(name="physics"))}, config=known(config), usage=sources, quotas=sources,
         overuse=sources, rows=StatusCache(AllocationsHeld({})),
     )  # fmt: skip
-    return made, State(cluster_state, work)
+    return made, State(cluster_state, work, sources)
 
 
 def document(nodes: int | str = 1, **spec: Any) -> dict[str, Any]:
@@ -337,3 +343,14 @@ async def test_the_gates_of_work_that_waits_are_explained_and_the_loop_stays_as_
     with pytest.raises(NotFound):
         await made.explain_quota(uid(77), ALICE)
     state.state.validate()
+
+
+async def test_who_names_a_version_is_answered_by_a_cache_and_a_queue_that_have_come_to_it() -> None:
+    made, read = service()
+    for ask in (partial(made.why, uid(2), ALICE), partial(made.queue, "hpc", ALICE, 10)):
+        await ask()
+        assert read.sources.caught_up == []
+        await ask(version="7")
+        assert read.sources.caught_up.pop() > 0
+        with pytest.raises(Retry, match="cannot be told"):
+            await ask(version="8")
