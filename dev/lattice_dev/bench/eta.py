@@ -31,7 +31,8 @@ from lattice.replay.workload import Machine as Counted
 from lattice.replay.workload import Workload, select
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.forecaster import Forecaster, features_of, foresee, simulator_inputs
-from lattice.scheduling.forecast.simulator import BackfillSimulator, SimulatorInput
+from lattice.scheduling.forecast.simulator import BackfillSimulator
+from lattice.scheduling.forecast.simulator_input import SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState

@@ -16,7 +16,7 @@ from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.columns import ForecastSnapshot
 from lattice.scheduling.forecast.forecaster import Forecaster, Foreseen, simulator_inputs
 from lattice.scheduling.forecast.predictor import RunFeatures
-from lattice.scheduling.forecast.simulator import BACKFILL, IN_ORDER, Job, SimulatorInput
+from lattice.scheduling.forecast.simulator_input import BACKFILL, IN_ORDER, Job, SimulatorInput
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState

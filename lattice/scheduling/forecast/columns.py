@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NodeCache
-from lattice.scheduling.forecast.simulator import BACKFILL, FIRST_FIT, IN_ORDER
+from lattice.scheduling.forecast.simulator_input import BACKFILL, FIRST_FIT, IN_ORDER
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of

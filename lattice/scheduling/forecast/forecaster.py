@@ -22,7 +22,8 @@ from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast.calibration import Calibration, Kept, PredictedStart
 from lattice.scheduling.forecast.columns import Caps, Columns, ForecastSnapshot, NodeMasks, forecast_snapshot, mode_of
 from lattice.scheduling.forecast.predictor import RunFeatures, RunTimes
-from lattice.scheduling.forecast.simulator import BackfillSimulator, ColumnWindow, Job, RunningWork, SimulatorInput
+from lattice.scheduling.forecast.simulator import BackfillSimulator
+from lattice.scheduling.forecast.simulator_input import ColumnWindow, Job, RunningWork, SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate, NodeHolder

@@ -13,16 +13,8 @@ from lattice.replay.engine import Estimates, Policy, simulate
 from lattice.replay.workload import Workload
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.forecast import simulator
-from lattice.scheduling.forecast.simulator import (
-    BACKFILL,
-    FIRST_FIT,
-    IN_ORDER,
-    BackfillSimulator,
-    ColumnWindow,
-    Job,
-    RunningWork,
-    SimulatorInput,
-)
+from lattice.scheduling.forecast.simulator import BackfillSimulator
+from lattice.scheduling.forecast.simulator_input import BACKFILL, FIRST_FIT, IN_ORDER, ColumnWindow, Job, RunningWork, SimulatorInput
 from lattice_dev.bench.plan import naive
 
 SETS = ((0,), (1,), (1, 0), (1, 2), (0, 1, 2))
