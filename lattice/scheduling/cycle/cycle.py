@@ -98,7 +98,7 @@ class Cycle:
         if self._needless:
             coming = {place for place, one in enumerate(candidates) if one.uid not in self._needless}
             return [*coming] if len(coming) < 2 else [place for place in strategy.order(self._scores.totals) if place in coming]
-        decided = len(candidates) < 2 or (not self._explain and self.reservations.decide_order(candidates))
+        decided = len(candidates) < 2 or (not self._explain and self.reservations.holders.decide_order(candidates))
         order = range(len(candidates)) if decided else strategy.order(self._scores.totals)
         return self.reservations.put_holders_first(candidates, order)
 
