@@ -18,6 +18,7 @@ from typing import Final
 from lattice.errors import Rejected
 from lattice.replay.jobs import Log, TraceJob
 from lattice.replay.measures import Ran, Replayed
+from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.node_cache import NEVER, NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import asks_for_more, extended
@@ -81,7 +82,7 @@ def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
             kept.left.note("that name nodes which the machine does not have", job.line)
             continue
         if need not in needs:
-            needs[need] = node_cache.census(need).eligible
+            needs[need] = census_of(node_cache, need).eligible
         if not needs[need]:
             kept.left.note("that ask for hardware which no node has: --nodes takes an inventory that says it", job.line)
             continue

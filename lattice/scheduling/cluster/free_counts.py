@@ -52,7 +52,7 @@ class FreeCounts:
         """The number of the set of buckets; a pool made by `capped` or `reduced` keeps the number of its origin."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
-        self.members = {bucket: node_cache.rank(bucket.key.group) for bucket in buckets}
+        self.members = {bucket: node_cache.table.rank(bucket.key.group) for bucket in buckets}
         self.by_group: dict[int, list[Bucket]] = {}
         for bucket, rank in self.members.items():
             self.by_group.setdefault(rank, []).append(bucket)
@@ -189,7 +189,7 @@ class GroupCountsByClass:
         for bucket in buckets:
             hardware = bucket.key.hardware
             classes.setdefault(hardware, []).append(bucket)
-            if home.setdefault(self._node_cache.rank(bucket.key.group), hardware) is not hardware:
+            if home.setdefault(self._node_cache.table.rank(bucket.key.group), hardware) is not hardware:
                 return self._part(tuple(buckets))
         if len(classes) <= 1:
             return self._part(tuple(buckets))
@@ -214,13 +214,13 @@ class GroupCountsByClass:
         if part is None:
             part = self._parts[buckets] = GroupCounts(self._counts(buckets))
             for bucket in buckets:
-                bucket.counters.append((part, self._node_cache.rank(bucket.key.group)))
+                bucket.counters.append((part, self._node_cache.table.rank(bucket.key.group)))
         return part
 
     def _counts(self, buckets: Iterable[Bucket]) -> dict[int, int]:
         counts: dict[int, int] = {}
         for bucket in buckets:
-            rank = self._node_cache.rank(bucket.key.group)
+            rank = self._node_cache.table.rank(bucket.key.group)
             counts[rank] = counts.get(rank, 0) + len(bucket.free)
         return counts
 
@@ -247,7 +247,7 @@ class FreeCountsByNeed:
         if pool is None:
             buckets = tuple([
                 bucket
-                for bucket in self._node_cache.admitted(need)
+                for bucket in self._node_cache.table.admitted(need)
                 if bucket.key.home == home and (bucket.key.fingerprint or not known) and (classes is None or bucket.key.hardware in classes)
             ])  # fmt: skip
             pool = self._alike.get(buckets)

@@ -76,13 +76,13 @@ class FreeFromNow:
     def _find(self, pool: FreeCounts, end: float, reservation: str, *, windows_only: bool) -> FreeCounts:
         key = (pool.number, end if reservation else self._horizon(end), reservation, windows_only)
         kept, layout, cache = self._kept.get(key), self._profile.table.layout, self._node_cache
-        changed = cache.changed_since(kept.position) if kept is not None and kept.layout == layout else None
+        changed = cache.log.since(kept.position) if kept is not None and kept.layout == layout else None
         if kept is None or changed is None:
             caps = self._reductions(pool.members, end, reservation, windows_only=windows_only)
-            kept = self._kept[key] = _PoolUntil(pool.reduced(caps), caps, layout, cache.position)
+            kept = self._kept[key] = _PoolUntil(pool.reduced(caps), caps, layout, cache.log.position)
         elif changed:
             self._follow(kept, changed, end, reservation, windows_only=windows_only)
-            kept.position = cache.position
+            kept.position = cache.log.position
         return kept.pool
 
     def _horizon(self, end: float) -> float:

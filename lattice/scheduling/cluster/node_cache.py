@@ -8,12 +8,13 @@ by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the clu
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
 from lattice.errors import Corrupt
+from lattice.scheduling.cluster.change_log import ChangeLog
 from lattice.scheduling.cluster.group_counts import GroupCounts
 from lattice.scheduling.model.hardware import Hardware, Key, Need, NodeFacts, natural
 
@@ -22,8 +23,6 @@ UNHEARD = "not seen alive yet"
 """State of a node whose heartbeat this process has not seen since it began to listen."""
 
 NEVER: Final = float("inf")
-_LOGGED: Final = 10_000
-"""The log of changes is cut when it is longer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,21 +67,128 @@ class Bucket:
             and (not need.without or need.without not in key.marks)
         )
 
+    def enter(self, index: int, end: float | None) -> None:
+        """Adds a usable node: a free one (`end` None), or one that is held until `end` at the latest, seconds since the epoch."""
+        self.usable += 1
+        if end is None:
+            insort(self.free, index)
+        else:
+            self.ends[end] = self.ends.get(end, 0) + 1
 
-@dataclass(frozen=True, slots=True)
-class Census:
-    """Counts of the nodes that admit a need: all (`eligible`), those that may work (`usable`), those that also hold no work (`free`)."""
+    def leave(self, index: int, end: float | None) -> None:
+        """Removes a usable node that was free (`end` None) or held until `end`."""
+        self.usable -= 1
+        if end is None:
+            del self.free[bisect_left(self.free, index)]
+        else:
+            _less(self.ends, end)
 
-    eligible: int
-    usable: int
-    free: int
+    def hold(self, indices: list[int], until: float) -> None:
+        """Moves free nodes (indices, in any order) to those that are held until `until`."""
+        free = self.free
+        if len(indices) == len(free):
+            free.clear()
+        elif free[: len(indices)] == indices:
+            del free[: len(indices)]
+        else:
+            for index in indices:
+                del free[bisect_left(free, index)]
+        self.ends[until] = self.ends.get(until, 0) + len(indices)
+
+    def release(self, indices: list[int], end: float) -> None:
+        """Moves nodes that are held until `end` to the free ones."""
+        _less(self.ends, end, len(indices))
+        for index in indices:
+            insort(self.free, index)
+
+
+class BucketTable:
+    """The buckets of a node cache by key and by node; knows which of them admit a need, and the order of their groups.
+
+    `by_key`: the buckets. `of_node`: the bucket of each node index. `masks`: the node sets (bit sets of indices) along which buckets are split: every bucket lies wholly inside
+    or outside of each. `shape`: grows when a bucket appears or goes; whatever was derived from the set of buckets is void then.
+    """
+
+    __slots__ = ("_admitted", "_classes", "_ranks", "by_key", "masks", "of_node", "shape")
+
+    def __init__(self, masks: frozenset[int]) -> None:
+        self.by_key: dict[Key, Bucket] = {}
+        self.masks = masks
+        self.shape = 0
+        self.of_node: dict[int, Bucket] = {}
+        self._classes: dict[Hardware, Hardware] = {}
+        """One object for equal hardware, so that comparing hardware compares identities."""
+        self._ranks: dict[str, int] = {}
+        self._admitted: dict[Need, list[Bucket]] = {}
+
+    def enter(self, facts: NodeFacts) -> Bucket:
+        """Makes a node a member of the bucket that its facts name, a new one where there is none; returns the bucket."""
+        marks = frozenset(mask for mask in self.masks if mask >> facts.index & 1) if self.masks else self.masks
+        hardware = Hardware(
+            facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
+            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts,
+        )  # fmt: skip
+        hardware = self._classes.setdefault(hardware, hardware)
+        key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)
+        bucket = self.by_key.get(key)
+        if bucket is None:
+            bucket = self.by_key[key] = Bucket(key, key.order, facts.watts)
+            self._reshape()
+        self.of_node[facts.index] = bucket
+        bucket.members.add(facts.index)
+        return bucket
+
+    def leave(self, index: int) -> Bucket:
+        """Removes a node from its bucket, which may be empty then; returns the bucket."""
+        bucket = self.of_node.pop(index)
+        bucket.members.discard(index)
+        return bucket
+
+    def prune(self, bucket: Bucket | None) -> None:
+        """Removes a bucket without members; None is ignored."""
+        if bucket is not None and not bucket.members and self.by_key.get(bucket.key) is bucket:
+            del self.by_key[bucket.key]
+            self._reshape()
+
+    def admitted(self, need: Need) -> list[Bucket]:
+        """Returns the buckets that admit a need, in order; the node lists of the need must be among `masks`."""
+        buckets = self._admitted.get(need)
+        if buckets is None:
+            buckets = [bucket for bucket in self.by_key.values() if bucket.admitted_by(need)]
+            buckets.sort(key=lambda bucket: bucket.order)
+            if len(self._admitted) > 10_000:
+                self._admitted.clear()
+            self._admitted[need] = buckets
+        return buckets
+
+    def rank(self, group: str) -> int:
+        """Returns the place of a group in the order of names, numbers in names by value; neighbours in that order count as adjacent."""
+        if not self._ranks:
+            names = {bucket.key.group for bucket in self.by_key.values()}
+            self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
+        return self._ranks[group]
+
+    def differing(self, other: BucketTable) -> Key | None:
+        """Returns the key of a bucket that the other table has not, or has with other nodes or ends; None: the tables are equal."""
+        for key in sorted(self.by_key.keys() ^ other.by_key.keys(), key=lambda key: key.order):
+            return key
+        for key, bucket in self.by_key.items():
+            its = other.by_key[key]
+            if (bucket.members, bucket.usable, bucket.free, bucket.ends) != (its.members, its.usable, its.free, its.ends):
+                return key
+        return None
+
+    def _reshape(self) -> None:
+        self.shape += 1
+        self._admitted.clear()
+        self._ranks.clear()
 
 
 @dataclass
 class NodeCache:
     """All nodes of the cluster, free and held, in buckets; cycles read it, events and placements change it.
 
-    `by_name`: the index of a node. `buckets`: by key. One process has one, a part of its cluster state.
+    `by_name`: the index of a node. One process has one, a part of its cluster state.
     """
 
     nodes: dict[int, NodeFacts] = field(default_factory=dict)
@@ -93,30 +199,34 @@ class NodeCache:
     """Held nodes, also ones unknown here: when each comes free at the latest, seconds since the epoch (`NEVER`: nobody knows)."""
     watts: int = 0
     """Nominal power of the held nodes."""
-    buckets: dict[Key, Bucket] = field(default_factory=dict)
-    masks: frozenset[int] = frozenset()
-    """The node sets (bit sets of indices) along which buckets are split: every bucket lies wholly inside or outside of each."""
+    table: BucketTable = field(default_factory=lambda: BucketTable(frozenset()))
     changes: int = 0
     """Grows with every change of the free nodes, and of the time when a held one comes free."""
-    shape: int = 0
-    """Grows when a bucket appears or goes; whatever was derived from the set of buckets is void then."""
     tally: int = 0
     """Grows when a node comes, goes, or becomes usable or not."""
     due: float = NEVER
     """Earliest time at which a held node is to come free, seconds since the epoch; it may be too early, never too late (`overdue`)."""
     losses: int = 0
     """Grows when nodes become held that no cycle placed work on, or held for longer than was known: backfill reservations may fail."""
-    _log: list[tuple[Bucket, int]] = field(default_factory=list)
-    """The last changes in order: the bucket, and by how many its free nodes grew. The first `_logged` changes are dropped."""
-    _logged: int = 0
+    log: ChangeLog[Bucket] = field(default_factory=ChangeLog)
+    """The changes of buckets: by how much the free nodes of each grew (0: only its ends changed)."""
     _pools: int = 0
     """The number of a pool that was given last."""
-    _of: dict[int, Bucket] = field(default_factory=dict)
-    """The bucket of each node index."""
-    _classes: dict[Hardware, Hardware] = field(default_factory=dict)
-    """One object for equal hardware, so that comparing hardware compares identities."""
-    _ranks: dict[str, int] = field(default_factory=dict)
-    _admitted: dict[Need, list[Bucket]] = field(default_factory=dict)
+
+    @property
+    def buckets(self) -> Mapping[Key, Bucket]:
+        """Returns all buckets by key."""
+        return self.table.by_key
+
+    @property
+    def masks(self) -> frozenset[int]:
+        """Returns the node sets (bit sets of indices) along which buckets are split: `split` sets them."""
+        return self.table.masks
+
+    @property
+    def shape(self) -> int:
+        """Returns a number that grows when a bucket appears or goes; whatever was derived from the set of buckets is void then."""
+        return self.table.shape
 
     def put(self, facts: NodeFacts) -> None:
         """Adds a node, or replaces the facts of the node with the same index."""
@@ -132,7 +242,7 @@ class NodeCache:
         if facts.index in self.taken:
             self.watts += facts.watts - (before.watts if before is not None else 0)
         self._enter(facts)
-        self._prune(left)
+        self.table.prune(left)
 
     def drop(self, index: int) -> None:
         """Removes a node; if it is held, its index stays in `taken`."""
@@ -143,7 +253,7 @@ class NodeCache:
         self.by_name.pop(facts.name, None)
         if index in self.taken:
             self.watts -= facts.watts
-        self._prune(self._leave(facts))
+        self.table.prune(self._leave(facts))
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
         """Marks nodes as held until `until`, as `take` does, where each bucket gives its lowest free nodes; `counts`: how many of
@@ -151,19 +261,7 @@ class NodeCache:
         """
         self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
-        watts = 0
-        for bucket, count in counts:
-            del bucket.free[:count]
-            watts += bucket.watts * count
-            ends = bucket.ends
-            ends[until] = ends.get(until, 0) + count
-            bucket.version += 1
-            self._log.append((bucket, -count))
-            for part, rank in bucket.counters:  # as `part.note` does, without a call for each
-                noted = part.noted
-                noted[rank] = noted.get(rank, 0) - count
-                part.total -= count
-        self.watts += watts
+        self.watts += _hold_lowest(counts, until, self.log)
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
@@ -175,7 +273,7 @@ class NodeCache:
         self.losses += not planned
         self.due = min(self.due, until)
         new = dict.fromkeys(indices, until)
-        nodes, taken, of = self.nodes, self.taken, self._of
+        nodes, taken, of_node = self.nodes, self.taken, self.table.of_node
         if not taken.keys().isdisjoint(new):
             for index in [index for index in new if index in taken]:
                 self._retake(index, until)
@@ -183,32 +281,20 @@ class NodeCache:
         taken.update(new)
         gone: dict[Bucket, list[int]] = {}
         for index in new:
-            bucket = of.get(index)
-            if bucket is None:
+            facts = nodes.get(index)
+            if facts is None:
                 continue
-            self.watts += bucket.key.hardware.watts
-            if nodes[index].usable:
-                lost = gone.get(bucket)
-                if lost is None:
-                    gone[bucket] = [index]
-                else:
-                    lost.append(index)
+            self.watts += facts.watts
+            if facts.usable:
+                gone.setdefault(of_node[index], []).append(index)
         for bucket, lost in gone.items():
-            free = bucket.free
-            if len(lost) == len(free):
-                free.clear()
-            elif free[: len(lost)] == lost:
-                del free[: len(lost)]
-            else:
-                for index in lost:
-                    del free[bisect_left(free, index)]
-            bucket.ends[until] = bucket.ends.get(until, 0) + len(lost)
-            self._changed(bucket, -len(lost))
+            bucket.hold(lost, until)
+            self._count_change(bucket, -len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
         """Marks nodes as no longer held; indices that are not held are ignored."""
         back: dict[tuple[Bucket, float], list[int]] = {}
-        nodes, taken, of = self.nodes, self.taken, self._of
+        nodes, taken, of_node = self.nodes, self.taken, self.table.of_node
         for index in indices:
             before = taken.pop(index, None)
             facts = nodes.get(index)
@@ -216,12 +302,10 @@ class NodeCache:
                 continue
             self.watts -= facts.watts
             if facts.usable:
-                back.setdefault((of[index], before), []).append(index)
-        for (bucket, before), given in back.items():
-            _less(bucket.ends, before, len(given))
-            for index in given:
-                insort(bucket.free, index)
-            self._changed(bucket, len(given))
+                back.setdefault((of_node[index], before), []).append(index)
+        for (bucket, end), given in back.items():
+            bucket.release(given, end)
+            self._count_change(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
         """Splits the buckets so that each lies wholly inside or outside of each of these node sets; sets given before that are
@@ -234,11 +318,11 @@ class NodeCache:
             touched |= mask
         moving = [self.nodes[index] for index in indices_of(touched) if index in self.nodes]
         left = [self._leave(facts) for facts in moving]
-        self.masks = masks
+        self.table.masks = masks
         for facts in moving:
             self._enter(facts)
         for bucket in left:
-            self._prune(bucket)
+            self.table.prune(bucket)
 
     def overdue(self, now: float) -> bool:
         """Tells whether a node is still held past the time at which it was to come free."""
@@ -247,164 +331,74 @@ class NodeCache:
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
         return self.due <= now
 
-    @property
-    def position(self) -> int:
-        """Returns the present end of the log of changed buckets; give it to `changed_since` later."""
-        return self._logged + len(self._log)
-
-    def changed_since(self, position: int) -> dict[Bucket, int] | None:
-        """Returns the buckets whose free nodes or ends changed since the log stood at `position`, and by how many their free nodes
-        grew.
-
-        None: the log no longer reaches back so far.
-        """
-        if len(self._log) > _LOGGED:
-            self._logged += len(self._log)
-            self._log.clear()
-        if position < self._logged:
-            return None
-        found: dict[Bucket, int] = {}
-        for bucket, by in self._log[position - self._logged :]:
-            found[bucket] = found.get(bucket, 0) + by
-        return found
-
     def number_pool(self) -> int:
         """Returns a number for a new pool; no other pool of this node cache has it."""
         self._pools += 1
         return self._pools
 
-    def bucket_of(self, index: int) -> Bucket:
-        """Returns the bucket of a known node."""
-        return self._of[index]
-
-    def admitted(self, need: Need) -> list[Bucket]:
-        """Returns the buckets that admit a need, in order; the node lists of the need must have been given to `split` before."""
-        buckets = self._admitted.get(need)
-        if buckets is None:
-            buckets = [bucket for bucket in self.buckets.values() if bucket.admitted_by(need)]
-            buckets.sort(key=lambda bucket: bucket.order)
-            if len(self._admitted) > 10_000:
-                self._admitted.clear()
-            self._admitted[need] = buckets
-        return buckets
-
-    def eligible(self, need: Need) -> list[int]:
-        """Returns the indices of all nodes that admit a need, whatever their state, ascending; needs no `split`."""
-        if need.lists <= self.masks:
-            return sorted(index for bucket in self.admitted(need) for index in bucket.members)
-        return sorted(index for index, facts in self.nodes.items() if need.admits_node(facts))
-
-    def rank(self, group: str) -> int:
-        """Returns the place of a group in the order of names, numbers in names by value; neighbours in that order count as adjacent."""
-        if not self._ranks:
-            names = {bucket.key.group for bucket in self.buckets.values()}
-            self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
-        return self._ranks[group]
-
-    def census(self, need: Need) -> Census:
-        """Counts the nodes that admit a need: all, the usable ones, and the free ones among these."""
-        if need.lists <= self.masks:
-            found = self.admitted(need)
-            return Census(sum(len(one.members) for one in found), sum(one.usable for one in found), sum(len(one.free) for one in found))
-        facts = [self.nodes[index] for index in self.eligible(need)]
-        usable = [one for one in facts if one.usable]
-        return Census(len(facts), len(usable), sum(one.index not in self.taken for one in usable))
-
-    def states(self, need: Need) -> dict[str, int]:
-        """Returns how many nodes that admit a need are in each state (the word shown for a node's condition)."""
-        counts: dict[str, int] = {}
-        for index in self.eligible(need):
-            state = self.nodes[index].state
-            counts[state] = counts.get(state, 0) + 1
-        return counts
-
     def validate(self) -> None:
         """Rebuilds the buckets from the nodes and compares; raises Corrupt on a difference."""
-        again = NodeCache(taken=dict(self.taken), masks=self.masks)
+        again = NodeCache(taken=dict(self.taken), table=BucketTable(self.masks))
         for facts in self.nodes.values():
             again.put(facts)
         if again.watts != self.watts:
             raise Corrupt(f"held nodes draw {again.watts} W, not {self.watts} W", reason="WattsDiffer")
-        if again.buckets.keys() != self.buckets.keys():
-            raise Corrupt("there are other buckets than the nodes make", reason="BucketDiffers")
-        for key, bucket in self.buckets.items():
-            other = again.buckets[key]
-            if (bucket.members, bucket.usable, bucket.free, bucket.ends) != (other.members, other.usable, other.free, other.ends):
-                raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
+        if (key := self.table.differing(again.table)) is not None:
+            raise Corrupt(f"bucket {key} differs from its nodes", reason="BucketDiffers")
 
     def _retake(self, index: int, until: float) -> None:
         """Changes the time at which one held node comes free at the latest."""
         facts = self.nodes.get(index)
         if facts is not None and facts.usable:
-            bucket = self._of[index]
+            bucket = self.table.of_node[index]
             _less(bucket.ends, self.taken[index])
             bucket.ends[until] = bucket.ends.get(until, 0) + 1
-            self._count_change(bucket)
+            self._count_change(bucket, 0)
         self.taken[index] = until
 
-    def _count_change(self, bucket: Bucket, by: int = 0) -> None:
+    def _count_change(self, bucket: Bucket, by: int) -> None:
+        """Notes that the free nodes of a bucket grew by `by`, in its version, in the log and in the counts that follow it."""
         bucket.version += 1
         self.changes += 1
-        self._log.append((bucket, by))
-
-    def _changed(self, bucket: Bucket, by: int) -> None:
-        self._count_change(bucket, by)
-        for part, rank in bucket.counters:
-            part.count_change(rank, by)
+        self.log.entries.append((bucket, by))
+        if by:
+            for part, rank in bucket.counters:
+                part.count_change(rank, by)
 
     def _enter(self, facts: NodeFacts) -> None:
-        index = facts.index
-        marks = frozenset(mask for mask in self.masks if mask >> index & 1) if self.masks else self.masks
-        hardware = Hardware(
-            facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
-            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts,
-        )  # fmt: skip
-        hardware = self._classes.setdefault(hardware, hardware)
-        key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)
-        bucket = self.buckets.get(key)
-        if bucket is None:
-            bucket = self.buckets[key] = Bucket(key, key.order, facts.watts)
-            self._reshape()
-        self._of[index] = bucket
+        bucket = self.table.enter(facts)
         self.tally += 1
-        bucket.members.add(index)
-        if not facts.usable:
-            return
-        bucket.usable += 1
-        end = self.taken.get(index)
-        if end is None:
-            insort(bucket.free, index)
-            self._changed(bucket, 1)
-        else:
-            self.due = min(self.due, end)
-            bucket.ends[end] = bucket.ends.get(end, 0) + 1
-            self._count_change(bucket)
+        if facts.usable:
+            end = self.taken.get(facts.index)
+            bucket.enter(facts.index, end)
+            self.due = self.due if end is None else min(self.due, end)
+            self._count_change(bucket, 1 if end is None else 0)
 
     def _leave(self, facts: NodeFacts) -> Bucket:
-        index = facts.index
-        bucket = self._of.pop(index)
+        bucket = self.table.leave(facts.index)
         self.tally += 1
-        bucket.members.discard(index)
         if facts.usable:
-            bucket.usable -= 1
-            end = self.taken.get(index)
-            if end is None:
-                del bucket.free[bisect_left(bucket.free, index)]
-                self._changed(bucket, -1)
-            else:
-                _less(bucket.ends, end)
-                self._count_change(bucket)
+            end = self.taken.get(facts.index)
+            bucket.leave(facts.index, end)
+            self._count_change(bucket, -1 if end is None else 0)
         return bucket
 
-    def _prune(self, bucket: Bucket | None) -> None:
-        if bucket is not None and not bucket.members and self.buckets.get(bucket.key) is bucket:
-            del self.buckets[bucket.key]
-            self._reshape()
 
-    def _reshape(self) -> None:
-        self.shape += 1
-        self._admitted.clear()
-        self._ranks.clear()
+def _hold_lowest(counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket]) -> int:
+    """Holds the lowest free nodes of each bucket until `until`, so many of each, and logs the changes; returns their watts."""
+    watts = 0
+    for bucket, count in counts:
+        del bucket.free[:count]
+        watts += bucket.watts * count
+        ends = bucket.ends
+        ends[until] = ends.get(until, 0) + count
+        bucket.version += 1
+        log.entries.append((bucket, -count))
+        for part, rank in bucket.counters:  # as `part.count_change` does, without a call for each
+            noted = part.noted
+            noted[rank] = noted.get(rank, 0) - count
+            part.total -= count
+    return watts
 
 
 def indices_of(mask: int) -> Iterator[int]:

@@ -137,13 +137,13 @@ class Releases:
         known, cache = self._by_pool.get(pool.number), self._node_cache
         if known is not None and known.changes == cache.changes:
             return known.free
-        changed = cache.changed_since(known.position) if known is not None else None
+        changed = cache.log.since(known.position) if known is not None else None
         if known is None or changed is None:
             known = self._by_pool[pool.number] = _OfPool()
             self._recount(known, pool, pool.buckets)
         else:
             self._recount(known, pool, changed)
-        known.changes, known.position = cache.changes, cache.position
+        known.changes, known.position = cache.changes, cache.log.position
         known.free = StepFunction.of_changes(known.first, known.gains)
         return known.free
 

@@ -228,7 +228,7 @@ class EquivalenceClass:
         if found is None:
             found = self._lent[homes] = [
                 bucket
-                for bucket in self._eq_classes.state.node_cache.admitted(self.need)
+                for bucket in self._eq_classes.state.node_cache.table.admitted(self.need)
                 if bucket.key.home in homes
                 and (bucket.key.fingerprint or not self._known)
                 and (self._classes is None or bucket.key.hardware in self._classes)

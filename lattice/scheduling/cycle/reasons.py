@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
+from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
 from lattice.scheduling.cycle.equivalence import NO_NODES, EquivalenceClass, EquivalenceClasses, NoFit, RequestShape
@@ -195,7 +196,7 @@ class Explainer:
 
     def _away(self, candidate: Candidate, eq_class: EquivalenceClass, eligible: int) -> str:
         """Says how many nodes would fit but are at home in other vclusters; empty: none."""
-        everywhere = self._state.node_cache.census(candidate.need).eligible
+        everywhere = census_of(self._state.node_cache, candidate.need).eligible
         if everywhere <= eligible:
             return ""
         lent = "which lend it none, or not so many, or not for so long" if eq_class.borrows else "which may not use them"
@@ -377,7 +378,7 @@ class Explainer:
 
     def _mine(self, node: int, eq_class: EquivalenceClass) -> bool:
         facts = self._state.node_cache.nodes.get(node)
-        return facts is not None and facts.usable and self._state.node_cache.bucket_of(node) in eq_class.pool.members
+        return facts is not None and facts.usable and self._state.node_cache.table.of_node[node] in eq_class.pool.members
 
     def _end(self, candidate: Candidate) -> float:
         return self._now + self._state.occupancy(candidate)

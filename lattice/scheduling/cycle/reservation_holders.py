@@ -82,7 +82,11 @@ class ReservationHolders:
     __slots__ = ("_profile", "_standing", "by_uid", "unevaluated")
 
     def __init__(
-        self, waiting: Mapping[str, int], before: Mapping[str, BackfillReservation], heirs: Mapping[str, float], profile: AvailabilityProfile
+        self,
+        waiting: Mapping[str, int],
+        before: Mapping[str, BackfillReservation],
+        heirs: Mapping[str, float],
+        profile: AvailabilityProfile,
     ) -> None:
         self._profile = profile
         given = {**heirs, **{uid: reservation.given for uid, reservation in before.items()}}

@@ -321,7 +321,7 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
         need, left = candidate.need, candidate.minimum
         if (need, left) not in least:
             watts = 0
-            for bucket in sorted(state.node_cache.admitted(need), key=lambda one: one.key.hardware.watts):
+            for bucket in sorted(state.node_cache.table.admitted(need), key=lambda one: one.key.hardware.watts):
                 watts += min(left, bucket.usable) * bucket.key.hardware.watts
                 left -= min(left, bucket.usable)
             least[need, candidate.minimum] = watts

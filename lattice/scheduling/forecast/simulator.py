@@ -37,9 +37,7 @@ class BackfillSimulator:
         self._cluster = SimulatedCluster(stage, slot)
         shapes = {(job.columns, job.nodes, job.believed, job.caps, job.window) for jobs in stage.queues for job in jobs}
         coarse, modes = len(shapes) > MOST_SHAPES, stage.modes or (BACKFILL,) * len(stage.queues)
-        self._queues = [
-            SimulatedQueue(jobs, len(stage.sets), mode, coarse=coarse) for jobs, mode in zip(stage.queues, modes, strict=True)
-        ]
+        self._queues = [SimulatedQueue(jobs, len(stage.sets), mode, coarse=coarse) for jobs, mode in zip(stage.queues, modes, strict=True)]
         self._later: list[tuple[float, int, int]] = [(column_window.end, -1, 0) for column_window in stage.column_windows]
         """A heap of (time, queue, rank) of jobs that may not start before a time, and of (end, −1, 0) of windows."""
         heapify(self._later)

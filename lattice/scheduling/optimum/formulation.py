@@ -40,7 +40,7 @@ def formulate(
     maximum, of any fingerprint: so `upper_bound` holds for every size; `best_plan` is exact without ranges only.
     """
     homes = {home, *lenders}
-    more = Counter(id(node_cache.bucket_of(node)) for node in given)
+    more = Counter(id(node_cache.table.of_node[node]) for node in given)
     mine = [bucket for bucket in node_cache.buckets.values() if bucket.key.home in homes and (bucket.free or more[id(bucket)])]
     mine.sort(key=lambda bucket: bucket.order)
     buckets = tuple(Bucket(bucket.fingerprint, bucket.group, len(bucket.free) + more[id(bucket)]) for bucket in mine)

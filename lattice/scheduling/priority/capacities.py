@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lattice.errors import Corrupt
+from lattice.scheduling.cluster.eligibility import admitted_nodes
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.priority import cost
@@ -158,7 +159,7 @@ class Capacities:
 
 def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[str, str, bool]]:
     """Yields (group, fingerprint, free) of every usable node at one of these homes that satisfies a need."""
-    for index in node_cache.eligible(need):
+    for index in admitted_nodes(node_cache, need):
         facts = node_cache.nodes[index]
         if facts.usable and facts.home in homes:
             yield facts.group, facts.fingerprint, index not in node_cache.taken

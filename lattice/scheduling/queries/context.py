@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from lattice.scheduling.cluster.eligibility import admitted_nodes
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.model.policy import Policy
@@ -197,7 +198,7 @@ def census(context: QueryContext, candidate: Candidate) -> Census:
     node_cache, wanted = context.state.node_cache, candidate.minimum
     if candidate.need.lists <= node_cache.masks:
         homes = _homes(context, candidate)
-        buckets = [bucket for bucket in node_cache.admitted(candidate.need) if bucket.key.home in homes]
+        buckets = [bucket for bucket in node_cache.table.admitted(candidate.need) if bucket.key.home in homes]
         exist, ready = sum(len(bucket.members) for bucket in buckets), sum(bucket.usable for bucket in buckets)
         return Census(needed=wanted, eligible=exist, usable=ready, free=sum(len(bucket.free) for bucket in buckets))
     fitting = eligible_nodes(context, candidate)
@@ -209,7 +210,7 @@ def census(context: QueryContext, candidate: Candidate) -> Census:
 def eligible_nodes(context: QueryContext, candidate: Candidate) -> frozenset[int]:
     """Returns the indices of the nodes that fit a candidate, usable or not: at home in its vcluster, or in one that lends to it."""
     homes, nodes = _homes(context, candidate), context.nodes
-    return frozenset(index for index in context.state.node_cache.eligible(candidate.need) if nodes[index].home in homes)
+    return frozenset(index for index in admitted_nodes(context.state.node_cache, candidate.need) if nodes[index].home in homes)
 
 
 def _homes(context: QueryContext, candidate: Candidate) -> frozenset[str]:

@@ -17,6 +17,7 @@ from lattice.quota.amounts import CPU, GPU, MEMORY, NODES, gpu_of
 from lattice.quota.forest import Forest
 from lattice.quota.gates import Blocked, Gate
 from lattice.quota.groups import Resources
+from lattice.scheduling.cluster.eligibility import admitted_nodes
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need, NodeFacts
 from lattice.scheduling.model.work import Candidate, NodeHolder
@@ -310,11 +311,11 @@ class QuotaUsage:
     def _find_classes(self, need: Need) -> _Classes:
         node_cache, sizes = self._node_cache, dict[Hardware, int]()
         if need.lists <= node_cache.masks:
-            for bucket in node_cache.admitted(need):
+            for bucket in node_cache.table.admitted(need):
                 sizes[bucket.key.hardware] = sizes.get(bucket.key.hardware, 0) + len(bucket.members)
         else:
-            for index in node_cache.eligible(need):
-                kind = node_cache.bucket_of(index).key.hardware
+            for index in admitted_nodes(node_cache, need):
+                kind = node_cache.table.of_node[index].key.hardware
                 sizes[kind] = sizes.get(kind, 0) + 1
         return _Classes(tuple(sorted(sizes, key=lambda kind: kind.worth)), sum(sizes.values()))
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lattice.scheduling.cluster.eligibility import admitted_nodes, census_of
 from lattice.scheduling.cluster.free_counts import FreeCounts, FreeCountsByNeed
 from lattice.scheduling.cluster.group_counts import GroupCounts, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
@@ -52,8 +53,8 @@ def test_buckets_and_pools_follow_every_event(seed: int) -> None:
         node_cache.validate()
         need = roll.choice(NEEDS)
         pool = free_counts.pool_for(need, "")
-        assert counted(pool) == counted(FreeCounts(node_cache, node_cache.admitted(need)))
-        census = node_cache.census(need)
+        assert counted(pool) == counted(FreeCounts(node_cache, node_cache.table.admitted(need)))
+        census = census_of(node_cache, need)
         assert census.free == sum(
             one.usable and one.index not in node_cache.taken for one in node_cache.nodes.values() if need.admits_node(one)
         )
@@ -114,10 +115,10 @@ def test_node_lists_are_counted_without_a_split_as_with_one() -> None:
     for index in range(12):
         node_cache.put(facts(roll, index))
     need = Need(only=mask_of((1, 2, 3, 7)), without=mask_of((2,)))
-    before = (node_cache.census(need), node_cache.eligible(need), node_cache.states(need))
+    before = (census_of(node_cache, need), admitted_nodes(node_cache, need))
     node_cache.split(need.lists)
-    assert (node_cache.census(need), node_cache.eligible(need), node_cache.states(need)) == before
-    assert node_cache.eligible(need) == [1, 3, 7]
+    assert (census_of(node_cache, need), admitted_nodes(node_cache, need)) == before
+    assert admitted_nodes(node_cache, need) == [1, 3, 7]
 
 
 def test_groups_are_ordered_by_the_value_of_their_numbers() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.lifecycle.grace import MOST_GRACE_SECONDS
+from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.conversion.candidates import candidate_of, holder_of, need_of
 from lattice.scheduling.conversion.facts import facts_of, home_groups
@@ -152,7 +153,7 @@ CXL = node(cpus=64, memory="512Gi", cxlMemory="2Ti")
 def test_a_node_is_admitted_only_if_it_offers_all_that_is_asked(asked: dict[str, Any], there: Node, admitted: bool) -> None:
     node_cache = NodeCache()
     node_cache.put(facts_of(there, 0, usable=True, state="Ready", homes={}))
-    assert node_cache.census(need_of(resources(**asked), {})).eligible == int(admitted)
+    assert census_of(node_cache, need_of(resources(**asked), {})).eligible == int(admitted)
     node_cache.validate()
 
 
@@ -243,8 +244,8 @@ def test_needs_meet_facts_in_the_machine() -> None:
     node_cache = NodeCache()
     node_cache.put(facts_of(node("a", cpus=8, memory="8Gi", gpus=4, gpuType="GH200"), 0, usable=True, state="Ready", homes={}))
     node_cache.put(facts_of(node("b", cpus=8, memory="8Gi"), 1, usable=True, state="Ready", homes={}))
-    assert node_cache.census(need_of(resources(constraints={"gpuType": "gh200"}), {})).eligible == 1
-    assert node_cache.census(Need()).eligible == 2
+    assert census_of(node_cache, need_of(resources(constraints={"gpuType": "gh200"}), {})).eligible == 1
+    assert census_of(node_cache, Need()).eligible == 2
     node_cache.validate()
 
 

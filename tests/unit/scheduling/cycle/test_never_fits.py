@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.inventory import read_inventory
+from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.conversion.candidates import need_of
 from lattice.scheduling.conversion.facts import facts_of_inventory
@@ -122,5 +123,5 @@ demands = st.fixed_dictionaries(
 @given(asked=demands, wanted=st.integers(1, 14))
 def test_whatever_does_not_fit_has_a_clause(node_cache: NodeCache, asked: dict[str, Any], wanted: int) -> None:
     wish = need(**asked)
-    if node_cache.census(wish).eligible < wanted:
+    if census_of(node_cache, wish).eligible < wanted:
         assert never_fits(node_cache, wish, wanted)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
+from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.cycle.ranges import RANGES, extended
@@ -570,7 +571,7 @@ def test_what_the_ledger_refuses_is_given_back() -> None:
     assert state.uses.claimed["physics"].nodes == 4
     state.drop_holder(uid(1))
     state.validate()
-    assert state.node_cache.census(Need()).free == 4
+    assert census_of(state.node_cache, Need()).free == 4
     assert state.uses.claimed["physics"].nodes == 0
 
 

@@ -21,6 +21,7 @@ from lattice.cli.verbs import why as why_verb
 from lattice.errors import NotFound
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
+from lattice.scheduling.cluster.eligibility import admitted_nodes, census_of
 from lattice.scheduling.forecast.forecaster import Expected
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome
@@ -75,7 +76,7 @@ def planned(context: QueryContext, *asked: Any, reader: Reader = ALICE) -> Plan:
 def sacrificed(context: QueryContext, candidate: Candidate, reader: Reader) -> Preemption:
     """What would be preempted for it, as this reader is told."""
     node_cache = context.state.node_cache
-    eligible = [index for index in node_cache.eligible(candidate.need) if node_cache.nodes[index].usable]
+    eligible = [index for index in admitted_nodes(node_cache, candidate.need) if node_cache.nodes[index].usable]
     free = [index for index in eligible if index not in node_cache.taken]
     found = preemption(
         replace(candidate, preemption_class=10), context.holders.values(), node_cache.nodes, eligible, free, context.state.policies, NOW
@@ -130,9 +131,8 @@ def test_answers_leave_the_scene_as_it_was(context: QueryContext) -> None:
     need = pending(1).need
 
     def state() -> object:
-        return copy.deepcopy(
-            (cluster_state.holders, cluster_state.node_cache.census(need), cluster_state.backfill_reservations, cluster_state.lists)
-        )
+        census_now = census_of(cluster_state.node_cache, need)
+        return copy.deepcopy((cluster_state.holders, census_now, cluster_state.backfill_reservations, cluster_state.lists))
 
     before = state()
     everything_said(context, ALICE)
