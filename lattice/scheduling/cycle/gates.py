@@ -21,17 +21,11 @@ from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.budget_gate import budget
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Use
+from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
+from lattice.scheduling.state.headroom import NO_ACCOUNT, Headroom, hard_caps, least_headroom, vcluster_caps
 from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import NO_LIMIT, Share
 from lattice.units import format_duration
-
-
-class Headroom(NamedTuple):
-    """The nodes and the starts that one user of one tenant may still get in a vcluster before a limit; negative: a limit is exceeded."""
-
-    nodes: int
-    starts: int
 
 
 UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
@@ -59,28 +53,9 @@ def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Hea
     """Returns the least headroom that hard limits and the vcluster's limits leave to a user; −1 for a tenant without an account."""
     account = state.accounts.get(tenant)
     if account is None:
-        return Headroom(-1, -1)
-    limits, uses, vcluster = policy.limits, state.uses, policy.name
-    claimed = uses.claimed.get(tenant, NOTHING)
-    whole = uses.vclusters.get(vcluster, NOTHING)
-    own = uses.users.get((vcluster, user), NOTHING)
-    shared = uses.tenants.get((vcluster, tenant), NOTHING)
-    alone = uses.people.get((tenant, user), NOTHING)
-    nodes = min(
-        _left(account.max_nodes, account.used_nodes + claimed.nodes),
-        _left(account.user_max_nodes, alone.nodes),
-        _left(limits.max_nodes, whole.nodes),
-        _left(limits.max_nodes_per_user, own.nodes),
-        _left(limits.max_nodes_per_tenant, shared.nodes),
-    )
-    starts = min(
-        _left(account.max_allocations, account.used_allocations + claimed.running),
-        _left(account.user_max_allocations, alone.running),
-        _left(limits.max_running, whole.running),
-        _left(limits.max_running_per_user, own.running),
-        _left(limits.max_running_per_tenant, shared.running),
-    )
-    return Headroom(nodes, starts)
+        return NO_ACCOUNT
+    uses = state.uses
+    return least_headroom((*hard_caps(account, uses, tenant, user), *vcluster_caps(policy.limits, uses, policy.name, tenant, user)))
 
 
 def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
@@ -159,22 +134,15 @@ def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str
     In order: to whom the limit applies (user, tenant, empty: all); and for the sentence who, the field, the thing counted, held,
     requested, limit.
     """
-    policy, uses, vcluster = state.policy(candidate.vcluster), state.uses, candidate.vcluster
-    limits = policy.limits
-    own = uses.users.get((vcluster, candidate.user), NOTHING)
-    shared = uses.tenants.get((vcluster, candidate.tenant), NOTHING)
-    whole = uses.vclusters.get(vcluster, NOTHING)
-    rows: tuple[tuple[str, str, Use, int | None, int | None], ...] = (
-        ("user", f'user "{candidate.user}"', own, limits.max_nodes_per_user, limits.max_running_per_user),
-        ("tenant", f'tenant "{candidate.tenant}"', shared, limits.max_nodes_per_tenant, limits.max_running_per_tenant),
-        ("", "all its work", whole, limits.max_nodes, limits.max_running),
-    )
-    for whose, who, use, most_nodes, most_running in rows:
+    limits, vcluster, tenant, user = state.policy(candidate.vcluster).limits, candidate.vcluster, candidate.tenant, candidate.user
+    whom = (("user", f'user "{user}"'), ("tenant", f'tenant "{tenant}"'), ("", "all its work"))
+    caps = vcluster_caps(limits, state.uses, vcluster, tenant, user)
+    for (whose, who), (most_nodes, most_running, held, running) in zip(whom, caps, strict=True):
         field = f"Per{whose.capitalize()}" if whose else ""
-        if most_nodes is not None and use.nodes + candidate.minimum > most_nodes:
-            return whose, who, f"limits.maxNodes{field}", "nodes", use.nodes, candidate.minimum, most_nodes
-        if most_running is not None and use.running + 1 > most_running:
-            return whose, who, f"limits.maxRunning{field}", "allocations", use.running, 1, most_running
+        if most_nodes is not None and held + candidate.minimum > most_nodes:
+            return whose, who, f"limits.maxNodes{field}", "nodes", held, candidate.minimum, most_nodes
+        if most_running is not None and running + 1 > most_running:
+            return whose, who, f"limits.maxRunning{field}", "allocations", running, 1, most_running
     return None
 
 
@@ -304,10 +272,6 @@ def _outlook(excess: Excess) -> str:
     if excess.current > excess.limit:
         return "; the limit was lowered below what is held: what runs goes on, and nothing starts until enough of it has ended"
     return ""
-
-
-def _left(limit: int | None, used: int) -> int:
-    return NO_LIMIT if limit is None else limit - used
 
 
 def _over(candidate: Candidate, who: str, field: str, what: str, used: int, asked: int, limit: int) -> Waiting:

@@ -11,8 +11,8 @@ from lattice.quota.groups import Resources
 from lattice.scheduling.cycle.gates import boundless
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.budget_gate import budget
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
-from lattice.scheduling.state.quota_usage import NO_LIMIT
+from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.headroom import NO_ACCOUNT, hard_caps, least_headroom
 
 
 def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
@@ -57,25 +57,14 @@ class _Headrooms:
     def _headroom(self, tenant: str, user: str) -> list[int]:
         known = self._left.get((tenant, user))
         if known is None:
-            known = self._left[tenant, user] = self._of_user(tenant, user) if user else self._of_tenant(tenant)
+            account = self._state.accounts.get(tenant)
+            if account is None:
+                known = list(NO_ACCOUNT)
+            else:
+                of_tenant, of_user = hard_caps(account, self._state.uses, tenant, user)
+                known = list(least_headroom([of_user if user else of_tenant]))
+            self._left[tenant, user] = known
         return known
-
-    def _of_tenant(self, tenant: str) -> list[int]:
-        account, claimed = self._state.accounts.get(tenant), self._state.uses.claimed.get(tenant, NOTHING)
-        if account is None:
-            return [-1, -1]
-        used = account.used_nodes + claimed.nodes, account.used_allocations + claimed.running
-        return [_less(account.max_nodes, used[0]), _less(account.max_allocations, used[1])]
-
-    def _of_user(self, tenant: str, user: str) -> list[int]:
-        account, own = self._state.accounts.get(tenant), self._state.uses.people.get((tenant, user), NOTHING)
-        if account is None:
-            return [-1, -1]
-        return [_less(account.user_max_nodes, own.nodes), _less(account.user_max_allocations, own.running)]
-
-
-def _less(limit: int | None, used: int) -> int:
-    return NO_LIMIT if limit is None else limit - used
 
 
 def _add(into: dict[str, int], amounts: Resources) -> None:

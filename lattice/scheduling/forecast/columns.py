@@ -18,7 +18,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState, Uses
+from lattice.scheduling.state.cluster_state import ClusterState, Use, Uses
+from lattice.scheduling.state.headroom import Cap, hard_caps, vcluster_caps
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48
@@ -263,7 +264,7 @@ class Caps:
 
     def __init__(self, snapshot: ForecastSnapshot) -> None:
         self._snapshot = snapshot
-        self._uses = Uses()
+        self._uses = Uses(claimed={tenant: Use(nodes, running) for tenant, (nodes, running) in snapshot.claimed.items()})
         for holder in snapshot.holders:
             self._uses.count(holder, 1, claimed=False)
         self._numbers: dict[CapKey, int] = {}
@@ -279,28 +280,23 @@ class Caps:
         return self._known[key]
 
     def _amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
-        limits, account = self._snapshot.policy(work.vcluster).limits, self._snapshot.accounts.get(work.tenant)
-        uses, (nodes_claimed, running_claimed) = self._uses, self._snapshot.claimed.get(work.tenant, (0, 0))
+        vcluster, tenant, user, uses = work.vcluster, work.tenant, work.user, self._uses
+        account = self._snapshot.accounts.get(tenant)
         found: list[tuple[int, int]] = []
         if account is not None:
-            used = (account.used_nodes + nodes_claimed, account.used_allocations + running_claimed)
-            self._add(found, ("ledger", work.tenant), (account.max_nodes, account.max_allocations), used, nodes)
-            alone, most = uses.people.get((work.tenant, work.user), NOTHING), (account.user_max_nodes, account.user_max_allocations)
-            self._add(found, ("ledger", work.tenant, work.user), most, (alone.nodes, alone.running), nodes)
-        in_all = uses.vclusters.get(work.vcluster, NOTHING)
-        self._add(found, ("vcluster", work.vcluster), (limits.max_nodes, limits.max_running), (in_all.nodes, in_all.running), nodes)
-        of_user = uses.users.get((work.vcluster, work.user), NOTHING)
-        most = (limits.max_nodes_per_user, limits.max_running_per_user)
-        self._add(found, ("user", work.vcluster, work.user), most, (of_user.nodes, of_user.running), nodes)
-        of_tenant = uses.tenants.get((work.vcluster, work.tenant), NOTHING)
-        most = (limits.max_nodes_per_tenant, limits.max_running_per_tenant)
-        self._add(found, ("tenant", work.vcluster, work.tenant), most, (of_tenant.nodes, of_tenant.running), nodes)
+            of_tenant, of_person = hard_caps(account, uses, tenant, user)
+            self._add(found, ("ledger", tenant), of_tenant, nodes)
+            self._add(found, ("ledger", tenant, user), of_person, nodes)
+        of_user, of_its_tenant, of_all = vcluster_caps(self._snapshot.policy(vcluster).limits, uses, vcluster, tenant, user)
+        self._add(found, ("vcluster", vcluster), of_all, nodes)
+        self._add(found, ("user", vcluster, user), of_user, nodes)
+        self._add(found, ("tenant", vcluster, tenant), of_its_tenant, nodes)
         return tuple(found)
 
-    def _add(
-        self, found: list[tuple[int, int]], key: CapKey, limits: tuple[int | None, int | None], used: tuple[int, int], nodes: int
-    ) -> None:
-        for what, limit, taken, amount in zip(("nodes", "running"), limits, used, (nodes, 1), strict=True):
+    def _add(self, found: list[tuple[int, int]], key: CapKey, cap: Cap, nodes: int) -> None:
+        """Adds the numbers of the limits of a cap with what the work uses of them, and numbers a limit that is met first."""
+        most_nodes, most_running, held, running = cap
+        for what, limit, taken, amount in (("nodes", most_nodes, held, nodes), ("running", most_running, running, 1)):
             if limit is None:
                 continue
             number = self._numbers.setdefault((what, *key), len(self.room))

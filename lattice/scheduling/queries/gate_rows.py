@@ -32,7 +32,7 @@ from lattice.scheduling.queries.quota_answers import (
 )
 from lattice.scheduling.queries.quota_levels import Place, holding_at, waiting_at
 from lattice.scheduling.queries.readers import Reader
-from lattice.scheduling.state.cluster_state import NOTHING, Use
+from lattice.scheduling.state.headroom import Cap, hard_caps, vcluster_caps
 
 ALLOCATIONS: Final = "allocations"
 NODES: Final = "nodes"
@@ -146,14 +146,10 @@ def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: 
     account = state.accounts.get(work.tenant)
     if account is None:
         return _gate("HardQuota", blocked, [])
-    claimed, alone = state.uses.claimed.get(work.tenant, NOTHING), state.uses.people.get((work.tenant, work.user), NOTHING)
-    whole = Use(account.used_nodes + claimed.nodes, account.used_allocations + claimed.running)
-    tenant, user = f"tenant {work.tenant}", f"user {work.user}"
+    of_tenant, of_user = hard_caps(account, state.uses, work.tenant, work.user)
     limits = [
-        *_pair(found, tenant, "quota.maxNodes", "quota.maxConcurrentAllocations", whole, account.max_nodes, account.max_allocations),
-        *_pair(
-            found, user, "quota.perUser.maxNodes", "quota.perUser.maxRunning", alone, account.user_max_nodes, account.user_max_allocations
-        ),
+        *_pair(found, f"tenant {work.tenant}", "quota.maxNodes", "quota.maxConcurrentAllocations", of_tenant),
+        *_pair(found, f"user {work.user}", "quota.perUser.maxNodes", "quota.perUser.maxRunning", of_user),
     ]
     return _gate("HardQuota", blocked, limits)
 
@@ -182,22 +178,13 @@ def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Wa
     del reader
     state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
-    limits, borrowing = policy.limits, policy.borrowing
-    own, shared = uses.users.get((name, work.user), NOTHING), uses.tenants.get((name, work.tenant), NOTHING)
+    borrowing = policy.borrowing
+    of_user, of_tenant, of_all = vcluster_caps(policy.limits, uses, name, work.tenant, work.user)
     shown = [
-        *_pair(
-            found, f"user {work.user}", "limits.maxNodesPerUser", "limits.maxRunningPerUser", own,
-            limits.max_nodes_per_user, limits.max_running_per_user,
-        ),
-        *_pair(
-            found, f"tenant {work.tenant}", "limits.maxNodesPerTenant", "limits.maxRunningPerTenant", shared,
-            limits.max_nodes_per_tenant, limits.max_running_per_tenant,
-        ),
-        *_pair(
-            found, f"vcluster {name}", "limits.maxNodes", "limits.maxRunning", uses.vclusters.get(name, NOTHING),
-            limits.max_nodes, limits.max_running,
-        ),
-    ]  # fmt: skip
+        *_pair(found, f"user {work.user}", "limits.maxNodesPerUser", "limits.maxRunningPerUser", of_user),
+        *_pair(found, f"tenant {work.tenant}", "limits.maxNodesPerTenant", "limits.maxRunningPerTenant", of_tenant),
+        *_pair(found, f"vcluster {name}", "limits.maxNodes", "limits.maxRunning", of_all),
+    ]
     if borrowing.borrow and borrowing.max_borrowed is not None:
         borrowed = uses.borrowed.get(name, 0)
         shown.append(Limit(f"vcluster {name}", "borrowing.maxBorrowed", NODES, borrowed, 0, borrowing.max_borrowed))
@@ -230,15 +217,14 @@ def _nodes(context: QueryContext, found: Subject) -> Gate:
     return _gate("Nodes", waiting, limits)
 
 
-def _pair(
-    found: Subject, of: str, nodes_field: str, running_field: str, use: Use, nodes: int | None, running: int | None
-) -> Iterator[Limit]:
+def _pair(found: Subject, of: str, nodes_field: str, running_field: str, cap: Cap) -> Iterator[Limit]:
     """Yields the limits on nodes and on running allocations of one owner (`of`), as far as they are set."""
+    nodes, running, held, started = cap
     if nodes is not None:
-        yield Limit(of, nodes_field, NODES, use.nodes, found.asked, nodes, bool(found.starts) and use.nodes + found.asked > nodes)
+        yield Limit(of, nodes_field, NODES, held, found.asked, nodes, bool(found.starts) and held + found.asked > nodes)
     if running is not None:
-        blocks = bool(found.starts) and use.running + found.starts > running
-        yield Limit(of, running_field, ALLOCATIONS, use.running, found.starts, running, blocks)
+        blocks = bool(found.starts) and started + found.starts > running
+        yield Limit(of, running_field, ALLOCATIONS, started, found.starts, running, blocks)
 
 
 _ROWS: Final[Mapping[str, Callable[[QueryContext, Subject, Reader, Waiting | None], Gate]]] = {

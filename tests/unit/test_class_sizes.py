@@ -1,0 +1,81 @@
+"""A class of the scheduler is one concept: at most 200 lines, and at most ten fields that its methods change.
+
+`LEFT` names the classes that are still larger, with their sizes of today: these may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.unit.symbols import modules
+
+MOST_LINES = 200
+MOST_FIELDS = 10
+LEFT: dict[str, tuple[int, int]] = {}
+"""By class: lines and changed fields."""
+MAKES = {"__init__", "__post_init__", "__new__"}
+CHANGES = {
+    "add", "append", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "update",
+}  # fmt: skip
+"""Methods of containers that change them."""
+
+
+def scheduling_classes() -> Iterator[ast.ClassDef]:
+    """Every class of lattice/scheduling."""
+    return (owner for name, module in modules().items() if name.startswith("lattice.scheduling.") for owner in module.classes())
+
+
+def field_of(target: ast.expr) -> str | None:
+    """The field of `self` that an assignment to this target, or to an item of it, changes."""
+    while isinstance(target, ast.Subscript | ast.Starred):
+        target = target.value
+    is_field = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    return target.attr if is_field and isinstance(target, ast.Attribute) else None
+
+
+def targets(node: ast.AST) -> Iterator[ast.expr]:
+    """Whatever a statement or a call changes."""
+    match node:
+        case ast.Assign(targets=several) | ast.Delete(targets=several):
+            for one in several:
+                yield from one.elts if isinstance(one, ast.Tuple) else [one]
+        case ast.AugAssign(target=one) | ast.AnnAssign(target=one):
+            yield one
+        case ast.Call(func=ast.Attribute(value=one, attr=verb)) if verb in CHANGES:
+            yield one
+        case _:
+            pass
+
+
+def changed_fields(owner: ast.ClassDef) -> set[str]:
+    """The fields that methods change once an instance is made."""
+    methods = (each for each in owner.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name not in MAKES)
+    found = (field_of(target) for method in methods for node in ast.walk(method) for target in targets(node))
+    return {name for name in found if name is not None}
+
+
+def size(owner: ast.ClassDef) -> tuple[int, int]:
+    """Lines, and fields that change."""
+    return (owner.end_lineno or owner.lineno) - owner.lineno + 1, len(changed_fields(owner))
+
+
+def test_no_class_of_the_scheduler_is_longer_or_keeps_more_state_than_one_concept_does() -> None:
+    found = {owner.name: size(owner) for owner in scheduling_classes()}
+    large = {name: each for name, each in found.items() if each[0] > MOST_LINES or each[1] > MOST_FIELDS}
+    grown = {name: each for name, each in large.items() if any(now > most for now, most in zip(each, LEFT.get(name, (0, 0)), strict=True))}
+    assert not grown, f"lines and changed fields of classes that are more than one concept, or grew: {grown}"
+
+
+def test_no_class_is_left_on_the_list_once_it_is_small() -> None:
+    found = {owner.name: size(owner) for owner in scheduling_classes()}
+    assert all(found[name][0] > MOST_LINES or found[name][1] > MOST_FIELDS for name in LEFT), LEFT.keys()
+
+
+def test_a_field_is_changed_by_assignment_by_item_and_by_a_container_s_method() -> None:
+    tree = ast.parse(
+        "class A:\n def __init__(self): self.made = 0\n def f(self):\n  self.a, self.b = 1, 2\n  self.c[0] += 1\n  self.d.append(1)\n"
+        "  del self.e[0]\n  self.f.read(1)\n"
+    )
+    (owner,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    assert changed_fields(owner) == {"a", "b", "c", "d", "e"}
