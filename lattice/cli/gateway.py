@@ -22,16 +22,18 @@ ANSWER_SECONDS = 40.0
 
 
 def find_gateway(console: Console) -> tuple[str, str]:
-    """Returns URL and CA certificate of the gateway (empty: the system's CAs): of LATTICE_GATEWAY,
-    the configuration, else the cluster's.
+    """Returns (URL, CA certificate) of the gateway; an empty certificate stands for the CAs of the system.
+
+    The URL is that of LATTICE_GATEWAY, else of the user's configuration, else the one that the cluster publishes.
     """
     data = read_public(console)
     return gateway_at(console, data), str(data.get("ca") or "")
 
 
 def read_public(console: Console) -> dict[str, Any]:
-    """Returns what the cluster publishes to everybody, such as `gateway` and its `ca`; empty where it publishes nothing, but a gateway is
-    named.
+    """Reads the ConfigMap that the cluster publishes to everybody, with the keys `gateway` and `ca`.
+
+    Empty where there is none and the user names a gateway; raises NotFound where there is none and the user names no gateway.
     """
     from lattice.kube.resources import CONFIG_MAPS
 
@@ -51,8 +53,9 @@ def _named(console: Console) -> str:
 
 
 def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
-    """Returns the gateway's URL: of LATTICE_GATEWAY, the configuration, else of the published
-    `data`; raises Rejected where it is not safe.
+    """Returns the gateway's URL: of LATTICE_GATEWAY, else of the user's configuration, else of the published `data`.
+
+    Raises Rejected where it is neither https nor on this machine: the user's token would be readable on the way.
     """
     url = _named(console) or str(data.get("gateway") or "")
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
@@ -61,7 +64,7 @@ def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
 
 
 def open_logs(console: Console, namespace: str, name: str, **query: str) -> GatewayStream:
-    """Opens the stream of an allocation's output."""
+    """Opens the stream of an allocation's output (`lattice logs`); `query`: the parameters of the request, such as `follow`."""
     url, ca = find_gateway(console)
     wanted = urlencode({key: value for key, value in query.items() if value})
     path = f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}"
@@ -69,7 +72,10 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Gate
 
 
 def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
-    """Asks how these Allocations, as a server-side dry run returned them, would be planned in this order."""
+    """Asks the scheduler what would become of these Allocations if they were submitted now, in this order; waits `seconds` at most.
+
+    `made`: the objects as a server-side dry run returned them. `optimal`: asks for the upper bound by the solver too.
+    """
     import msgspec
 
     from lattice.scheduling.queries.answers import Plan
@@ -82,7 +88,7 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
 
 
 def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
-    """Asks the scheduler through the gateway, and decodes the answer; `what` names a wrong answer in the error, such as "is no queue"."""
+    """Returns the scheduler's answer to a GET of `path` through the gateway as a `kind`; raises Retry with `what` for another answer."""
     import msgspec
 
     from lattice.cli.leadership import with_silence
@@ -96,7 +102,7 @@ def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
 
 
 def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, **query: str) -> T:
-    """Asks for usage or history of the tenant, user and project that the flags name: of oneself where they name nobody."""
+    """Asks the gateway for usage or history of the tenant, user and project that the command's flags name; without flags, of the caller."""
     args = console.args
     tenant, user = args.tenant or "", args.user
     if not (tenant or user or everybody):
@@ -107,7 +113,7 @@ def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, 
 
 
 def ask_document(console: Console, path: str, kind: type[T]) -> T:
-    """Returns the gateway's answer as the document that it is; raises Retry (AnswerBroken) where it is another."""
+    """Returns the gateway's answer to a GET of `path`, decoded as a `kind`; raises Retry (AnswerBroken) where it cannot be decoded."""
     import msgspec
 
     try:
@@ -119,7 +125,7 @@ def ask_document(console: Console, path: str, kind: type[T]) -> T:
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
     """Returns the gateway's answer to a GET, or to a POST of `body` as JSON.
 
-    A person with too many questions under way waits as long as the gateway says, each time longer, for `seconds` at most.
+    Where the gateway refuses because the user has too many requests open, repeats after the time it names, for `seconds` at most.
     """
     url, ca = find_gateway(console)
     given = json.dumps(body).encode() if body is not None else None

@@ -39,7 +39,7 @@ _NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
 
 
 class Descriptor(msgspec.Struct, rename="camel"):
-    """A reference to a blob or to a manifest, as manifests and lists hold it."""
+    """A reference to a blob or to a manifest (media type, digest, size in bytes), as manifests and indices contain them."""
 
     digest: str
     size: int = 0
@@ -49,7 +49,7 @@ class Descriptor(msgspec.Struct, rename="camel"):
 
 
 class Manifest(msgspec.Struct, rename="camel"):
-    """An image manifest or an index; what a field is absent in is empty."""
+    """An OCI image manifest or index; absent fields are empty."""
 
     media_type: str = ""
     artifact_type: str = ""
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Credentials:
-    """A login to one registry; its text never shows the password."""
+    """A user name and a password for one registry; `repr` and `str` never show the password."""
 
     user: str
     password: str = field(repr=False)
@@ -68,7 +68,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class RegistryAddress:
-    """Names a registry's host, and the path below which its images stand (empty: at its root)."""
+    """Holds scheme and host of a registry, and the path below which its repositories lie (empty: at the root)."""
 
     scheme: str
     host: str
@@ -76,7 +76,7 @@ class RegistryAddress:
 
 
 def parse_address(url: str) -> RegistryAddress:
-    """Returns the address that a URL such as `https://registry.example/uenv` says; without a scheme it is https.
+    """Parses a registry's URL such as `https://registry.example/uenv`; https is assumed where it has no scheme.
 
     Raises Rejected (RegistryInvalid) for another scheme, a login in the URL, a query.
     """
@@ -87,7 +87,7 @@ def parse_address(url: str) -> RegistryAddress:
 
 
 def read_credentials(file: str, host: str) -> Credentials | None:
-    """Returns the login for this registry in a file of Docker's form (`auths`); None without a file, or where it has none for the host.
+    """Reads the login for a host from a file in Docker's form (`auths`); None: `file` is empty, or it has no login for the host.
 
     Raises Corrupt (RegistryAuthInvalid) where the file is unreadable or of another form.
     """
@@ -106,7 +106,7 @@ def read_credentials(file: str, host: str) -> Credentials | None:
 
 
 class Registry:
-    """One registry, over a session that the caller closes; tokens are kept for as long as the registry takes them."""
+    """Reads one OCI registry over an HTTP session that the caller closes; keeps bearer tokens until the registry refuses them."""
 
     def __init__(self, session: aiohttp.ClientSession, address: RegistryAddress, credentials: Credentials | None) -> None:
         self._session = session
@@ -124,11 +124,13 @@ class Registry:
             raise Rejected(said, reason="NoCatalog") from error
 
     async def tags(self, repository: str) -> list[str]:
-        """Returns the tags of a repository; raises NotFound."""
+        """Returns the tags of a repository; raises NotFound where the registry has no such repository."""
         return await self._names(repository, f"/v2/{repository}/tags/list?n={PAGE}", "tags")
 
     async def manifest(self, repository: str, reference: str) -> tuple[str, Manifest]:
-        """Returns digest and manifest of a tag or digest; raises NotFound, Corrupt where its bytes have another digest."""
+        """Returns (digest, manifest) of a tag or a digest; raises NotFound where there is none, Corrupt where its bytes have another
+        digest.
+        """
         body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", ACCEPTED)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if reference.startswith("sha256:") and reference != digest:
@@ -136,7 +138,9 @@ class Registry:
         return digest, self._decoded(body, Manifest)
 
     async def referrers(self, repository: str, digest: str, artifact_type: str) -> list[Descriptor]:
-        """Returns what of this type is attached to an image, by the referrers API, else by the fallback tag; empty: nothing is."""
+        """Returns the artifacts of a type that are attached to an image, found by the referrers API, else by the fallback tag; empty:
+        none.
+        """
         for path in (f"/v2/{repository}/referrers/{digest}", f"/v2/{repository}/manifests/{digest.replace(':', '-')}"):
             try:
                 body, _ = await self._document(repository, path, OCI_INDEX)
@@ -146,7 +150,7 @@ class Registry:
         return []
 
     async def blob(self, repository: str, digest: str, *, most: int) -> bytes:
-        """Returns a small blob whole; raises Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where its bytes have another digest."""
+        """Returns the bytes of a blob; raises Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where they have another digest."""
         body, _ = await self._read(repository, f"/v2/{repository}/blobs/{digest}", "*/*", most)
         if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
             raise Corrupt(f"{self._address.host} sent other bytes than {digest} for {repository}", reason="DigestMismatch")
@@ -174,7 +178,7 @@ class Registry:
         return await self._read(repository, path, accept, LARGEST_DOCUMENT)
 
     async def _read(self, repository: str, path: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]]:
-        """Asks with the login that is known, once more after a challenge; redirects are followed without the login to other hosts."""
+        """Sends a GET with the known login, and once more after a login challenge; a redirect to another host gets no login."""
         url = f"{self._address.scheme}://{self._address.host}{path}"
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -224,7 +228,7 @@ class Registry:
         return bytes(body)
 
     async def _login(self, challenge: str) -> str:
-        """Returns the header that answers a challenge: Basic with the login itself, Bearer with a token that the login buys."""
+        """Returns the Authorization header for a challenge: for Basic the login itself, for Bearer a token requested with the login."""
         scheme, _, text = challenge.partition(" ")
         basic = _basic(self._credentials)
         if scheme.lower() == "basic":
@@ -251,7 +255,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class _Challenge:
-    """The header `WWW-Authenticate` of an answer that asks for a login."""
+    """The parsed header `WWW-Authenticate` of a response that asks for a login."""
 
     text: str
 
@@ -263,7 +267,7 @@ def _basic(credentials: Credentials | None) -> str:
 
 
 def _redirected(url: str, location: str) -> str:
-    """Returns where a redirect leads; raises Retry where it leads from https to plain http, or nowhere."""
+    """Returns the absolute URL of a redirect; raises Retry where it leads from https to http, or names no location."""
     target = urljoin(url, location)
     if not location or (urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"):
         raise Retry(f"{urlsplit(url).netloc} redirects to {location!r}, which is not followed", reason="RegistryBroken")
@@ -271,7 +275,7 @@ def _redirected(url: str, location: str) -> str:
 
 
 def _same_host(path: str, link: str) -> str:
-    """Returns path and query of the next page, which the list's own host serves."""
+    """Returns path and query of the link to a list's next page, without the link's host: the list's own host serves all pages."""
     parts = urlsplit(urljoin(path, link))
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 

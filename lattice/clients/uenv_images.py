@@ -25,7 +25,7 @@ MOST_REPOSITORIES: Final = 500
 
 @dataclass(frozen=True)
 class UenvImage:
-    """One tag of a repository, the digest of its manifest, and its squashfs file."""
+    """One image of the registry: a tag of a repository, the digest of its manifest, and a reference to its squashfs file."""
 
     repository: UenvRepository
     tag: str
@@ -35,17 +35,17 @@ class UenvImage:
 
     @property
     def label(self) -> UenvLabel:
-        """Returns the label that names this image and no other."""
+        """Returns the complete label of this image, which no other image has."""
         at = self.repository
         return UenvLabel(at.namespace, at.name, at.version, self.tag, at.system, at.uarch)
 
     def has_digest(self, digits: str) -> bool:
-        """Tells whether its digest begins with these hexadecimal digits."""
+        """Tells whether the image's digest begins with these hexadecimal digits."""
         return self.digest.removeprefix("sha256:").startswith(digits)
 
 
 class UenvImages:
-    """Finds images by label in one registry, with what the site means where a label leaves out namespace or system."""
+    """Finds images by label in one registry; fills the site's namespace and system into labels that leave them out."""
 
     def __init__(self, registry: Registry, prefix: str, defaults: SoftwareDefaults) -> None:
         self._registry = registry
@@ -54,7 +54,7 @@ class UenvImages:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
-        """Returns the images that a label names, by their labels, and how many tags beyond `most` were not asked for.
+        """Returns the images that match a label, in order of their labels, and how many matching tags beyond `most` were not read.
 
         An id or a digest is sought among all images of the site's namespace and system. Raises Rejected (NoCatalog, LabelTooWide).
         """
@@ -66,7 +66,9 @@ class UenvImages:
         return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - most)
 
     async def metadata(self, image: UenvImage) -> ImageMetadata | None:
-        """Returns what is attached to an image; None: nothing is. Raises Rejected (MetadataInvalid), Corrupt."""
+        """Returns the metadata attached to an image; None: none is attached. Raises Rejected (MetadataInvalid) or Corrupt where it is
+        broken.
+        """
         path = image.repository.path
         for attached in await self._registry.referrers(path, image.digest, METADATA_TYPE):
             _, manifest = await self._registry.manifest(path, attached.digest)
@@ -97,7 +99,7 @@ class UenvImages:
         return sorted(tag for tag in listed if not tag.startswith("sha256-"))  # these hold what is attached to images
 
     async def _image(self, repository: UenvRepository, tag: str) -> UenvImage | None:
-        """Returns the image of a tag; None where there is none, or no squashfs file in it."""
+        """Returns the image of a tag; None: the tag is gone, or its manifest is not that of one squashfs file."""
         try:
             async with self._turns:
                 digest, manifest = await self._registry.manifest(repository.path, tag)
@@ -109,7 +111,7 @@ class UenvImages:
 
 
 async def _answers(questions: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Returns the answers to all questions, in their order; raises the first error, and asks the others no more."""
+    """Awaits all coroutines at once and returns their results in order; on the first error cancels the others and raises it."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(question) for question in questions]
@@ -119,7 +121,9 @@ async def _answers(questions: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def closest(label: UenvLabel, images: list[UenvImage]) -> UenvImage:
-    """Returns the one image that a label names; raises NotFound, or Rejected (LabelAmbiguous) with the list where digests differ."""
+    """Returns the first of `images`, which all must have one digest; raises NotFound for none, Rejected (LabelAmbiguous) where digests
+    differ.
+    """
     if not images:
         raise NotFound(f"no uenv matches {label}. Hint: `lattice uenv list` lists them", reason="ImageNotFound")
     if len({image.digest for image in images}) > 1:

@@ -34,7 +34,7 @@ Variables = Annotated[
 
 
 class Output(Part):
-    """Files that get what the work prints, besides `lattice logs`; patterns `%j %x %u %A %a %N %n %%`."""
+    """Names the files to which the work's output is written, besides `lattice logs`; `%j %x %u %A %a %N %n %%` in names are replaced."""
 
     stdout: Text = ""
     """File for standard output, relative to the working directory; empty: none."""
@@ -45,7 +45,7 @@ class Output(Part):
 
 
 class VariablesFrom(Part):
-    """Variables of one Secret: each of its keys, with its value as text."""
+    """Names one Secret of which each key becomes an environment variable of the work, with its value as text."""
 
     secret_ref: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
     """A Secret of the allocation's namespace; who submits needs the right to `get` it."""
@@ -54,7 +54,7 @@ class VariablesFrom(Part):
 
 
 class Environment(Part):
-    """Where and with what the work runs."""
+    """The working directory, the environment variables, the output files and the software image with which the work runs."""
 
     variables: Variables = Field(default_factory=dict)
     """Environment variables; secrets never stand here. They win over those of `variablesFrom`."""
@@ -95,7 +95,7 @@ class Environment(Part):
 
 
 class Tasks(Part):
-    """How many processes, and where."""
+    """How many tasks (processes) an attempt starts, and on which of its nodes."""
 
     on: Literal["EveryNode", "HeadNode"] | None = None
     """EveryNode (default of `entrypoint`) or HeadNode (default of `script`)."""
@@ -106,7 +106,7 @@ class Tasks(Part):
 
 
 class Constraints(Part):
-    """What a node must have."""
+    """The demands on each node of an allocation, and on how its nodes lie together (topology, equal fingerprints)."""
 
     features: Annotated[list[Feature], Field(max_length=32, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Features that each node must have; `hollow` asks for hollow nodes."""
@@ -144,7 +144,7 @@ class Constraints(Part):
 
 
 class Resources(Part):
-    """Whole nodes, and what each of them must offer."""
+    """How many whole nodes an allocation asks for, and what each of them must have at least."""
 
     nodes: NodeCount = 1
     """How many nodes: 64, or "32-128" for a range."""
@@ -159,7 +159,7 @@ class Resources(Part):
 
 
 class Requeue(Part):
-    """What happens when an attempt fails."""
+    """Whether a failed attempt is followed by another one, and by how many at most."""
 
     policy: Literal["Never", "OnNodeFailure", "Always"] = "OnNodeFailure"
     """Never, OnNodeFailure (default) or Always."""
@@ -174,7 +174,7 @@ LIFECYCLE_IS_FIXED = "of spec.lifecycle only walltime and preemptionClass can be
 
 
 class Lifecycle(Part):
-    """How long it runs, how it ends, what it may push aside."""
+    """How long an allocation runs, how it is ended, when it may start, and its class for preemption."""
 
     type: Literal["Bounded", "Unbounded", "Reactive"] = "Bounded"
     """Bounded (ends by itself or at its walltime) or Unbounded (runs until cancelled, or for its vcluster's maxWalltime)."""
@@ -205,21 +205,21 @@ class Lifecycle(Part):
 
 
 class Cancel(Part):
-    """A wish to end it; once set, never unset."""
+    """The request to end an allocation; once set, it cannot be removed."""
 
     reason: Annotated[str, Field(pattern=LINE_PATTERN, max_length=512)] = ""
     """Why, for people."""
 
 
 class Checkpoint(Part):
-    """How it saves its state."""
+    """How an allocation saves its state so that a later attempt can go on from it; not served yet."""
 
     strategy: Literal["Auto", "Manual", "None"] = "Auto"
     """Auto, Manual or None."""
 
 
 class Telemetry(Part):
-    """How closely it is watched."""
+    """How much is measured of an allocation while it runs; not served yet."""
 
     mode: Literal["Prod", "Debug", "Audit"] = "Prod"
     """Prod, Debug or Audit."""
@@ -249,7 +249,7 @@ def _immutable(name: str) -> Rule:
 
 
 class AllocationSpec(Part):
-    """What a person asks for."""
+    """The request of a person: what to run, as whom, on which nodes, for how long, and in which queue."""
 
     tenant: Name | None = None
     """Who pays; default: the namespace's tenant."""
@@ -338,16 +338,16 @@ class AllocationSpec(Part):
 
 
 class Exit(Part):
-    """How the work ended: the first failure that the reporter saw, else 0; absent while nobody knows it."""
+    """The exit of an attempt: that of the first task whose failure its reporter saw, else 0; absent while it is unknown."""
 
     code: Annotated[int, Field(ge=0, le=255)]
     """Exit code; 128+n for signal n."""
     signal: Annotated[int, Field(ge=0, le=128)] = 0
     """The signal, or 0."""
     node: Annotated[str, Field(max_length=253)] = ""
-    """Where."""
+    """The node of that task; empty: none failed."""
     rank: Annotated[int, Field(ge=0)] = 0
-    """Which task."""
+    """The rank of that task."""
     cpu_seconds: Quantity | None = None
     """CPU time of all its processes on all nodes; absent: unknown."""
     peak_memory: Quantity | None = None
@@ -357,22 +357,22 @@ class Exit(Part):
 
 
 class Attempt(Part):
-    """One attempt that has ended."""
+    """The nodes, the times and the end of one attempt that is over."""
 
     attempt: Annotated[int, Field(ge=1)]
-    """Its number."""
+    """The number of the attempt, from 1."""
     nodes: Annotated[str, Field(max_length=65536)] = ""
-    """Where it ran."""
+    """The nodes that it had, as a node set."""
     node_count: Annotated[int, Field(ge=0)] = 0
     """How many nodes."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of these nodes together."""
     scheduled_time: Time | None = None
-    """When it got its nodes."""
+    """When the ledger gave it its nodes."""
     start_time: Time | None = None
-    """First process."""
+    """When its first process started."""
     end_time: Time | None = None
-    """Last process gone, or declared lost."""
+    """When its last process was gone, or the attempt was declared lost."""
     exit: Exit | None = None
     """How it ended."""
     reason: Annotated[str, Field(max_length=64)] = ""
@@ -384,20 +384,20 @@ class Attempt(Part):
 
 
 class AttemptsUse(Part):
-    """What the attempts that fell out of `attempts` used, together."""
+    """The sums of node-seconds and GPU-seconds of the oldest attempts, which the list `attempts` has dropped."""
 
     attempts: Annotated[int, Field(ge=0)] = 0
-    """Numbers 1 to this one."""
+    """The number of the last attempt in the sums; the first is 1."""
     node_seconds: Annotated[int, Field(ge=0)] = 0
-    """Nodes times seconds."""
+    """Sum of nodes times seconds between start and end."""
     gpu_seconds: Annotated[int, Field(ge=0)] = 0
-    """GPUs times seconds."""
+    """Sum of GPUs times seconds between start and end."""
     end_time: Time | None = None
     """End of the last of them."""
 
 
 class Report(Part):
-    """Who wrote the reporter's part of the status, and for which attempt."""
+    """Names the node whose agent last wrote the agents' part of the status, and the attempt that it wrote of."""
 
     attempt: Annotated[int, Field(ge=0)]
     """The attempt that is reported."""
@@ -408,18 +408,18 @@ class Report(Part):
 
 
 class ExpectedStart(Part):
-    """When it is expected to start."""
+    """The forecast of an allocation's start; without times, `reason` says why none is foreseen."""
 
     p50: Time | None = None
-    """As likely before as after."""
+    """The time before which the start comes in five of ten cases."""
     p90: Time | None = None
-    """Nine times of ten before."""
+    """The time before which the start comes in nine of ten cases."""
     reason: Annotated[str, Field(max_length=256)] = ""
-    """Why there is none."""
+    """Why no start is foreseen; empty where one is."""
 
 
 class Score(Part):
-    """How it ranked when its status was last written; texts with three decimals."""
+    """The score of an allocation when its status was last written: the higher goes first; numbers as texts with three decimals."""
 
     total: Annotated[str, Field(max_length=16)]
     """Weighted sum of the terms, times the multiplier of the tenant's budgets."""
@@ -428,56 +428,56 @@ class Score(Part):
 
 
 class AllocationStatus(Part):
-    """What Lattice made of it; never written by people."""
+    """What scheduler and agents have done with an allocation; only they write it."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that this status judges."""
     number: Annotated[int, Field(ge=1)] | None = None
     """Unique, growing number, SLURM_JOB_ID; a scheduler that was killed leaves the rest of its block of numbers unused."""
     phase: Annotated[str, Field(max_length=16)] = ""
-    """For people; derived from the conditions."""
+    """One word for people, derived from the conditions; no controller reads it."""
     conditions: Conditions = Field(default_factory=list)
-    """The truth."""
+    """The observations from which everything else is derived: Admitted, Scheduled, Started, Finished and others."""
     nodes: Annotated[str, Field(max_length=65536)] = ""
     """The nodes, in rank order."""
     node_count: Annotated[int, Field(ge=0)] = 0
-    """How many."""
+    """How many nodes the present attempt has."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of these nodes together."""
     head: Annotated[str, Field(max_length=253)] = ""
-    """Rank 0."""
+    """The node of rank 0, on which scripts run."""
     reporter: Annotated[str, Field(max_length=253)] = ""
-    """The node whose agent reports."""
+    """The node whose agent writes the status on behalf of all nodes of the attempt."""
     report: Report | None = None
-    """Of the last report."""
+    """Who wrote the last report, and of which attempt."""
     attempt: Annotated[int, Field(ge=0)] = 0
-    """Which try this is; 0 before the first."""
+    """The number of the present attempt; 0 before the first."""
     ledger_seq: Annotated[int, Field(ge=0)] = 0
     """Sequence number of the ledger that the last scheduler patch was made from."""
     submit_time: Time | None = None
-    """Kept over requeues."""
+    """When the allocation was submitted; requeues do not change it."""
     scheduled_time: Time | None = None
     """When this attempt got its nodes."""
     start_time: Time | None = None
-    """First process of this attempt."""
+    """When the first process of this attempt started."""
     end_time: Time | None = None
-    """Last process gone."""
+    """When the last process of this attempt was gone."""
     kill_time: Time | None = None
     """While it ends: when KILL follows TERM."""
     expected_start: ExpectedStart | None = None
-    """When it may start."""
+    """The forecast of its start."""
     reserved_at: Time | None = None
     """When it was given the reservation of nodes to come that it holds: a new scheduler plans reservations in this order."""
     score: Score | None = None
-    """Its rank."""
+    """Its score when this status was last written."""
     exit: Exit | None = None
-    """How it ended."""
+    """How the present attempt ended; absent before."""
     attempts: Annotated[list[Attempt], Field(max_length=10, json_schema_extra=kube(list_type="map", list_map_keys=["attempt"]))] = Field(
         default_factory=list
     )
-    """The last ten that ended."""
+    """The last ten attempts that ended."""
     usage: AttemptsUse | None = None
-    """Of the attempts before those."""
+    """The sums of the attempts before those in `attempts`."""
     requeues: Annotated[int, Field(ge=0)] = 0
     """Requeues that were counted against requeue.max."""
     hollow: bool | None = None

@@ -11,7 +11,7 @@ from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part,
 
 
 class RecordingOptions(Part):
-    """`scheduling.recording`: the log of what cycles read and decided (`lattice replay --cycle`)."""
+    """`scheduling.recording`: whether and how long the scheduler logs what its cycles read and decided, for `lattice replay --cycle`."""
 
     enabled: bool = False
     """Whether cycles are recorded."""
@@ -22,7 +22,7 @@ class RecordingOptions(Part):
 
 
 class SchedulingOptions(Part):
-    """`scheduling`: read by the scheduler at its next cycle."""
+    """`scheduling`: intervals, backfill, scores, preemption, power and events of the scheduler, which reads them at its next cycle."""
 
     cycle_interval: Duration = "1s"
     """Longest time between two cycles; a change starts one at once."""
@@ -53,7 +53,7 @@ class SchedulingOptions(Part):
 
 
 class NodeOptions(Part):
-    """`nodes`: read by operator and agents at the next heartbeat."""
+    """`nodes`: heartbeats and the silences after which a node is Degraded, Down or Failed; operator and agents read them at a heartbeat."""
 
     heartbeat_interval: Duration = "10s"
     """How often an agent renews its Lease."""
@@ -68,7 +68,7 @@ class NodeOptions(Part):
 
 
 class CompatOptions(Part):
-    """`compat`: Slurm compatibility; read at submission and at the start of work."""
+    """`compat`: Slurm's variables and QOS names; read at submission and at the start of work."""
 
     set_slurm_env: bool = False
     """Set SLURM_* variables for the work."""
@@ -84,7 +84,7 @@ TmpPattern = Annotated[str, Field(max_length=253, pattern=r"^/(tmp|dev/shm)/[^/]
 
 
 class WorkOptions(Part):
-    """`work`: how agents start work; read at each start."""
+    """`work`: limits, timeouts, variables and clean-up of the work that agents start; read at each start."""
 
     min_uid: Annotated[int, Field(ge=1, le=2147483647)] = 1000
     """Users below it are refused."""
@@ -121,7 +121,7 @@ class WorkOptions(Part):
 
 
 class QuotaTreeOptions(Part):
-    """`quotaTree`: how quota trees are divided; a tree's own spec.tree comes first. Read by the scheduler at its next cycle."""
+    """`quotaTree`: how the capacity of quota trees is divided among groups; a tree's own spec.tree wins. Read at the next cycle."""
 
     scale_min: bool = True
     """Whether mins shrink in proportion where their sum is above what there is."""
@@ -143,7 +143,7 @@ Pending = Annotated[int, Field(ge=1, le=1000000)]
 
 
 class SubmissionOptions(Part):
-    """`submission`: how much may wait, held or not, where a tenant's quota does not say, and stay; read at submission and at each cycle."""
+    """`submission`: how many allocations may wait and how many ended ones stay, where a tenant's quota does not say; read at each cycle."""
 
     max_pending_per_user: Pending = 1000
     """Allocations of one user of a tenant that wait; of more, only the oldest may start."""
@@ -154,7 +154,7 @@ class SubmissionOptions(Part):
 
 
 class SoftwareOptions(Part):
-    """`software`: where software environments (uenv) come from; read at each question."""
+    """`software`: the registry of software environments (uenv), and what labels mean that leave parts out; read at each question."""
 
     registry: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
     """URL of the OCI registry, with the path below which its images stand: `https://registry.example/uenv`; empty: there is none."""
@@ -167,7 +167,7 @@ class SoftwareOptions(Part):
 
 
 class LatticeConfigSpec(Part):
-    """Every option that is served."""
+    """The options of scheduler, agents, submission and software, each with its default."""
 
     scheduling: SchedulingOptions = Field(default_factory=SchedulingOptions)
     """Cycles."""
@@ -186,7 +186,7 @@ class LatticeConfigSpec(Part):
 
 
 class LatticeConfigStatus(Part):
-    """Whether it is in force."""
+    """Which generation of the options was read last, and whether it is in force."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation that was read."""

@@ -16,7 +16,7 @@ BUILT_IN_NAMES: Final = ("default", "system", "root", "koordinator-root-quota", 
 
 
 class QuotaBinding(Part):
-    """Work that belongs to the group without naming it."""
+    """Binds the work of a tenant to a group of the quota tree, so that it belongs there without naming the group."""
 
     tenant: Name
     """Work of this tenant."""
@@ -25,7 +25,7 @@ class QuotaBinding(Part):
 
 
 class Lending(Part):
-    """What others may use of min while the group does not ask for it."""
+    """Whether, and how much of its min, a group lends to other groups while its own work does not ask for it."""
 
     enabled: bool = True
     """False: min is kept free for the group."""
@@ -34,7 +34,7 @@ class Lending(Part):
 
 
 class TreeNodes(Part):
-    """Which nodes a tree divides; all that is given must hold."""
+    """Selects the nodes whose capacity a quota tree divides; a node must satisfy every field that is given."""
 
     groups: Annotated[list[Word], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Nodes of any of these topology groups."""
@@ -47,7 +47,7 @@ class TreeNodes(Part):
 
 
 class TreeSettings(Part):
-    """A tree of its own: its nodes, and how it is divided; what is absent is as in the LatticeConfig."""
+    """Makes a group the root of a quota tree of its own over some nodes; options that are absent are those of the LatticeConfig."""
 
     nodes: TreeNodes
     """The nodes that it divides; no other tree divides them."""
@@ -68,7 +68,7 @@ class TreeSettings(Part):
 
 
 class ElasticQuotaSpec(Part):
-    """What a group is guaranteed, what it may have at most, and whose work it is."""
+    """The place of a group in the quota tree, its guarantee (min), its ceiling (max), and whose work belongs to it."""
 
     parent: Annotated[str, Field(max_length=63)] = ""
     """The group above; empty: the first level."""
@@ -112,7 +112,7 @@ class ElasticQuotaSpec(Part):
 
 
 class QuotaSummary(Part):
-    """The numbers as short texts, for tables."""
+    """Min, max, runtime and use of a group as short texts, for the columns of `kubectl get`."""
 
     min: Annotated[str, Field(max_length=1024)] = ""
     """Guarantee."""
@@ -125,7 +125,7 @@ class QuotaSummary(Part):
 
 
 class ElasticQuotaStatus(Part):
-    """What the scheduler makes of it."""
+    """What the scheduler has computed for a group: its request, its use, its share now (runtime) and what it borrows."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that was judged."""

@@ -13,7 +13,7 @@ LARGEST_ROWS = 131072
 
 
 class NodeHistorySpec(Part):
-    """One page of what a node keeps."""
+    """One page of a node's answer to a recovery: attempts from its journal, one line each."""
 
     node: Annotated[str, Field(min_length=1, max_length=253)]
     """The node that tells it."""
@@ -32,7 +32,7 @@ class NodeHistorySpec(Part):
 
 
 class NodeHistory(Kind):
-    """What a node has journaled since the snapshot that etcd was restored from, in numbered pages."""
+    """The attempts that a node has journaled since the snapshot from which etcd was restored; one object is one numbered page."""
 
     meta: ClassVar = Meta(
         kind="NodeHistory",

@@ -20,7 +20,7 @@ Counter = Annotated[int, Field(ge=0)]
 
 
 class SensitiveUse(Part):
-    """The pool of nodes that sensitive work may claim."""
+    """The number of nodes that sensitive work may hold together, and how many it holds."""
 
     max: Counter = 0
     """Nodes that may be claimed."""
@@ -29,7 +29,7 @@ class SensitiveUse(Part):
 
 
 class TenantAccount(Part):
-    """One tenant's hard limits and use."""
+    """The hard limits of one tenant and of each of its users on nodes and allocations, and the tenant's use."""
 
     max_nodes: Counter | None = None
     """Absent: unlimited."""
@@ -65,7 +65,7 @@ def _held(ledger: str) -> str:
 
 
 class LedgerTerm(Part):
-    """One takeover of the ledger."""
+    """One takeover of the ledger: the epoch and the random term of the leader that took it, and its first write."""
 
     epoch: Counter
     """The epoch that began with it."""
@@ -78,7 +78,7 @@ class LedgerTerm(Part):
 
 
 class LedgerStatus(Part):
-    """Who holds which node. One write changes all of it, or nothing."""
+    """Records which attempt holds which node, and the tenants' limits and use; one write changes all of it, or nothing."""
 
     epoch: Counter
     """Grows by one with each takeover."""
@@ -140,7 +140,7 @@ class LedgerStatus(Part):
 
 
 class Ledger(Kind):
-    """Every holder of every node, in one object named `lattice`."""
+    """The one object, named `lattice`, that records which attempt holds which node; only the leading scheduler writes it."""
 
     meta: ClassVar = Meta(
         kind="Ledger",
@@ -166,7 +166,7 @@ class Ledger(Kind):
 
 
 class NodeIndexSpec(Part):
-    """Index to name; an index is given once, and outlives its LatticeNode."""
+    """Maps node indices to names; an index is given to one name for ever, also after its LatticeNode is deleted."""
 
     names: Annotated[
         dict[str, Annotated[str, Field(max_length=253, json_schema_extra={"x-kubernetes-validations": [
@@ -185,7 +185,7 @@ class NodeIndexSpec(Part):
 
 
 class NodeIndex(Kind):
-    """The number of every node, in one object named `lattice`."""
+    """The one object, named `lattice`, that maps the index of every node to its name."""
 
     meta: ClassVar = Meta(
         kind="NodeIndex",
@@ -204,7 +204,7 @@ class NodeIndex(Kind):
 
 
 class NodeGroupPlanSpec(Part):
-    """What 64 agents are to do; opaque to everybody else."""
+    """The orders for the agents of 64 nodes: which attempts to run and which to stop, as text that only agents and scheduler read."""
 
     seq: Counter
     """Sequence number of the ledger that it was made from."""
@@ -223,7 +223,7 @@ class NodeGroupPlanSpec(Part):
 
 
 class NodeGroupPlan(Kind):
-    """The orders of the ledger for the agents of 64 nodes."""
+    """One object for each 64 node indices, with the orders of the ledger for the agents of these nodes."""
 
     meta: ClassVar = Meta(
         kind="NodeGroupPlan",

@@ -15,7 +15,7 @@ Version = Annotated[str, Field(pattern=LINE_PATTERN, max_length=128)]
 
 
 class Wish(Part):
-    """What an operator wants of the node, why, who and since when."""
+    """The wish of an operator about a node (drain, disable): the reason, who set it, and since when."""
 
     reason: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=512)]
     """Why, for people."""
@@ -26,14 +26,14 @@ class Wish(Part):
 
 
 class Disable(Wish):
-    """The node is taken out at once; what runs there is requeued or fails."""
+    """The wish to take a node out of service at once; work that runs there is requeued or fails."""
 
     fenced: bool = False
     """True: the operator vouches that nothing runs there any more, so its rows are released."""
 
 
 class Hardware(Part):
-    """What a machine has, as operators declare it or as it was first reported; what is absent is not judged."""
+    """The hardware expected of a machine, as operators declare it or as it first reported it; an absent field is not checked."""
 
     cpus: Annotated[int, Field(ge=0, le=65536)] | None = None
     """Processors."""
@@ -50,7 +50,7 @@ class Hardware(Part):
 
 
 class LatticeNodeSpec(Part):
-    """What operators decide about the node."""
+    """What operators decide about a node: group, switch, features, expected hardware, drain and disable."""
 
     group: Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)] = ""
     """Topology group; empty: a group of its own."""
@@ -67,7 +67,7 @@ class LatticeNodeSpec(Part):
 
 
 class Capabilities(Part):
-    """What the machine has."""
+    """The hardware that the agent found on its machine, memories in bytes."""
 
     cpus: Annotated[int, Field(ge=0, le=65536)] = 0
     """Processors."""
@@ -92,7 +92,7 @@ class Capabilities(Part):
 
 
 class NodeRecovery(Part):
-    """A recovery of the ledger after etcd was restored."""
+    """Names a recovery of the ledger, after etcd was restored, to which a node must tell what it journaled."""
 
     id: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=32)]
     """Random, of the recovery."""
@@ -101,7 +101,7 @@ class NodeRecovery(Part):
 
 
 class LatticeNodeStatus(Part):
-    """What is known of the node."""
+    """What operator, agent and scheduler know of a node; the writer of each field is named in parentheses."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that the state judges (operator)."""
@@ -144,7 +144,7 @@ class LatticeNodeStatus(Part):
 
 
 class LatticeNode(Kind):
-    """A machine that runs work."""
+    """One machine that runs work: what it has, how it is, and what operators want of it."""
 
     meta: ClassVar = Meta(
         kind="LatticeNode",

@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Reason:
-    """A word, what it means, what the person does next, and whether a daemon gives it already."""
+    """One reason that conditions give: the word, its meaning, what a person does next, and whether any daemon gives it in this release."""
 
     word: str
     meaning: str
@@ -93,7 +93,7 @@ BEYOND_LIMIT: Final = "more than the limit itself"
 
 
 def never_starts(reason: str, message: str) -> bool:
-    """Whether no waiting cures this, as things are: something that exists, or a limit, has to change first."""
+    """Tells whether an allocation that waits for this reason never starts unless a limit or the nodes of the cluster change."""
     return reason in ("NeverFits", "NotAdmitted") or BEYOND_LIMIT in message
 
 

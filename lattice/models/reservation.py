@@ -23,7 +23,7 @@ def _absent(name: str) -> str:
 
 
 class Recurrence(Part):
-    """How it comes again, at the same local time of its time zone."""
+    """The days on which a reservation's window comes again, at the same local time of its time zone, and where the series ends."""
 
     every_days: Annotated[int, Field(ge=1, le=366)] | None = None
     """Every so many days; 1: daily."""
@@ -44,7 +44,7 @@ class Recurrence(Part):
 
 
 class ReservationSpec(Part):
-    """Which nodes, when, and for whom."""
+    """The nodes of a reservation, its windows of time, and who may use the nodes in them."""
 
     nodes: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """A node set such as nid[001-064]: exactly these."""
@@ -101,7 +101,7 @@ class ReservationSpec(Part):
 
 
 class ReservationStatus(Part):
-    """What the scheduler made of it."""
+    """The state of a reservation as the scheduler judges it: its nodes, its present or next window, and who asks for it."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that was judged."""
@@ -110,7 +110,7 @@ class ReservationStatus(Part):
     nodes: Annotated[str, Field(max_length=65536)] = ""
     """The nodes that it holds in its windows."""
     node_count: Annotated[int, Field(ge=0)] = 0
-    """How many."""
+    """How many nodes it holds in its windows."""
     window_start: Time | None = None
     """Begin of the window that is open, or of the next one."""
     window_end: Time | None = None

@@ -23,7 +23,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 @dataclass(frozen=True)
 class Rule:
-    """One `x-kubernetes-validations` entry; `message` is what the person reads."""
+    """One rule of a CRD or an admission policy (`x-kubernetes-validations`): a CEL expression, and the message where it is False."""
 
     rule: str
     message: str = ""
@@ -33,7 +33,7 @@ class Rule:
     optional_old_self: bool = False
 
     def schema(self) -> dict[str, Any]:
-        """The entry as the CRD has it."""
+        """Returns the rule as a dict in the CRD's form, without fields that are empty."""
         entry: dict[str, Any] = {"rule": self.rule}
         if self.message:
             entry["message"] = self.message
@@ -62,7 +62,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Meta:
-    """How a kind is registered: names, scope, columns, selectable fields, scale."""
+    """The registration of a kind in its CRD: names, scope, printer columns, selectable fields and rules of the whole object."""
 
     kind: str
     plural: str
@@ -76,12 +76,12 @@ class Meta:
 
     @property
     def singular(self) -> str:
-        """The singular name, which kubectl takes as well."""
+        """Returns the kind's name in lower case, by which kubectl finds it too."""
         return self.kind.lower()
 
 
 class Part(BaseModel):
-    """A part of a kind: camelCase outside, unknown fields refused, never changed once made."""
+    """The base of every part of a kind: fields in camelCase outside, unknown fields refused, instances frozen."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
     rules: ClassVar[tuple[Rule, ...]] = ()
@@ -105,7 +105,7 @@ class ObjectMeta(BaseModel):
 
 
 class Kind(Part):
-    """A whole object; `meta` registers it."""
+    """The base of every kind: an object with apiVersion, kind and metadata; `meta` is its registration in the CRD."""
 
     meta: ClassVar[Meta]
     api_version: str = API_VERSION
@@ -114,17 +114,17 @@ class Kind(Part):
 
 
 def kube(**extensions: Any) -> dict[str, Any]:
-    """`json_schema_extra` with `x-kubernetes-` in front of each key: `kube(list_type="map", list_map_keys=["type"])`."""
+    """Returns JSON schema extensions with `x-kubernetes-` before each name, as `kube(list_type="map", list_map_keys=["type"])`."""
     return {"x-kubernetes-" + key.replace("_", "-"): value for key, value in extensions.items()}
 
 
 def rules(*entries: Rule) -> dict[str, Any]:
-    """`json_schema_extra` for CEL rules on one field."""
+    """Returns JSON schema extensions that hold these CEL rules, for one field."""
     return {"x-kubernetes-validations": [entry.schema() for entry in entries]}
 
 
 def _read_by(parse: Callable[[Any], object]) -> AfterValidator:
-    """The value as it was given, once `parse` has read it: the strict reading says what the schema's pattern says, as a sentence."""
+    """Returns a validator that keeps the value as given and refuses it with the sentence of the error that `parse` raises."""
 
     def check(value: Any) -> Any:
         try:
@@ -183,7 +183,7 @@ UntypedList = Annotated[
 
 
 class Condition(Part):
-    """One observation, as the Kubernetes API conventions have it."""
+    """One observation about an object (type, status, reason, message), in the form of the Kubernetes API conventions."""
 
     type: Annotated[str, Field(max_length=64)]
     """What is observed."""
@@ -203,6 +203,6 @@ Conditions = Annotated[list[Condition], Field(max_length=12, json_schema_extra=k
 
 
 def not_served(field_name: str, what: str, *, unless: str = "") -> Rule:
-    """The rule that refuses a part which no daemon acts on yet; a part left at its default passes."""
+    """Returns the rule that refuses a field on which no daemon acts yet; `unless` is the CEL expression for values that pass."""
     test = f"!has(self.{field_name})" + (f" || {unless}" if unless else "")
     return Rule(test, f"spec.{field_name} is not served yet: {what}; remove the field")

@@ -15,7 +15,7 @@ Hours = Annotated[int, Field(ge=0, le=1000000000)]
 
 
 class UserQuota(Part):
-    """Hard limits of each user of the tenant, in all vclusters together. Absent: unlimited; 0: paused."""
+    """Hard limits on what each user of the tenant holds or lets wait in all vclusters together; absent: unlimited, 0: paused."""
 
     max_nodes: Count | None = None
     """Nodes that one user holds at a time."""
@@ -26,7 +26,7 @@ class UserQuota(Part):
 
 
 class TenantQuota(Part):
-    """Hard limits: never exceeded. Absent: unlimited; 0: paused."""
+    """Hard limits on what a tenant holds or lets wait, which are never exceeded; absent: unlimited, 0: paused."""
 
     max_nodes: Count | None = None
     """Nodes held at a time."""
@@ -43,7 +43,7 @@ class TenantQuota(Part):
 
 
 class UserBudget(Part):
-    """Hours of each user of the tenant in a period."""
+    """The GPU-hours and node-hours that each user of the tenant may use in a period of the tenant's budget."""
 
     gpu_hours: Hours = 0
     """GPU-hours in a period; 0: no budget."""
@@ -52,7 +52,7 @@ class UserBudget(Part):
 
 
 class ProjectBudget(Part):
-    """Hours of one project of the tenant in a period."""
+    """The GPU-hours and node-hours that one project of the tenant may use in a period of the tenant's budget."""
 
     name: Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=253)]
     """The project, as `spec.project` of its allocations names it."""
@@ -63,7 +63,9 @@ class ProjectBudget(Part):
 
 
 class TenantBudget(Part):
-    """Soft limits: what runs goes on; at their end scores fall, or new work waits."""
+    """The hours that a tenant may use in a period, and its fair share; at their end running work goes on, and new work scores less or
+    waits.
+    """
 
     gpu_hours: Hours = 0
     """GPU-hours in a period; 0: no budget."""
@@ -88,7 +90,7 @@ class TenantBudget(Part):
 
 
 class TenantAccess(Part):
-    """Who belongs to the tenant; becomes role bindings in its namespaces."""
+    """The users and groups who may submit for a tenant, and its admins; the operator makes role bindings in its namespaces of them."""
 
     users: Annotated[list[Principal], Field(max_length=1000, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Users who may submit."""
@@ -99,7 +101,7 @@ class TenantAccess(Part):
 
 
 class TenantSpec(Part):
-    """What was agreed."""
+    """The contract with a tenant: its namespaces, hard limits, budgets, members and defaults."""
 
     namespaces: Annotated[list[Name], Field(max_length=64, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Its namespaces; default: one of the tenant's name."""
@@ -127,7 +129,7 @@ class TenantSpec(Part):
 
 
 class TenantUse(Part):
-    """What the ledger says."""
+    """The tenant's hard limits in force and its use, copied from the ledger."""
 
     max_nodes: Count | None = None
     """The limit in force."""
@@ -140,16 +142,16 @@ class TenantUse(Part):
 
 
 class ToldHours(Part):
-    """Hours as the outside source tells them."""
+    """The hours used and agreed in one period, as an outside source reports them."""
 
     used: Quantity = 0
-    """Used in its period."""
+    """Hours used in the source's period."""
     limit: Quantity = 0
-    """Agreed; 0: no budget."""
+    """Hours agreed for that period; 0: no budget."""
 
 
 class ExternalBudget(Part):
-    """The tenant's budget by an outside source, written by that source's own field manager."""
+    """The tenant's hours as an outside source (such as Waldur) counts them, written by that source's own field manager."""
 
     source: Annotated[str, Field(min_length=1, max_length=63)]
     """Its name, such as waldur."""
@@ -164,7 +166,7 @@ class ExternalBudget(Part):
 
 
 class BudgetState(Part):
-    """How one budget stands."""
+    """The hours used and agreed of one budget (the tenant's or a project's) in its present period."""
 
     key: Annotated[str, Field(min_length=1, max_length=270)]
     """`Tenant`, or `Project/NAME`."""
@@ -195,7 +197,7 @@ class BudgetState(Part):
 
 
 class TenantUsage(Part):
-    """Hours of the tenant, by the records and by what runs."""
+    """The hours that a tenant has used in the period of its budget, by usage records and running attempts, and its budgets."""
 
     gpu_hours: Quantity = 0
     """In the budget's period."""
@@ -208,7 +210,7 @@ class TenantUsage(Part):
 
 
 class TenantStatus(Part):
-    """What is in force."""
+    """What operator and scheduler have put in force for a tenant, with its present use and budgets."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that was carried out."""
@@ -225,7 +227,7 @@ class TenantStatus(Part):
 
 
 class Tenant(Kind):
-    """A contract with a group of people: namespaces, limits, members."""
+    """An organisation that uses the cluster: its namespaces, members, hard limits and budgets."""
 
     meta: ClassVar = Meta(
         kind="Tenant",

@@ -13,7 +13,7 @@ LARGEST_ROWS = 131072
 
 
 class UsageRecordSpec(Part):
-    """The rows, appended to until the part is sealed."""
+    """The usage of a tenant's attempts that ended in one month, one row each; rows are appended until the part is sealed."""
 
     tenant: Name
     """Whose attempts."""
@@ -44,7 +44,7 @@ class UsageRecordSpec(Part):
 
 
 class UsageRecord(Kind):
-    """What the attempts of a tenant used that ended in one month, in numbered parts."""
+    """One numbered part of the record of what a tenant's attempts used that ended in one month."""
 
     meta: ClassVar = Meta(
         kind="UsageRecord",

@@ -14,7 +14,7 @@ Count = Annotated[int, Field(ge=1, le=1000000)]
 
 
 class CostWeights(Part):
-    """The share of each term in the score; what is left out is 0, and they are scaled to sum to 1."""
+    """The weight of each term in a vcluster's score; a weight that is left out is 0, and all are scaled to sum to 1."""
 
     priority: Quantity | None = None
     """w1, of the preemption class."""
@@ -37,7 +37,7 @@ class CostWeights(Part):
 
 
 class VClusterCycle(Part):
-    """When it schedules, and how far it plans."""
+    """The time between a vcluster's cycles, and how many blocked allocations hold a backfill reservation."""
 
     interval: Duration | None = None
     """Longest time between two cycles; default: scheduling.cycleInterval of the LatticeConfig."""
@@ -46,7 +46,7 @@ class VClusterCycle(Part):
 
 
 class VClusterBorrowing(Part):
-    """Idle nodes that it lends to other vclusters, and borrows of them."""
+    """Whether a vcluster lends its idle home nodes, whether its work may run on those of others, and the limits of that."""
 
     lend: bool = False
     """Whether others may use its idle home nodes."""
@@ -63,7 +63,7 @@ class VClusterBorrowing(Part):
 
 
 class VClusterPreemption(Part):
-    """What protects its running work from preemption."""
+    """The rules that protect a vcluster's running work from preemption."""
 
     min_runtime: Duration | None = None
     """No allocation is preempted before it has run so long."""
@@ -72,14 +72,14 @@ class VClusterPreemption(Part):
 
 
 class NodeSelector(Part):
-    """Nodes by what LatticeNode.spec says of them."""
+    """Selects nodes by the topology group in the spec of their LatticeNode."""
 
     group: Annotated[list[Word], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = Field(default_factory=list)
     """Any of these groups."""
 
 
 class VClusterNodes(Part):
-    """Where the work of this vcluster runs."""
+    """The home nodes of a vcluster: the nodes on which its work runs without borrowing."""
 
     selector: NodeSelector | None = None
     """Its home: nodes that match; absent: every node that is at home in no vcluster."""
@@ -88,14 +88,14 @@ class VClusterNodes(Part):
 
 
 class VClusterDefaults(Part):
-    """What a submission gets that does not say."""
+    """Values that an allocation submitted to the vcluster gets where it gives none itself."""
 
     walltime: Duration | None = None
     """Walltime of a Bounded allocation that gives none."""
 
 
 class VClusterLimits(Part):
-    """What a submission may not exceed."""
+    """The limits of a vcluster on what one allocation asks for and on what its users and tenants hold or let wait in it."""
 
     max_walltime: Duration | None = None
     """Longest walltime."""
@@ -106,7 +106,7 @@ class VClusterLimits(Part):
     max_running: Count | None = None
     """Most allocations that hold nodes."""
     max_running_per_user: Count | None = None
-    """Of these, of one user."""
+    """Most allocations of one user that hold nodes here."""
     max_nodes_per_user: Nodes | None = None
     """Most nodes that one user holds here."""
     max_pending_per_user: Count | None = None
@@ -114,7 +114,7 @@ class VClusterLimits(Part):
     max_pending: Count | None = None
     """Most allocations that wait here; more are refused at submission."""
     max_pending_per_tenant: Count | None = None
-    """Of these, of one tenant."""
+    """Most allocations of one tenant that wait here; more are refused at submission."""
     max_preemption_class: Annotated[int, Field(ge=0, le=10)] | None = None
     """Highest preemption class that is taken at submission."""
     max_running_per_tenant: Count | None = None
@@ -124,7 +124,7 @@ class VClusterLimits(Part):
 
 
 class VClusterSpec(Part):
-    """How it schedules, and for whom."""
+    """The policy, the weights, the home nodes, the limits and the tenants of a vcluster."""
 
     policy: Literal["Backfill", "BinPack", "SensitiveReservation", "InteractiveFifo"] | None = None
     """How it places work; default: Backfill."""
@@ -160,7 +160,7 @@ class VClusterSpec(Part):
 
 
 class VClusterStatus(Part):
-    """What is in force."""
+    """The nodes, the policy and the state of a vcluster that the operator has put in force."""
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that was carried out."""
@@ -169,7 +169,7 @@ class VClusterStatus(Part):
     nodes: Annotated[int, Field(ge=0)] = 0
     """Nodes that its work uses without borrowing: its home, or without one all that are at home nowhere."""
     ready: Annotated[int, Field(ge=0)] = 0
-    """Of these, Ready."""
+    """How many of these nodes are Ready."""
     policy: Literal["Backfill", "BinPack", "SensitiveReservation", "InteractiveFifo"] | None = None
     """How it places work: spec.policy, or the default."""
     state: Literal["Open", "Closed"] | None = None

@@ -6,7 +6,9 @@ import msgspec
 
 
 class UenvRow(msgspec.Struct, rename="camel", frozen=True):
-    """An image of a registry: a label without anything left out, its digest, the bytes of its squashfs file, when it was built."""
+    """One image of a registry as answers show it: its complete label, its digest, the size of its squashfs file in bytes, and its build
+    time.
+    """
 
     namespace: str
     name: str
@@ -21,14 +23,14 @@ class UenvRow(msgspec.Struct, rename="camel", frozen=True):
 
 
 class UenvRows(msgspec.Struct, rename="camel", frozen=True):
-    """Images by label; `left_out` are those beyond the limit of one answer."""
+    """The images that a question found, in order of their labels; `left_out`: how many more there are beyond the limit of one answer."""
 
     rows: list[UenvRow]
     left_out: int = 0
 
 
 class ViewRow(msgspec.Struct, rename="camel", frozen=True):
-    """A view: what it is for, and what it does to variables, in order (`set PATH a:b`, `unset X`)."""
+    """One view of an image as answers show it: its name, its description, and its changes of variables in order (`set PATH a:b`)."""
 
     name: str
     description: str
@@ -36,7 +38,7 @@ class ViewRow(msgspec.Struct, rename="camel", frozen=True):
 
 
 class UenvDetails(msgspec.Struct, rename="camel", frozen=True):
-    """One image; without attached metadata `mount` is empty, and `views` are unknown until it is mounted."""
+    """One image with its mount point and its views; an image without attached metadata has an empty `mount` and no known views."""
 
     row: UenvRow
     attached: bool

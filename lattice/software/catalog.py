@@ -12,7 +12,7 @@ PARTS = 5
 
 @dataclass(frozen=True)
 class SoftwareDefaults:
-    """Holds the namespace and the system that a label means which leaves them out; an empty system: any."""
+    """Holds the namespace and the system that the site puts into labels that leave them out; an empty system stands for any."""
 
     namespace: str = "deploy"
     system: str = ""
@@ -32,13 +32,13 @@ class UenvRepository:
 
 
 def filled_in(label: UenvLabel, defaults: SoftwareDefaults) -> UenvLabel:
-    """Returns the label with the site's namespace and system where it leaves them out; `@*` becomes no system at all."""
+    """Returns the label with the site's namespace and system in place of parts that it leaves out; `@*` becomes an empty system (any)."""
     system = "" if label.system == ANY_SYSTEM else label.system or defaults.system
     return UenvLabel(label.namespace or defaults.namespace, label.name, label.version, label.tag, system, label.uarch, label.digest)
 
 
 def repository_of(label: UenvLabel, prefix: str) -> UenvRepository | None:
-    """Returns the one repository that a label names; None where it leaves out a part of the path, so that the catalog must be searched."""
+    """Returns the one repository that a label names; None: the label leaves out a part of the path, so several may match."""
     parts = (label.namespace, label.system, label.uarch, label.name, label.version)
     if not all(parts):
         return None
@@ -46,7 +46,7 @@ def repository_of(label: UenvLabel, prefix: str) -> UenvRepository | None:
 
 
 def read_repository(path: str, prefix: str) -> UenvRepository | None:
-    """Returns the repository that a catalog's path names; None where it is no environment's (not below the prefix, other depth)."""
+    """Returns the repository at a path of the registry's catalog; None: the path is not below `prefix` or has another depth."""
     head = _joined(prefix, "")
     parts = path.removeprefix(head).split("/")
     if not path.startswith(head) or len(parts) != PARTS or not all(parts):
@@ -56,7 +56,7 @@ def read_repository(path: str, prefix: str) -> UenvRepository | None:
 
 
 def names(label: UenvLabel, repository: UenvRepository) -> bool:
-    """Tells whether a label that is filled in names this repository; parts that it leaves out name every one."""
+    """Tells whether a repository matches a filled-in label in every part that the label gives."""
     wanted = (label.namespace, label.system, label.uarch, label.name, label.version)
     given = (repository.namespace, repository.system, repository.uarch, repository.name, repository.version)
     return all(not want or want == has for want, has in zip(wanted, given, strict=True))

@@ -25,7 +25,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class ListOperation(StrEnum):
-    """Names an operation on a variable that is a list of paths, such as PATH."""
+    """The operations on a variable that holds a list of paths, such as PATH: set, prepend, append, unset."""
 
     SET = "set"
     PREPEND = "prepend"
@@ -35,7 +35,7 @@ class ListOperation(StrEnum):
 
 @dataclass(frozen=True)
 class ListChange:
-    """One change of a variable that is a list: the operation, and the paths for it."""
+    """One operation on a variable that holds a list of paths, with the paths to set or to add."""
 
     variable: str
     operation: ListOperation
@@ -44,7 +44,7 @@ class ListChange:
 
 @dataclass(frozen=True)
 class ScalarChange:
-    """A variable that is set to a text; None: it is unset."""
+    """Sets a variable to a text, or unsets it where the text is None."""
 
     variable: str
     value: str | None
@@ -52,7 +52,7 @@ class ScalarChange:
 
 @dataclass(frozen=True)
 class View:
-    """A named set of changes to variables, in the order of the file; a scalar replaces a list of the same name."""
+    """A named set of changes to environment variables, in the order of the file; of two with one name the scalar one counts."""
 
     name: str
     description: str
@@ -62,7 +62,7 @@ class View:
 
 @dataclass(frozen=True)
 class ImageMetadata:
-    """An image's `env.json`; `mount` is the absolute path that it was built for."""
+    """The content of an image's `env.json`: its name, its views, and the absolute path (`mount`) for which it was built."""
 
     name: str
     description: str
@@ -72,7 +72,7 @@ class ImageMetadata:
     """The view that work gets which names none of this image; empty: none."""
 
     def view(self, name: str) -> View:
-        """Returns the view of this name; raises Rejected (ViewUnknown) with those that there are."""
+        """Returns the view of this name; raises Rejected (ViewUnknown), naming the views of the image, where it has none of this name."""
         for view in self.views:
             if view.name == name:
                 return view
@@ -81,7 +81,7 @@ class ImageMetadata:
 
 
 def unpack_metadata(archive: bytes) -> bytes | None:
-    """Returns `env.json` out of the gzipped tar of `meta/`; None where it is not in it.
+    """Returns the bytes of `env.json` in a gzipped tar of the directory `meta/`; None: the archive does not contain it.
 
     Raises Rejected (MetadataInvalid) for what is no such archive, or one that unpacks to more than the limit.
     """
@@ -103,7 +103,7 @@ def unpack_metadata(archive: bytes) -> bytes | None:
 
 
 def read_metadata(document: bytes) -> ImageMetadata:
-    """Returns what an `env.json` says; raises Rejected (MetadataInvalid) with the place that is wrong.
+    """Parses an `env.json`; raises Rejected (MetadataInvalid), naming the place, where it does not have the expected form.
 
     A view without variables (only a script that activates it) is a view that changes nothing. A default view that does not exist
     is none, as `uenv` has it.
@@ -149,7 +149,7 @@ def _list_changes(view: str, variable: str, raw: Any) -> list[ListChange]:
 
 
 def _operation(word: str) -> ListOperation:
-    """Returns the operation of this name; an unknown one unsets, as `uenv` has it."""
+    """Returns the operation with this name; an unknown name means UNSET, as the program `uenv` takes it."""
     return ListOperation(word) if word in set(ListOperation) else ListOperation.UNSET
 
 

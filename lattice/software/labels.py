@@ -27,7 +27,7 @@ _HEX: Final = re.compile(rf"(?:sha256:)?([0-9a-f]{{{ID_LENGTH}}}|[0-9a-f]{{{DIGE
 
 @dataclass(frozen=True)
 class UenvLabel:
-    """A label; a part that was not given is empty. `digest` stands alone: the first 16, or all 64, hexadecimal digits of a digest."""
+    """A parsed label of an image; parts that were not given are empty, and a `digest` (16 or 64 hexadecimal digits) stands alone."""
 
     namespace: str = ""
     name: str = ""
@@ -47,7 +47,7 @@ class UenvLabel:
 
 
 def parse_label(text: str) -> UenvLabel:
-    """Returns the label that the text is; raises Rejected (LabelInvalid) with the form and the place where it goes wrong.
+    """Parses a label; raises Rejected (LabelInvalid), naming the expected form and the wrong place, where the text is none.
 
     16 or 64 hexadecimal digits, also behind `sha256:`, are an id or a digest, never a name.
     """

@@ -37,7 +37,7 @@ class WorkLimits:
     """The processors it runs on."""
 
     def by_controller(self) -> dict[str, str]:
-        """Gives the limits that are set as the kernel takes them, by the name of the controller."""
+        """Returns the limits that are set, by name of the cgroup controller, as texts in the kernel's form."""
         set_ = {"pids": str(self.processes or ""), "memory": str(self.memory_bytes or ""), "cpuset": format_ranges(self.cpus)}
         return {name: text for name, text in set_.items() if text}
 
@@ -47,16 +47,16 @@ NO_LIMITS = WorkLimits()
 
 @dataclass(frozen=True)
 class Reserves:
-    """Holds what this node keeps from all work."""
+    """The memory (bytes) and processors that a node keeps for the system, so that work may not have them."""
 
     cpus: frozenset[int] = frozenset()
     memory_bytes: int | None = None
     """None: as much as the LatticeConfig says."""
 
     def limits(self, *, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
-        """Gives what work that has the whole node may have: all but the reserves, at most half of the kernel's process numbers.
+        """Returns the limits of work on the whole node: all but the reserves, and at most half of the kernel's process numbers.
 
-        `reserved_memory` is the LatticeConfig's word, of which a tenth of the memory is kept at the most; the node's own counts as it is.
+        `reserved_memory` (bytes) is the LatticeConfig's, capped at a tenth of the node's memory; a reserve set on the node counts in full.
         """
         numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
         kept = min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes
@@ -68,7 +68,7 @@ NO_RESERVES = Reserves()
 
 
 class Controllers:
-    """Writes limits into and beside the scopes of one v2 tree."""
+    """Sets the limits of attempts: in their scopes of the cgroup v2 tree, or in v1 cgroups of the same path where v1 has the controller."""
 
     def __init__(self, mount: Path, v1: dict[str, Path]) -> None:
         self._mount, self._v1 = mount, v1
@@ -76,7 +76,9 @@ class Controllers:
         """Controllers whose limits this machine has refused."""
 
     def limit(self, scope: Path, limits: WorkLimits) -> None:
-        """Sets the limits of the scope's work; twice does no more than once."""
+        """Sets the limits of the work in a scope; logs a limit that the kernel refuses, and adds its controller to `missing`;
+        repeatable.
+        """
         for controller, limit in limits.by_controller().items():
             try:
                 if controller in self._v1:
@@ -97,7 +99,9 @@ class Controllers:
         return [str(directory / "tasks") for directory in self._all_beside(scope) if directory.exists()]
 
     def meters(self, scope: Path) -> dict[str, str]:
-        """Names the files in which the kernel counts the memory of the scope's work; none where it does not count."""
+        """Returns the files in which the kernel counts the memory of the scope's work, by their names in `meters.read`; empty: it counts
+        none.
+        """
         beside = "memory" in self._v1
         directory, files = (self._beside("memory", scope), V1_METERS) if beside else (scope / "work", V2_METERS)
         return {name: str(directory / file) for name, file in files.items() if (directory / file).exists()}
@@ -110,7 +114,7 @@ class Controllers:
         return not any(directory.exists() for directory in directories)
 
     def close(self, root: Path) -> None:
-        """Removes the v1 cgroups above all scopes, unless somebody uses them."""
+        """Removes the v1 cgroups that contain those of all scopes, as far as no process is in them."""
         for directory in self._all_beside(root):
             with suppress(OSError):
                 directory.rmdir()
@@ -135,7 +139,7 @@ class Controllers:
             raise
 
     def _inherit_cpuset(self, directory: Path) -> None:
-        """Gives each new v1 cpuset on the way processors and memory of the one above: it begins with none, and then takes no process."""
+        """Copies processors and memory nodes of the parent into each new v1 cpuset: an empty cpuset accepts no process."""
         top = self._v1["cpuset"]
         below = directory.relative_to(top).parts
         for depth in range(1, len(below) + 1):

@@ -27,38 +27,38 @@ PROLOGUE, EPILOGUE = "prologue", "epilogue"
 
 @dataclass(frozen=True)
 class HookDirectories:
-    """Names the directories whose executable files are run, in the order of their names; None: there are none."""
+    """Holds the site's directories of prologue and epilogue hooks; every executable file in one is a hook (None: no directory)."""
 
     prologue: Path | None = None
     epilogue: Path | None = None
 
     def check(self) -> None:
-        """Raises Rejected for a directory that is none: a site that names one wants its hooks to run."""
+        """Raises Rejected where a configured path is not a directory."""
         for directory in (self.prologue, self.epilogue):
             if directory is not None and not directory.is_dir():
                 raise Rejected(f"{directory} is no directory of hooks (--prologue-dir, --epilogue-dir)", reason="SettingWrong")
 
 
 class HookCgroups:
-    """Makes the cgroup of an attempt's hooks, beside its scope, kills what is in it, and removes it."""
+    """Makes and removes the cgroup in which an attempt's hooks run (beside the scope of its work), and signals the processes in it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def make(self, key: Key) -> str:
-        """Makes the cgroup. Returns the file by which a process joins it."""
+        """Makes the cgroup of an attempt's hooks; returns the path of the file to which a process writes its pid to join."""
         self._path(key).mkdir(parents=True, exist_ok=True)
         return str(self._path(key) / "cgroup.procs")
 
     def pids(self, key: Key) -> list[int]:
-        """Lists the processes of the hooks."""
+        """Returns the pids in the cgroup of an attempt's hooks; empty where there is no cgroup."""
         try:
             return [int(pid) for pid in (self._path(key) / "cgroup.procs").read_text().split()]
         except OSError:
             return []
 
     def terminate(self, key: Key) -> bool:
-        """Sends TERM to the hooks' processes. Tells whether there are any."""
+        """Sends TERM to all processes of an attempt's hooks; returns False where there are none."""
         found = self.pids(key)
         for pid in found:
             with suppress(OSError):
@@ -66,7 +66,7 @@ class HookCgroups:
         return bool(found)
 
     def remove_killed(self, key: Key) -> bool:
-        """Sends KILL to all processes of the hooks, and removes their cgroup. Tells whether it is gone."""
+        """Sends KILL to all processes of an attempt's hooks and removes their cgroup; returns False where a process still keeps it."""
         with suppress(OSError):
             (self._path(key) / "cgroup.kill").write_text("1")
         with suppress(OSError):
@@ -78,23 +78,23 @@ class HookCgroups:
 
 
 class Hooks:
-    """Runs hooks through the runner, and ends what a hook, or an agent that was killed over it, has left."""
+    """Runs the site's hooks through the runner, and ends processes that a hook, or an agent killed while one ran, has left."""
 
     def __init__(self, directories: HookDirectories, cgroups: HookCgroups, runner: RunnerClient, kernel: Threads, clock: Clock) -> None:
         self.directories = directories
         self._cgroups, self._runner, self._kernel, self._clock = cgroups, runner, kernel, clock
 
     def exist(self) -> bool:
-        """Tells whether the site has hooks now, or had them where they cannot be read."""
+        """Tells whether a hook directory contains a hook; True also where one cannot be read or could be changed by others."""
         try:
             return any(_listed(directory) for directory in (self.directories.prologue, self.directories.epilogue))
         except HookFailure:
             return True
 
     async def prologue(self, work: NodeWork) -> Mapping[str, str]:
-        """Runs the prologue's hooks. Returns the variables that they export.
+        """Runs the prologue hooks in the order of their names; returns the variables that their output exports to the work.
 
-        Raises Rejected (PrologueFailed) for one that fails or outruns its time.
+        Raises Rejected (PrologueFailed) where a hook fails or runs longer than its timeout.
         """
         variables: dict[str, str] = {}
         try:
@@ -105,7 +105,7 @@ class Hooks:
         return variables
 
     async def epilogue(self, key: Key, work: NodeWork | None) -> None:
-        """Ends what a prologue has left, and runs the epilogue's hooks. Raises Retry (EpilogueFailed) for one that fails."""
+        """Ends processes left by prologue hooks, then runs the epilogue hooks (none where `work` is None); raises Retry where one fails."""
         await self._end(key)
         if work is None:
             return  # the journal that named the work is gone: no hook could be told what it is about
@@ -116,7 +116,7 @@ class Hooks:
             raise Retry(f"node {work.node}: {failure}", reason="EpilogueFailed") from failure
 
     async def _run(self, hook: Path, work: NodeWork, when: str) -> str:
-        """Runs one hook to its end. Returns what it printed; raises HookFailure."""
+        """Runs one hook to its end and returns its standard output; raises HookFailure where it fails or runs too long."""
         begun = self._clock.monotonic()
         try:
             while True:
@@ -135,7 +135,7 @@ class Hooks:
             await self._end(work.key)
 
     async def _end(self, key: Key) -> None:
-        """Ends every process of the hooks: TERM, a second, KILL. Raises Retry for one that survives."""
+        """Ends all processes of an attempt's hooks: TERM, KILL a second later; raises Retry where one survives that."""
         until = self._clock.monotonic() + TERM_SECONDS
         if await self._kernel.call(self._cgroups.terminate, key):
             while await self._kernel.call(self._cgroups.pids, key) and self._clock.monotonic() < until:
@@ -148,11 +148,11 @@ class Hooks:
 
 
 class HookFailure(Exception):
-    """Tells why a hook failed, as a sentence."""
+    """A hook failed; the text is a sentence that names the hook and the cause."""
 
 
 def _listed(directory: Path | None) -> list[Path]:
-    """Lists the hooks of a directory in the order of their names. Raises HookFailure where others could change one."""
+    """Returns the hooks (files executable by their owner) of a directory by name; raises HookFailure where others could change one."""
     if directory is None:
         return []
     try:
@@ -176,7 +176,7 @@ def _check(path: Path, status: os.stat_result) -> None:
 
 
 def _judged(answer: Mapping[str, Any], hook: Path, when: str, seconds: float) -> str:
-    """Gives what the hook printed; raises HookFailure, with the last line of its errors, where it did not end with 0."""
+    """Returns a hook's standard output; raises HookFailure, with the last line of its standard error, where its exit code is not 0."""
     said = str(answer.get("stderr", "")).strip().splitlines()
     last = f": {said[-1][:200]}" if said else ""
     name = f"the {when} hook {hook.name}"
@@ -191,7 +191,7 @@ def _judged(answer: Mapping[str, Any], hook: Path, when: str, seconds: float) ->
 
 
 def exports(printed: str) -> dict[str, str]:
-    """Reads the lines `export NAME=value`; others are none of ours, and LATTICE_* and SLURM_* are not changed."""
+    """Returns the variables of the lines `export NAME=value`; other lines, and names that begin with LATTICE_ or SLURM_, are ignored."""
     found: dict[str, str] = {}
     for line in printed.splitlines():
         name, equals, value = line.removeprefix("export ").partition("=")

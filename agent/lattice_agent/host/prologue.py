@@ -17,16 +17,16 @@ Variables = Mapping[str, str]
 
 
 async def nothing(_: Key) -> None:
-    """Undoes a step that leaves nothing behind."""
+    """Does nothing: the undo of a step that leaves nothing behind on the node."""
 
 
 @dataclass(frozen=True)
 class PrologueStep:
-    """Describes one step: what it does, and how that is undone; both may be interrupted.
+    """One step of the prologue: its name, the function that carries it out, and the one that undoes it; either may be interrupted.
 
-    `lasting`: its effect outlives a reboot. `again`: an agent that follows carries out what is done once more, over what stands, which
-    does no more than once; the answer of any other step, variables for the work, is kept. `wanted` tells whether it is to be carried
-    out for this work now (None: always); it is undone in any case.
+    `lasting`: its effect outlives a reboot. `again`: a restarted agent carries out a finished step once more, which
+    changes nothing; of any other finished step it reuses the noted variables. `wanted` tells whether the step applies to this work
+    (None: to all work); it is undone in any case.
     """
 
     name: str
@@ -38,14 +38,16 @@ class PrologueStep:
 
 
 class Prologue:
-    """Runs the one list of steps of a node."""
+    """Carries out and undoes the prologue's steps of a node's attempts, and notes each step in the journal before and after it."""
 
     def __init__(self, steps: Sequence[PrologueStep], notes: StepJournal, disk: Threads) -> None:
         self.steps = tuple(steps)
         self._notes, self._disk = notes, disk
 
     async def carry_out(self, work: NodeWork) -> dict[str, str]:
-        """Carries out all steps in order. Returns the variables that they give the work."""
+        """Carries out the steps of an attempt that are not done yet, in order; returns the environment variables that all steps give the
+        work.
+        """
         standing = await self._disk.call(self._notes.standing, work.key)
         variables: dict[str, str] = {}
         for step in self.steps:
@@ -66,11 +68,11 @@ class Prologue:
         return Note(step.name, DONE, dict(variables))
 
     def begun(self, key: Key) -> bool:
-        """Tells whether a step of this list has begun and is not undone. Reads the disk."""
+        """Tells whether any step of an attempt has begun and is not undone yet; reads the journal from disk."""
         return not self._notes.standing(key).keys().isdisjoint({step.name for step in self.steps})
 
     async def undo(self, key: Key) -> None:
-        """Undoes in reverse every step that has begun. Raises what a step raises; the next call goes on with that step."""
+        """Undoes every begun step of an attempt, the last one first; an error of a step is raised, and the next call repeats that step."""
         standing = await self._disk.call(self._notes.standing, key)
         for step in reversed(self.steps):
             if step.name in standing:

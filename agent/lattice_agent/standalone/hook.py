@@ -19,7 +19,10 @@ STDOUT_BYTES, STDERR_BYTES = 1 << 20, 16 << 10
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs `argv` as this process's own user. Returns `code` (below 0: a signal) with `stdout` and `stderr`, `late`, or `failure`."""
+    """Runs the program `argv` of the request and waits for it; returns its exit `code` (negative: the signal), `stdout` and `stderr`.
+
+    Instead of `code`: `late` where it ran beyond its time, `failure` (a sentence) where it could not be started.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     (out, out_end), (err, err_end) = os.pipe(), os.pipe()
@@ -47,7 +50,7 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
 
 
 def _followed(pid: int, out: int, err: int, until: float) -> dict[str, Any]:
-    """Reads what the hook prints until it ends; what it leaves running does not hold the answer up."""
+    """Reads the hook's output until the hook itself ends, also where processes that it left behind keep its output open."""
     said = {out: bytearray(), err: bytearray()}
     for fd in said:
         os.set_blocking(fd, False)
@@ -71,7 +74,7 @@ def _texts(out: bytearray, err: bytearray) -> dict[str, Any]:
 
 
 def _read(fd: int, said: bytearray, *, first: bool) -> bool:
-    """Takes what stands in the pipe; False once nobody writes to it any more."""
+    """Appends the bytes waiting in a pipe to `said`; returns False once every writer has closed it."""
     with suppress(BlockingIOError):
         while data := os.read(fd, 65536):
             said += data

@@ -35,15 +35,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def separate_ipc() -> None:
-    """Gives this process and its children an IPC namespace of their own; without the right it does nothing."""
+    """Moves this process and its future children into a new IPC namespace; does nothing where it lacks the right."""
     _libc.unshare(CLONE_NEWIPC)
 
 
 @contextmanager
 def locked(how: int) -> Iterator[bool]:
-    """Holds the machine's lock for a start (LOCK_SH) or a removal (LOCK_EX); yields False where it was not to be had.
+    """Holds the machine-wide lock for the block, for a start (LOCK_SH) or a removal (LOCK_EX); yields False where it could not be taken.
 
-    A start shares it from its first file until its processes run as the user. It is not to be had while a start hangs, or without the
+    A start holds it from its first file until its processes run as the user. It cannot be taken while a start hangs, or without the
     right.
     """
     try:
@@ -69,10 +69,10 @@ def _lock(fd: int, how: int) -> bool:
 
 
 def remove(user: int | None, since: float, keep: Collection[str] = (), directories: Collection[str] = ()) -> int:
-    """Removes what the user has made in the directories for everybody since then. Returns how many entries.
+    """Removes the entries that a user has made since `since` (seconds since the epoch) in /tmp, /var/tmp and /dev/shm; returns how many.
 
-    Nothing goes while a process of his runs or is being started on this machine, for it may be another attempt's; what stands
-    at a path of `keep` stays. `directories`: where is looked; without any, in all of `DIRECTORIES`.
+    Removes nothing while a process of the user runs or starts on this machine, since it may belong to another attempt; an entry
+    at a path of `keep` stays. `directories`: the directories to search; empty: all of `DIRECTORIES`.
     """
     if user is None or user in (0, NOBODY):
         return 0
@@ -87,7 +87,7 @@ def remove(user: int | None, since: float, keep: Collection[str] = (), directori
 
 
 def _made(directory: str, user: int, since: float, keep: Collection[str]) -> list[str]:
-    """Returns the entries of a directory that the user has made since then."""
+    """Returns the names of the entries of a directory that the user owns and that were made since `since`, without those of `keep`."""
     found = list[str]()
     with suppress(OSError):
         for name in os.listdir(directory):
@@ -99,9 +99,9 @@ def _made(directory: str, user: int, since: float, keep: Collection[str]) -> lis
 
 
 def _put_aside(directory: str, names: list[str]) -> int:
-    """Moves entries into a directory of root's beside them, which is quick whatever is in them; returns how many.
+    """Renames entries into a new directory of root in the same directory, quick however much they contain; returns how many.
 
-    Where there is no room for such a directory, they are removed at once.
+    Where that directory cannot be made, removes the entries at once.
     """
     aside, moved = os.path.join(directory, f"{ASIDE}{os.urandom(8).hex()}"), 0
     try:
@@ -118,7 +118,7 @@ def _put_aside(directory: str, names: list[str]) -> int:
 
 
 def _empty(directory: str) -> None:
-    """Removes the directories into which entries were moved, by this process or by one that was killed meanwhile."""
+    """Removes the directories that `_put_aside` made here, in this process or in an earlier one that was killed."""
     with suppress(OSError):
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
@@ -127,12 +127,12 @@ def _empty(directory: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes a tree of any depth, and nothing that another file system has in it."""
+    """Removes a directory tree of any depth, without entering other file systems mounted in it."""
     os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", "--one-file-system", "--", path])  # noqa: S606
 
 
 def _born(path: str) -> float:
-    """Returns when a file was made, by statx(2); 0 where the file system does not know: then it stays."""
+    """Returns the birth time of a file (statx(2)), seconds since the epoch; 0 where the file system records none."""
     found = ctypes.create_string_buffer(256)
     if _libc.statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
         return 0.0

@@ -16,7 +16,8 @@ UNLIMITED = 1 << 60
 
 
 def read(files: Mapping[str, str], *, cpu_seconds: float) -> dict[str, float]:
-    """Gives the fields of `ResourceUse` that are known; `cpu_seconds` is what the tasks' own ends have told, for want of a better count.
+    """Returns the fields of `ResourceUse` that are above 0; `cpu_seconds`: the sum over ended tasks, used where the kernel counts no CPU
+    time.
 
     `files`: `cpu` (cpu.stat), `peak` and `limit` (one number each), `oom` (memory.events, or memory.oom_control).
     """
@@ -31,14 +32,14 @@ def read(files: Mapping[str, str], *, cpu_seconds: float) -> dict[str, float]:
 
 
 def _number(path: str) -> int:
-    """Reads the one number of a file; 0 where there is none, or where it says that there is no limit."""
+    """Returns the number in a file; 0 where the file is missing, or says `max` or another form of no limit."""
     text = _text(path).strip()
     number = int(text) if text.isdigit() else 0
     return number if number < UNLIMITED else 0
 
 
 def _line(path: str, name: str) -> int:
-    """Reads the number behind the name in a file of such lines; 0 where there is none."""
+    """Returns the number after `name` in a file of lines `NAME NUMBER`; 0 where the file or the line is missing."""
     for line in _text(path).splitlines():
         found, _, number = line.partition(" ")
         if found == name and number.isdigit():

@@ -30,13 +30,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(directory: str, boot: str) -> str:
-    """Names the place of an attempt's /tmp: `directory` is the attempt's below the state directory, `boot` the id of this boot."""
+    """Returns the path, below the machine's /tmp, of the directory that holds an attempt's /tmp; `directory`: the attempt's state
+    directory, `boot`: the boot id.
+    """
     attempts, name = os.path.split(directory)
     return os.path.join(TMP, f"{beginning(attempts)}{_digest(boot)}-{name}")
 
 
 def beginning(attempts: str) -> str:
-    """Gives how the names begin of all places whose attempts have their directories in `attempts`."""
+    """Returns the beginning of the directory names (see `path_of`) of all attempts whose state directories lie in `attempts`."""
     return f"{PREFIX}{_digest(attempts)}-"
 
 
@@ -46,10 +48,10 @@ def _digest(text: str) -> str:
 
 @contextmanager
 def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[None]:
-    """Lets this process, which has one thread, stand in a mount namespace with the /tmp of `made` and a new /dev/shm.
+    """Moves this process, which must have one thread, into a mount namespace with the /tmp in `made` and a new /dev/shm for the block.
 
-    `keep` are patterns of what the machine's /tmp and /dev/shm go on showing, as far as it is the user's or root's; so do the
-    directories `places` below them. Raises OSError where the machine does not let it.
+    `keep`: patterns of entries of the machine's /tmp and /dev/shm that stay visible if they belong to the user or root; so do the
+    directories `places` below them. Raises OSError where the kernel refuses a namespace or a mount.
     """
     home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -64,7 +66,7 @@ def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequ
 
 
 def _make(made: str) -> str:
-    """Makes the directory, root's own, and the /tmp in it; what somebody else has put in its place is put aside."""
+    """Makes the directory `made`, owned by root, with a /tmp in it; renames whatever another user has put at that path."""
     inside = os.path.join(made, "tmp")
     with suppress(FileNotFoundError):
         found = os.lstat(made)
@@ -91,7 +93,7 @@ def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Seq
 
 
 def _kept(identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Opens with the user's rights what is kept, before it is covered: no link leads to what he could not reach."""
+    """Yields (path, open descriptor) of each entry to keep, opened with the user's rights so that no link leads beyond them."""
     with identity.acting():
         below = [path for path in map(os.path.realpath, places) if path.startswith((f"{TMP}/", f"{SHM}/"))]
         owners = (0, identity.user if identity.user is not None else os.geteuid())
@@ -125,7 +127,7 @@ def _check(answer: int, path: str = "") -> None:
 
 
 def remove(made: str) -> None:
-    """Removes an attempt's /tmp with all that is in it; twice does no more than once."""
+    """Removes an attempt's /tmp with its content; may be repeated."""
     with suppress(OSError):
         os.rmdir(os.path.join(made, "tmp"))
     try:
@@ -138,7 +140,7 @@ def remove(made: str) -> None:
 
 
 def remove_older(attempts: str, boot: str) -> int:
-    """Removes what another boot has left of attempts of this state directory. Returns how many."""
+    """Removes the /tmp directories of this state directory's attempts that an earlier boot has left; returns how many."""
     found = list(_older(attempts, boot))
     for path in found:
         remove(path)

@@ -22,7 +22,7 @@ BEGUN, DONE, UNDOING, UNDONE = "begun", "done", "undoing", "undone"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Holds one line: what became of a step, and the variables that it gives the work."""
+    """One line of the journal: a step's name, its state (begun, done, undoing, undone), and the variables that it gives the work."""
 
     step: str
     state: str
@@ -30,15 +30,15 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class StepJournal:
-    """Reads and writes the notes of all attempts of a node. All of it is synchronous file work."""
+    """Reads and appends the notes on the prologue steps of a node's attempts, by blocking file operations."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None) -> None:
-        """Appends a note; what is undone is noted in memory where the disk does not take it.
+        """Appends a note on a step: with `durable` to the attempt's directory on disk and synced, else to its run directory in memory.
 
-        Raises OSError where it cannot be kept; the attempt's directories stand.
+        Where the disk refuses a durable note that a step is undone, memory takes it; raises OSError where no note could be written.
         """
         line = msgspec.json.encode(Note(step, state, dict(variables or {}))) + b"\n"
         try:
@@ -49,7 +49,7 @@ class StepJournal:
             _append(self._journal.run_directory(key), line, durable=False)
 
     def standing(self, key: Key) -> dict[str, Note]:
-        """Gives the last note of every step that has begun and is not undone."""
+        """Returns, by name, the last note of every step of an attempt that has begun and is not undone."""
         notes: dict[str, Note] = {}
         for directory in (self._journal.directory(key), self._journal.run_directory(key)):
             for note in _read(directory / STEPS):
@@ -61,7 +61,7 @@ class StepJournal:
 
 
 def _append(directory: Path, line: bytes, *, durable: bool) -> None:
-    """Appends a line; one that was torn before it is ended first."""
+    """Appends a line to the journal in a directory; ends an incomplete last line first."""
     new = not (directory / STEPS).exists()
     fd = os.open(directory / STEPS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
