@@ -105,8 +105,9 @@ class Bucket:
 class BucketTable:
     """The buckets of a node cache by key and by node; knows which of them admit a need, and the order of their groups.
 
-    `by_key`: the buckets. `of_node`: the bucket of each node index. `masks`: the node sets (bit sets of indices) along which buckets are split: every bucket lies wholly inside
-    or outside of each. `shape`: grows when a bucket appears or goes; whatever was derived from the set of buckets is void then.
+    `by_key`: the buckets. `of_node`: the bucket of each node index. `masks`: the node sets (bit sets of indices) along which buckets
+    are split: every bucket lies wholly inside or outside of each. `shape`: grows when a bucket appears or goes; whatever was derived
+    from the set of buckets is void then.
     """
 
     __slots__ = ("_admitted", "_classes", "_ranks", "by_key", "masks", "of_node", "shape")

@@ -27,7 +27,6 @@ from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import NO_LIMIT, Share
 from lattice.units import format_duration
 
-
 UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
 
 
