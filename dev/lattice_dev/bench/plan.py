@@ -193,7 +193,8 @@ class _Naive:
         else:
             return [job.columns, NEVER, 0]
         for number, one in enumerate(self.stage.column_windows):
-            if number != job.window and shadow < one.end and shadow + job.believed > one.start:
+            concerns = number != job.window and not one.columns.isdisjoint(columns)
+            if concerns and shadow < one.end and shadow + job.believed > one.start:
                 shadow = one.end
         return [job.columns, shadow, extra]
 

@@ -125,7 +125,7 @@ class ReservationHolders:
             if one.uid in self.by_uid and one.uid in self._profile.reservations:
                 self._standing[one.uid] = one.preemption_class
 
-    def settle(self, uid: str) -> None:
+    def protect(self, uid: str) -> None:
         """Takes a reservation from those that may be revoked: it is confirmed, searched anew or ended."""
         self._standing.pop(uid, None)
 

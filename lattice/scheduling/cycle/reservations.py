@@ -128,7 +128,7 @@ class CycleReservations:
             return False
         if self.profile.unreserved.may_improve(held, shape.eq_class.pool, shape.duration):
             return False
-        self.holders.settle(held.uid)
+        self.holders.protect(held.uid)
         self._keep(held)
         self._some_wait = True
         return True
@@ -136,7 +136,7 @@ class CycleReservations:
     def take_back(self, uid: str) -> None:
         """Removes a candidate's own reservation from the table before it is searched anew."""
         self.profile.remove(uid)
-        self.holders.settle(uid)
+        self.holders.protect(uid)
         self.epoch += 1
 
     @contextmanager
@@ -231,6 +231,6 @@ class CycleReservations:
     def _end(self, uid: str) -> None:
         self._note_given_up()
         self._heirs.pop(uid, None)
-        self.holders.settle(uid)
+        self.holders.protect(uid)
         self.profile.remove(uid)
         self.epoch += 1

@@ -173,7 +173,7 @@ class _Reader:
         if holder.end is None:
             unknown = RunningWork(columns, NEVER, NEVER, uses)
             return unknown, unknown
-        believed = max(holder.end - now, self._snapshot.overrun_seconds)
+        believed = holder.end - now if holder.end > now else self._snapshot.overrun_seconds
         if holder.walltime is None or holder.releasing:
             certain = RunningWork(columns, believed, believed, uses)
             return certain, certain

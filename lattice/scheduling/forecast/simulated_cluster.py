@@ -89,7 +89,7 @@ class SimulatedCluster:
         """Tells whether the simulation has caps."""
         return bool(self._room)
 
-    def capacity(self) -> list[int]:
+    def capacity_at_last(self) -> list[int]:
         """Returns for each set the nodes that are free after all work with a known end has ended."""
         capacity = list(self.in_set)
         for columns, _believed, _caps in self._running:
@@ -179,7 +179,8 @@ class SimulatedCluster:
         if free < shape.nodes:
             return ShadowReservation(shape.columns, NEVER, 0)  # what it needs is never released: it protects nothing
         for number, column_window in enumerate(self._column_windows):
-            if number != shape.window and shadow < column_window.end and shadow + shape.believed > column_window.start:
+            concerns = number != shape.window and not column_window.columns.isdisjoint(self._members[shape.columns])
+            if concerns and shadow < column_window.end and shadow + shape.believed > column_window.start:
                 shadow = column_window.end
         return ShadowReservation(shape.columns, shadow, free - shape.nodes)
 

@@ -76,7 +76,7 @@ class SimulatedQueue:
         else:
             shape.ranks.append(rank)
 
-    def begin(self, shape: JobShape, now: float) -> Job:
+    def start_first(self, shape: JobShape, now: float) -> Job:
         """Starts the job of lowest rank of a shape at `now`, and returns it."""
         rank = shape.ranks.popleft()
         if not shape.ranks:

@@ -41,7 +41,7 @@ class BackfillSimulator:
         self._later: list[tuple[float, int, int]] = [(column_window.end, -1, 0) for column_window in stage.column_windows]
         """A heap of (time, queue, rank) of jobs that may not start before a time, and of (end, −1, 0) of windows."""
         heapify(self._later)
-        capacity = self._cluster.capacity()
+        capacity = self._cluster.capacity_at_last()
         for number, queue in enumerate(self._queues):
             for rank, job in enumerate(queue.jobs):
                 if job.nodes > capacity[job.columns]:
@@ -160,7 +160,7 @@ class BackfillSimulator:
 
     def _begin(self, queue: SimulatedQueue, shape: JobShape, now: float, kept: Sequence[ShadowReservation]) -> None:
         """Starts the job of lowest rank of a shape, and reduces the extra nodes of reservations that it uses."""
-        job = queue.begin(shape, now)
+        job = queue.start_first(shape, now)
         self._cluster.start_job(shape, job.expected, now, kept)
 
 

@@ -39,9 +39,9 @@ def scenes(draw: st.DrawFn) -> tuple[ClusterState, dict[str, list[Candidate]]]:
     for index, kind in enumerate(kinds):
         made.node_cache.put(node(index, features=frozenset({kind})))
     if draw(st.booleans()):
-        start = NOW + draw(seconds)
+        start = NOW + draw(st.just(-5.0) | seconds)
         closed = mask_of(index for index, kind in enumerate(kinds) if kind == "a")
-        made.set_windows([ReservationWindow("m", start, start + draw(seconds), closed, maintenance=True)])
+        made.set_windows([ReservationWindow("m", start, start + draw(seconds), closed)])
     for index in range(len(kinds)):
         if draw(st.booleans()):
             left = draw(seconds)
@@ -67,7 +67,7 @@ def policies(draw: st.DrawFn, name: str) -> Policy:
 def candidates(draw: st.DrawFn, number: int, vcluster: str) -> Candidate:
     """Pending work of either user on nodes of one kind."""
     return job(
-        number, draw(st.integers(1, 4)), draw(seconds) / 3600.0, vcluster=vcluster, user=draw(st.sampled_from(USERS)),
+        number, draw(st.integers(1, 4)), reservation=draw(st.sampled_from(["", "", "m"])), walltime=draw(seconds), vcluster=vcluster, user=draw(st.sampled_from(USERS)),
         need=Need(features=frozenset({draw(st.sampled_from("ab"))})), not_before=NOW + draw(seconds) if draw(st.integers(0, 5)) == 0 else 0.0,
     )  # fmt: skip
 
