@@ -1,4 +1,4 @@
-"""Which nodes admit a need: their indices, and how many of them exist, may work and are free."""
+"""The nodes that admit a need: their indices, and how many of them exist, may work and are free."""
 
 from __future__ import annotations
 

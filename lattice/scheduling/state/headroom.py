@@ -1,4 +1,4 @@
-"""What limits leave to one user: the hard limits of its tenant and of itself, and the limits of a vcluster. Pure.
+"""The headroom that limits leave to one user: hard limits of its tenant and of itself, and the limits of a vcluster. Pure.
 
 Gates, the demand held back from quota trees, and forecasts ask these functions; the ledger checks a claim by `ledger.commit.beyond`.
 """
