@@ -28,6 +28,7 @@ from lattice_dev.bench import (
     quota,
     rates,
     replaying,
+    turns,
     usage,
     waiting,
     webhook,
@@ -229,6 +230,18 @@ def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Pr
         asyncio.run(_traced(instance, QUICK if quick else FULL, 5 if quick else TRACED, say))
     finally:
         instance.down()
+
+
+def beside(only: Sequence[str], baseline: Path, *, quick: bool, file: Path | None, say: Say, progress: Progress) -> None:
+    """Replays logs with this checkout and with `baseline` by turns; prints a table, and writes JSON where a file is named."""
+    if list(only) != ["replay"]:
+        raise Rejected("--baseline compares `replay` alone", reason="NoBenchmark")
+    with progress.step("replays by turns with the baseline"):
+        found = turns.compare(baseline, quick=quick)
+    for line in figures.table(found):
+        say(line)
+    if file is not None:
+        file.write_text(json.dumps(figures.as_json(found, setting(quick=quick)), indent=2) + "\n")
 
 
 async def _traced(instance: Instance, size: Size, count: int, say: Say) -> None:
