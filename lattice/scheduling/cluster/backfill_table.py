@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
@@ -29,10 +29,11 @@ class BackfillReservation:
     given: float = 0.0
     """When its holder was first given a reservation, seconds since the epoch: longer-standing holders are planned first."""
 
-    @property
-    def nodes(self) -> int:
-        """Returns how many nodes the reservation keeps."""
-        return sum([count for _, count in self.counts])
+    nodes: int = field(init=False, compare=False, repr=False)
+    """How many nodes it keeps, of all buckets together."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", sum([count for _, count in self.counts]))
 
 
 class LayoutChange(NamedTuple):

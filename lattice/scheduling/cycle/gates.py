@@ -216,7 +216,7 @@ class GateChain:
     def __init__(self, state: ClusterState, policy: Policy, queue: PendingQueue, now: float) -> None:
         self._state, self._policy, self._now = state, policy, now
         self._persons = queue.persons
-        self._limitless = policy.limits == Limits()
+        self._limitless = policy.limits == _NO_LIMITS
         self._headrooms: dict[int, Headroom] = {}
         self._limited: list[int] = []
         """Persons with finite headroom, whose headroom is computed again after a placement."""
@@ -289,3 +289,4 @@ def _in(seconds: float) -> str:
 
 
 _ALL: Final = Share()
+_NO_LIMITS: Final = Limits()

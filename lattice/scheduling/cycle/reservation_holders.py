@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from lattice.scheduling.cluster.availability import AvailabilityProfile
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
@@ -17,8 +18,7 @@ _HIGHEST: Final = 10
 """The highest preemption class."""
 
 
-@dataclass(slots=True)
-class Holding:
+class Holding(msgspec.Struct, gc=False):  # a cycle makes one for each holder
     """The claim of one candidate at the beginning of a cycle: its reservation of the last cycle, or the right to be given a new one."""
 
     level: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from lattice.scheduling.model.hardware import Need
 
 ANY, TIGHT, SPREAD = "Any", "Tight", "Spread"
@@ -66,8 +68,7 @@ class Candidate:
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)
 
 
-@dataclass(slots=True)  # not frozen, though nobody changes one: a cycle makes one for each place
-class NodeHolder:
+class NodeHolder(msgspec.Struct, gc=False):  # a cycle makes one for each place, a struct in a quarter of the time
     """One allocation that holds nodes, running or releasing, read from its ledger row and its object. `nodes`: indices, ascending.
 
     `end`: when its nodes are free at the latest, seconds since the epoch; None: unknown (unbounded work, or releasing from a silent

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.outcomes import Outcome, Score, Waiting
 from lattice.scheduling.model.work import Candidate
@@ -128,7 +130,7 @@ class PlannerQueries:
         candidate, context, snapshot = waiting.candidate, self.context, self._snapshot
         within = preemption_scope(context.state, candidate, context.now)
         eligible = within.eligible()
-        holders = [replace(holder, burst=holder.tenant in snapshot.bursting) for holder in context.holders.values()]
+        holders = [msgspec.structs.replace(holder, burst=holder.tenant in snapshot.bursting) for holder in context.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)
         found = preemption(
             candidate, holders, within.nodes, eligible, within.free(eligible), context.state.policies, context.now,

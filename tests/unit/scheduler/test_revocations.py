@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -110,7 +109,7 @@ class Site:
             self.stops.append(proposal)
             holder = self.state.holders[proposal.key[0]]
             self.state.drop_holder(holder.uid)
-            self.state.put_holder(replace(holder, uid=f"{holder.uid}/1", releasing=True))
+            self.state.put_holder(msgspec.structs.replace(holder, uid=f"{holder.uid}/1", releasing=True))
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         answer.set_result(verdict)
         return answer

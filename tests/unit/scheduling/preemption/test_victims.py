@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,7 +171,7 @@ def test_a_service_is_a_victim_only_if_all_of_its_nodes_are_borrowed() -> None:
     partly = holder(1, 1, 2, vcluster="services", borrowed=(1,))
     said = why_not(case(pending(), partly, policies=services).answer())
     assert "1 are services on nodes of their own vcluster" in said.message
-    assert gone(case(pending(), replace(partly, borrowed=(1, 2)), policies=services).answer()) == [1]
+    assert gone(case(pending(), msgspec.structs.replace(partly, borrowed=(1, 2)), policies=services).answer()) == [1]
 
 
 def test_what_stands_elsewhere_is_not_counted_among_the_protected() -> None:
@@ -192,7 +193,7 @@ def test_a_borrower_gives_nodes_back_to_their_vcluster_whatever_its_class_below_
         why_not(case(pending(preemption_class=0), borrower, nodes=[mine]).answer(replace(LIMITS, reclaim=False))).reason == "NoneToPreempt"
     )
     assert why_not(case(pending(), borrower, nodes=[replace(mine, home="other")]).answer()).reason == "NoneToPreempt"
-    ten = replace(borrower, preemption_class=10)
+    ten = msgspec.structs.replace(borrower, preemption_class=10)
     assert why_not(case(pending(), ten, nodes=[mine]).answer()).reason == "NoneToPreempt"
 
 

@@ -159,7 +159,7 @@ def test_holders_stand_in_the_order_in_which_they_end_and_others_are_counted() -
 
 
 def test_an_attempt_of_its_own_that_ends_does_not_stand_before_it() -> None:
-    own = replace(holding(1, (0, 1)), uid=uid(1), releasing=True)
+    own = msgspec.structs.replace(holding(1, (0, 1)), uid=uid(1), releasing=True)
     found = why(moment(2, (own,), (pending(1, nodes=2),)), uid(1), ALICE)
     assert found.blockers == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,7 +241,7 @@ def test_after_any_events_request_and_use_are_what_the_work_makes(data: st.DataO
                 quota_usage.drop(uid)
             case "move" if held:
                 uid = data.draw(st.sampled_from(sorted(held)))
-                held[uid] = replace(held[uid], quota=data.draw(LEAF))
+                held[uid] = msgspec.structs.replace(held[uid], quota=data.draw(LEAF))
                 state.put_holder(held[uid])
             case "node":
                 index = data.draw(st.integers(0, 7))
