@@ -211,6 +211,8 @@ class NodeCache:
     """Grows when nodes become held that no cycle placed work on, or held for longer than was known: backfill reservations may fail."""
     log: ChangeLog[Bucket] = field(default_factory=ChangeLog)
     """The changes of buckets: by how much the free nodes of each grew (0: only its ends changed)."""
+    ends_log: ChangeLog[tuple[Bucket, float]] = field(default_factory=ChangeLog)
+    """The changes of `Bucket.ends`: by how much the nodes of a bucket grew that are held until an end."""
     _pools: int = 0
     """The number of a pool that was given last."""
 
@@ -262,7 +264,7 @@ class NodeCache:
         """
         self.due = min(self.due, until)
         self.taken.update(zip(indices, repeat(until)))
-        self.watts += _hold_lowest(counts, until, self.log)
+        self.watts += _hold_lowest(counts, until, self.log, self.ends_log)
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
@@ -290,6 +292,7 @@ class NodeCache:
                 gone.setdefault(of_node[index], []).append(index)
         for bucket, lost in gone.items():
             bucket.hold(lost, until)
+            self.ends_log.entries.append(((bucket, until), len(lost)))
             self._count_change(bucket, -len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
@@ -306,6 +309,7 @@ class NodeCache:
                 back.setdefault((of_node[index], before), []).append(index)
         for (bucket, end), given in back.items():
             bucket.release(given, end)
+            self.ends_log.entries.append(((bucket, end), -len(given)))
             self._count_change(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
@@ -354,6 +358,7 @@ class NodeCache:
             bucket = self.table.of_node[index]
             _less(bucket.ends, self.taken[index])
             bucket.ends[until] = bucket.ends.get(until, 0) + 1
+            self.ends_log.entries += [((bucket, self.taken[index]), -1), ((bucket, until), 1)]
             self._count_change(bucket, 0)
         self.taken[index] = until
 
@@ -372,7 +377,9 @@ class NodeCache:
         if facts.usable:
             end = self.taken.get(facts.index)
             bucket.enter(facts.index, end)
-            self.due = self.due if end is None else min(self.due, end)
+            if end is not None:
+                self.due = min(self.due, end)
+                self.ends_log.entries.append(((bucket, end), 1))
             self._count_change(bucket, 1 if end is None else 0)
 
     def _leave(self, facts: NodeFacts) -> Bucket:
@@ -381,11 +388,15 @@ class NodeCache:
         if facts.usable:
             end = self.taken.get(facts.index)
             bucket.leave(facts.index, end)
+            if end is not None:
+                self.ends_log.entries.append(((bucket, end), -1))
             self._count_change(bucket, -1 if end is None else 0)
         return bucket
 
 
-def _hold_lowest(counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket]) -> int:
+def _hold_lowest(
+    counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket], ends_log: ChangeLog[tuple[Bucket, float]]
+) -> int:
     """Holds the lowest free nodes of each bucket until `until`, so many of each, and logs the changes; returns their watts."""
     watts = 0
     for bucket, count in counts:
@@ -395,6 +406,7 @@ def _hold_lowest(counts: Iterable[tuple[Bucket, int]], until: float, log: Change
         ends[until] = ends.get(until, 0) + count
         bucket.version += 1
         log.entries.append((bucket, -count))
+        ends_log.entries.append(((bucket, until), count))
         for part, rank in bucket.counters:  # as `part.count_change` does, without a call for each
             noted = part.noted
             noted[rank] = noted.get(rank, 0) - count

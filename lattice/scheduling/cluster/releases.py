@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -47,26 +47,21 @@ class _OfBucket(NamedTuple):
     times: list[float]
     counts: list[int]
     """How many nodes are free before the first of `times`, then from each of them on; one longer than `times`."""
-    gains: dict[float, int]
-    """How many nodes come free at each of `times`."""
-
-
-_NO_GAINS: Final[Mapping[float, int]] = {}
 
 
 @dataclass(slots=True)
 class _OfPool:
-    """The releases of one pool: the sums over its buckets, kept up to date bucket by bucket."""
+    """The releases of one pool: the sums over its buckets, kept up to date change by change."""
 
-    changes: int = -1
+    changes: int
     """The node cache's `changes` for which these sums are true."""
-    position: int = 0
-    """The position in the node cache's log for which these sums are true."""
-    first: int = 0
+    log_position: int
+    ends_position: int
+    """The positions in the node cache's logs of free nodes and of ends for which these sums are true."""
+    first: int
     """How many nodes are free now."""
-    gains: dict[float, int] = field(default_factory=dict)
-    seen: dict[Bucket, _OfBucket] = field(default_factory=dict)
-    """The releases of each bucket that the sums contain."""
+    gains: dict[float, int]
+    """How many nodes come free at each time."""
     free: StepFunction = NOTHING
 
 
@@ -128,8 +123,8 @@ class Releases:
         """Computes and keeps the releases of a bucket as it is now."""
         gains = self._gains(bucket.ends)
         times = sorted(gains)
-        counts = list(accumulate([gains[time] for time in times], initial=len(bucket.free)))
-        known = self._by_bucket[bucket] = _OfBucket(bucket.version, times, counts, gains)
+        counts = list(accumulate(map(gains.__getitem__, times), initial=len(bucket.free)))
+        known = self._by_bucket[bucket] = _OfBucket(bucket.version, times, counts)
         return known
 
     def of_pool(self, pool: FreeCounts) -> StepFunction:
@@ -137,35 +132,37 @@ class Releases:
         known, cache = self._by_pool.get(pool.number), self._node_cache
         if known is not None and known.changes == cache.changes:
             return known.free
-        changed = cache.log.since(known.position) if known is not None else None
-        if known is None or changed is None:
-            known = self._by_pool[pool.number] = _OfPool()
-            self._recount(known, pool, pool.buckets)
-        else:
-            self._recount(known, pool, changed)
-        known.changes, known.position = cache.changes, cache.log.position
+        if known is None or not self._follow(known, pool):
+            known = self._by_pool[pool.number] = self._summed(pool)
+        known.changes, known.log_position, known.ends_position = cache.changes, cache.log.position, cache.ends_log.position
         known.free = StepFunction.of_changes(known.first, known.gains)
         return known.free
 
-    def _recount(self, known: _OfPool, pool: FreeCounts, changed: Iterable[Bucket]) -> None:
-        """Replaces in a pool's sums the releases of those changed buckets that are in the pool."""
-        gains, seen, members = known.gains, known.seen, pool.members
-        for bucket in changed:
-            if bucket not in members:
-                continue
-            before, now = seen.get(bucket), self._by_bucket.get(bucket)
-            if now is None or now.version != bucket.version:
-                now = self.of_bucket(bucket)
-            seen[bucket] = now
-            known.first += now.counts[0] - (0 if before is None else before.counts[0])
-            old = _NO_GAINS if before is None else before.gains
-            for time, count in now.gains.items():
-                if old.get(time) != count:  # of a bucket's many ends few have changed
-                    gains[time] = gains.get(time, 0) + count - old.get(time, 0)
-            for time in old.keys() - now.gains.keys():
-                gains[time] -= old[time]
-                if not gains[time]:
+    def _summed(self, pool: FreeCounts) -> _OfPool:
+        """Sums up the releases of a pool's buckets anew."""
+        first, gains = 0, dict[float, int]()
+        for bucket in pool.buckets:
+            first += len(bucket.free)
+            for time, count in self._gains(bucket.ends).items():
+                gains[time] = gains.get(time, 0) + count
+        return _OfPool(0, 0, 0, first, gains)
+
+    def _follow(self, known: _OfPool, pool: FreeCounts) -> bool:
+        """Counts in a pool's sums what has changed since they were true; returns False where the logs no longer reach back so far."""
+        cache, members, gains = self._node_cache, pool.members, known.gains
+        freed, moved = cache.log.since(known.log_position), cache.ends_log.since(known.ends_position)
+        if freed is None or moved is None:
+            return False
+        known.first += sum([by for bucket, by in freed.items() if bucket in members])
+        for (bucket, end), by in moved.items():
+            if by and bucket in members and end < NEVER:
+                time = self._rounded.get(end) or self._round(end)
+                left = gains.get(time, 0) + by
+                if left:
+                    gains[time] = left
+                else:
                     del gains[time]
+        return True
 
     def differs(self, other: Releases) -> str:
         """Returns a sentence on the first bucket whose known releases differ from those of `other`; empty: none differs."""
