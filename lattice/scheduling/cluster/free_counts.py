@@ -6,7 +6,7 @@ of: one for each class of hardware, and one for each class and fingerprint, wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lattice.errors import Corrupt
 from lattice.scheduling.cluster.group_counts import GroupCounts, Groups, JoinedCounts
@@ -38,6 +38,7 @@ class FreeCounts:
         "mixed",
         "number",
         "parts",
+        "reduction",
         "whole",
     )
 
@@ -49,9 +50,11 @@ class FreeCounts:
         """Counts the free nodes of these buckets; with `parts` the counts are shared and follow the node cache, without they do not."""
         self._node_cache = node_cache
         self.number = node_cache.number_pool()
-        """The number of the set of buckets; a pool made by `capped` or `reduced` keeps the number of its origin."""
+        """The number of the set of buckets; a pool made by `capped` or `sharing` keeps the number of its origin."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
+        self.reduction: ReducedCounts | None = None
+        """The counts that this pool shares with all pools reduced alike; None: it has none but its own, or those of all free nodes."""
         self.members = {bucket: node_cache.table.rank(bucket.key.group) for bucket in buckets}
         self.by_group: dict[int, list[Bucket]] = {}
         for bucket, rank in self.members.items():
@@ -77,21 +80,13 @@ class FreeCounts:
         pool._count(caps)
         return pool
 
-    def reduced(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """Returns a pool with `caps` nodes of these buckets and all free ones of the others; valid until the node cache changes."""
-        pool = self._like(caps)
-        whole = pool.whole = self.whole.copy()
-        pool.parts = {name: whole if part is self.whole else part.copy() for name, part in self.parts.items()}
-        for bucket, count in caps.items():
-            pool.count_change(bucket, count - len(bucket.free))
+    def sharing(self, reduction: ReducedCounts, groups_of: Callable[[Groups], Groups]) -> FreeCounts:
+        """Returns a pool of the same buckets with the caps of `reduction`, and with the counts that `groups_of` gives for its own."""
+        pool = self._like(reduction.caps)
+        pool.reduction = reduction
+        pool.whole = groups_of(self.whole)
+        pool.parts = {name: pool.whole if part is self.whole else groups_of(part) for name, part in self.parts.items()}
         return pool
-
-    def count_change(self, bucket: Bucket, by: int) -> None:
-        """Counts `by` more nodes of a bucket (fewer if negative); only for a pool with counts of its own (`reduced`)."""
-        rank, part, whole = self.members[bucket], self.parts[bucket.key.fingerprint], self.whole
-        part.count_change(rank, by)
-        if part is not whole:
-            whole.count_change(rank, by)
 
     def inside(self, rank: int, names: frozenset[str] | None) -> tuple[list[Bucket], bool]:
         """Returns the buckets of the group of this rank with these fingerprints (None: all), and whether placement may treat them
@@ -141,6 +136,7 @@ class FreeCounts:
 
     def _like(self, caps: Mapping[Bucket, int]) -> FreeCounts:
         pool = FreeCounts.__new__(FreeCounts)
+        pool.reduction = None
         pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
         pool._tally, pool._sizes, pool._mixture, pool.number = self._tally, self._sizes, self._mixture, self.number
@@ -165,6 +161,53 @@ class FreeCounts:
                 whole[rank] = whole.get(rank, 0) + count
         self.whole = GroupCounts(whole)
         self.parts = {name: GroupCounts(groups) for name, groups in parts.items()}
+
+
+class ReducedCounts:
+    """The counts of pools of which fewer nodes may be used than are free; all pools made of it share them.
+
+    `caps`: by bucket the nodes that may be used, where not every free one may.
+    """
+
+    __slots__ = ("_pools", "_reduced", "caps")
+
+    def __init__(self, caps: dict[Bucket, int]) -> None:
+        self.caps = caps
+        self._reduced: dict[GroupCounts, GroupCounts] = {}
+        """By counts of free nodes: the same counts without the nodes that may not be used."""
+        self._pools: dict[int, FreeCounts] = {}
+
+    def pool_of(self, pool: FreeCounts) -> FreeCounts:
+        """Returns a pool of `FreeCountsByNeed` without the nodes that may not be used; it follows `change`."""
+        found = self._pools.get(pool.number)
+        if found is None:
+            found = self._pools[pool.number] = pool.sharing(self, self._groups)
+        return found
+
+    def change(self, bucket: Bucket, cap: int, by: int) -> None:
+        """Sets how many nodes of a bucket may be used, which are `by` more than before (fewer if negative)."""
+        if cap == len(bucket.free):
+            self.caps.pop(bucket, None)
+        else:
+            self.caps[bucket] = cap
+        if by:
+            reduced = self._reduced
+            for part, rank in bucket.counters:
+                if part in reduced:
+                    reduced[part].count_change(rank, by)
+
+    def _groups(self, groups: Groups) -> Groups:
+        return groups.joined_of([self._part(part) for part in groups.parts]) if isinstance(groups, JoinedCounts) else self._part(groups)
+
+    def _part(self, part: GroupCounts) -> GroupCounts:
+        found = self._reduced.get(part)
+        if found is None:
+            found = self._reduced[part] = part.copy()
+            for bucket, cap in self.caps.items():
+                for counted, rank in bucket.counters:
+                    if counted is part:
+                        found.count_change(rank, cap - len(bucket.free))
+        return found
 
 
 def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:

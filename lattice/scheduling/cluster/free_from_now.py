@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from lattice.scheduling.cluster.backfill_table import BackfillTable
-from lattice.scheduling.cluster.free_counts import FreeCounts
+from lattice.scheduling.cluster.free_counts import FreeCounts, ReducedCounts
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.cluster.windows import Windows
 
@@ -26,28 +26,26 @@ class Availability(Protocol):
 
 
 @dataclass(slots=True)
-class _PoolUntil:
-    """A pool for one end, with the layout of the backfill table and the position of the node cache's log for which it is true.
-
-    `caps`: the nodes that may be used of each bucket of which not every free node may.
+class _UsableUntil:
+    """The nodes that may be used until one end, with the layout of the backfill table and the position of the node cache's log for
+    which they are true.
     """
 
-    pool: FreeCounts
-    caps: dict[Bucket, int]
+    counts: ReducedCounts
     layout: int
     position: int
 
 
 class FreeFromNow:
-    """The pools of one cycle, by origin and end; each follows the node cache's changes.
+    """The pools of one cycle, by end; those of one end share their counts, which follow the node cache's changes.
 
-    Ends between which no reservation and no window begins share a pool.
+    Ends between which no reservation and no window begins are one end.
     """
 
     def __init__(self, node_cache: NodeCache, profile: Availability) -> None:
         self._node_cache = node_cache
         self._profile = profile
-        self._kept: dict[tuple[int, float, str, bool], _PoolUntil] = {}
+        self._kept: dict[tuple[float, str, bool, int], _UsableUntil] = {}
         self._begins: list[float] = []
         """When reservations and windows begin, ascending."""
         self._begins_of = -1
@@ -74,16 +72,17 @@ class FreeFromNow:
         return self._find(pool, end, reservation, windows_only=True)
 
     def _find(self, pool: FreeCounts, end: float, reservation: str, *, windows_only: bool) -> FreeCounts:
-        key = (pool.number, end if reservation else self._horizon(end), reservation, windows_only)
+        # A Reservation closes nearly all buckets to work that names it, so each pool of such work has counts of its own.
+        key = (end, reservation, windows_only, pool.number) if reservation else (self._horizon(end), "", windows_only, 0)
         kept, layout, cache = self._kept.get(key), self._profile.table.layout, self._node_cache
         changed = cache.log.since(kept.position) if kept is not None and kept.layout == layout else None
         if kept is None or changed is None:
-            caps = self._reductions(pool.members, end, reservation, windows_only=windows_only)
-            kept = self._kept[key] = _PoolUntil(pool.reduced(caps), caps, layout, cache.log.position)
+            caps = self._reductions(pool.members if reservation else cache.buckets.values(), end, reservation, windows_only=windows_only)
+            kept = self._kept[key] = _UsableUntil(ReducedCounts(caps), layout, cache.log.position)
         elif changed:
-            self._follow(kept, changed, end, reservation, windows_only=windows_only)
+            self._follow(kept.counts, changed, end, reservation, windows_only=windows_only)
             kept.position = cache.log.position
-        return kept.pool
+        return kept.counts.pool_of(pool)
 
     def _horizon(self, end: float) -> float:
         """Returns the last time before `end` at which a reservation or a window begins: nothing changes from there to `end`."""
@@ -94,14 +93,14 @@ class FreeFromNow:
             self._begins = [profile.now, *sorted([begin for begin in begins if begin > profile.now])]
         return self._begins[bisect_left(self._begins, end) - 1]
 
-    def _reductions(self, members: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
+    def _reductions(self, buckets: Collection[Bucket], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
         """Returns how many nodes may be used of each bucket of which not every free node may."""
         profile, now = self._profile, self._profile.now
-        touched = [] if windows_only else [bucket for bucket in profile.table.by_bucket if bucket in members]
+        touched = [] if windows_only else list(profile.table.by_bucket)
         if reservation:
-            touched = list(members)
+            touched = list(buckets)
         elif profile.windows.crosses(now, end):
-            closed = [bucket for bucket in members if bucket.key.marks and profile.windows.closed(bucket, now, end)]
+            closed = [bucket for bucket in buckets if bucket.key.marks and profile.windows.closed(bucket, now, end)]
             touched = list(dict.fromkeys([*touched, *closed]))
         caps = {bucket: self._capacity(bucket, end, reservation, windows_only=windows_only) for bucket in touched}
         return {bucket: count for bucket, count in caps.items() if count != len(bucket.free)}
@@ -112,15 +111,14 @@ class FreeFromNow:
             return 0 if profile.windows.closed(bucket, profile.now, end, reservation) is not None else len(bucket.free)
         return profile.capacity(bucket, profile.now, end, reservation)
 
-    def _follow(self, kept: _PoolUntil, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
-        """Brings a kept pool up to date with the buckets that changed in the node cache; `changed`: their change of free nodes."""
-        pool, caps, members = kept.pool, kept.caps, kept.pool.members
+    def _follow(self, counts: ReducedCounts, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
+        """Brings kept counts up to date with the buckets that changed in the node cache; `changed`: their change of free nodes."""
+        reserved = self._profile.table.by_bucket
+        free_of_windows = not (reservation or self._profile.windows.crosses(self._profile.now, end))
         for bucket, by in changed.items():
-            if bucket not in members:
+            if free_of_windows and (windows_only or bucket not in reserved):
+                counts.change(bucket, len(bucket.free), by)
                 continue
-            free = len(bucket.free)
-            before, now = caps.pop(bucket, free - by), self._capacity(bucket, end, reservation, windows_only=windows_only)
-            if now != free:
-                caps[bucket] = now
-            if now != before:
-                pool.count_change(bucket, now - before)
+            before = counts.caps.get(bucket, len(bucket.free) - by)
+            cap = self._capacity(bucket, end, reservation, windows_only=windows_only)
+            counts.change(bucket, cap, cap - before)

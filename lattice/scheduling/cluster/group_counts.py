@@ -176,9 +176,9 @@ class JoinedCounts:
         """Returns (nodes, rank) of each group, ascending."""
         return [(size >> _BITS, size & _RANK) for size in self._top()]
 
-    def copy(self) -> JoinedCounts:
-        """Returns an independent copy: later changes of one do not show in the other."""
-        joined = JoinedCounts([part.copy() for part in self.parts], self._home)
+    def joined_of(self, parts: Sequence[GroupCounts]) -> JoinedCounts:
+        """Returns the join of other counts of the same groups, part by part."""
+        joined = JoinedCounts(parts, self._home)
         if self._line is not None:
             ranks, line, ordered = self._line
             joined._line = ranks, line.copy(), ordered

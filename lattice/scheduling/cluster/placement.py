@@ -132,7 +132,10 @@ def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int
     """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
-    sizes = [len(bucket.free) for bucket in buckets] if caps is None else [pool.cap(bucket) for bucket in buckets]
+    if caps is None:
+        sizes = [len(bucket.free) for bucket in buckets]
+    else:
+        sizes = [caps[bucket] if bucket in caps else len(bucket.free) for bucket in buckets]
     if not apart and 0 in sizes:
         buckets = [bucket for bucket, size in zip(buckets, sizes, strict=True) if size]
         sizes = [size for size in sizes if size]

@@ -6,9 +6,13 @@ A group is known by its rank: its place in the order of names.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, compress, count, islice
 from operator import add, sub
+from typing import Final
+
+_FEW: Final = 4
+"""Up to so many groups their counts are added up as far as they are looked at; for more, sums from the first group on are cheaper."""
 
 
 class Line:
@@ -65,8 +69,10 @@ def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[in
 def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
     """Returns the place in the line where `groups` consecutive groups hold `nodes` and lie as close as any; None: there is none."""
     ranks, counts = line.ranks, line.counts
-    if groups == 2:
-        sums = map(add, counts, islice(counts, 1, None))
+    if groups <= _FEW:
+        sums: Iterable[int] = counts
+        for apart in range(1, groups):
+            sums = map(add, sums, islice(counts, apart, None))
     else:
         reached = list(accumulate(counts, initial=0))
         sums = map(sub, reached[groups:], reached)

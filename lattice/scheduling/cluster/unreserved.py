@@ -92,6 +92,18 @@ class UnreservedNodes:
         self._not_earlier[reservation.uid] = free, duration
         return False
 
+    def known_short(self, pool: FreeCounts, nodes: int, duration: float) -> bool:
+        """Tells whether totals that are known already show fewer than `nodes` nodes free throughout `duration` seconds from now.
+
+        False: there may be enough, or nothing is known; totals are not summed up for the question.
+        """
+        if self._stamp != (self._node_cache.changes, self._node_cache.shape):
+            return False
+        free, now = self._known.get((pool.number, self._table.layout)) or self._derived(pool), self._releases.now
+        if free is None or (len(free.times) > 1 and free.times[1] <= now):
+            return False
+        return min(free.counts[: bisect_left(free.times, now + duration)]) < nodes
+
     def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> None:
         """Notes that the search by bucket found no earlier start for a reservation; `may_improve` then says False until something
         changes.

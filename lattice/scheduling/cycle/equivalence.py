@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from lattice.scheduling.cluster.availability import AvailabilityProfile
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.free_counts import FreeCounts
-from lattice.scheduling.cluster.group_counts import Groups
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.placement import Ask, Counts, Found, counts_of, find, inside
 from lattice.scheduling.cluster.releases import round_up
@@ -28,9 +27,6 @@ from lattice.scheduling.state.quota_usage import NO_LIMIT
 EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that
 the quota tree leaves to it (None: all)."""
-
-Alike = list[tuple[frozenset[str] | None, Groups]]
-"""Nodes by group, each with the fingerprints that were counted (None: all)."""
 
 
 class Fit(NamedTuple):
@@ -71,7 +67,6 @@ class EquivalenceClass:
     """
 
     __slots__ = (
-        "_alike",
         "_classes",
         "_eq_classes",
         "_failed",
@@ -79,6 +74,8 @@ class EquivalenceClass:
         "_known",
         "_lent",
         "_limits",
+        "_members",
+        "_names",
         "_ordinary",
         "_own_ask",
         "_plain",
@@ -119,10 +116,9 @@ class EquivalenceClass:
         self._own_ask = self._ask(self.pool)
         self._plain: list[FreeCounts] | None = None
         self._ordinary = not (self.tight or self._spread or eq_classes.strategy.fullest)
-        self._alike: tuple[FreeCounts, Alike, Alike] | None = None
-        """The pool of the plainest hardware, its counts by fingerprint (the least pressed first), and its counts of all
-        fingerprints together.
-        """
+        self._members = self.pool.members
+        self._names: list[tuple[str, frozenset[str]]] | None = None
+        """The known fingerprints of the plainest hardware, the least pressed first; None: to be found."""
         self._lent: dict[frozenset[str], list[Bucket]] = {}
         """The buckets of lending vclusters that admit the need, by the set of these vclusters."""
         self._idle_of: tuple[list[Bucket], int, int] = ([], -1, 0)
@@ -152,6 +148,8 @@ class EquivalenceClass:
     def _fit_at_home(self, nodes: int, duration: float, most: int) -> Fit | None:
         if self.pool.whole.total < nodes:
             return None
+        if self._is_reduced(duration) and self._eq_classes.profile.unreserved.known_short(self.pool, nodes, duration):
+            return None
         pool = self.now_pool(duration)
         counts = self._choose(pool, nodes, most)
         return None if counts is None else Fit(pool, counts)
@@ -169,12 +167,16 @@ class EquivalenceClass:
 
     def now_pool(self, duration: float) -> FreeCounts:
         """Returns the nodes at home that are free for `duration` seconds from now, kept by no reservation and closed by no window."""
+        if not self._is_reduced(duration):
+            return self.pool
+        return self._eq_classes.profile.free_from_now.of_pool(self.pool, self._eq_classes.now + duration, self.reservation)
+
+    def _is_reduced(self, duration: float) -> bool:
+        """Tells whether a reservation or a window may keep some free nodes from work that starts now and lasts so many seconds."""
         profile, now = self._eq_classes.profile, self._eq_classes.now
         if not (profile.reservations or profile.windows.ordered or self.reservation):
-            return self.pool
-        if not self.reservation and not self._is_reserved() and not profile.windows.crosses(now, now + duration):
-            return self.pool
-        return profile.free_from_now.of_pool(self.pool, now + duration, self.reservation)
+            return False
+        return bool(self.reservation) or self._is_reserved() or profile.windows.crosses(now, now + duration)
 
     def fits(self, pool: FreeCounts, nodes: int) -> bool:
         """Tells whether `nodes` nodes of a pool satisfy topology and conformance of this class together."""
@@ -312,9 +314,10 @@ class EquivalenceClass:
         size = min(pool.whole.total, most)
         if size < least:
             return None
-        if pool is self.pool and self._ordinary and (counts := self._in_one_group(size)):
+        own = pool.members is self._members
+        if own and self._ordinary and (pool.caps is None or pool.reduction is not None) and (counts := self._in_one_group(pool, size)):
             return counts
-        ask = self._own_ask if pool is self.pool else self._ask(pool)
+        ask = self._own_ask if own else self._ask(pool)
         while size >= least:
             found = self._find(pool, size, ask)
             if found is not None:
@@ -327,19 +330,21 @@ class EquivalenceClass:
             size = smaller
         return None
 
-    def _in_one_group(self, nodes: int) -> Counts | None:
+    def _in_one_group(self, pool: FreeCounts, nodes: int) -> Counts | None:
         """Chooses nodes of one fingerprint and the plainest hardware in one group, the best possible choice; None where no group
         has enough.
         """
-        if self._alike is None:
-            plainest = self.pool if len(self.kinds) <= 1 else next(self._plainer(self.pool))
+        plainest = pool if len(self.kinds) <= 1 else _reduced_alike(self._plain_pools()[0], pool)
+        if nodes == 1 or self.conformance == IGNORED:
+            rank = plainest.whole.holding(nodes)
+            return None if rank is None else inside(plainest, None, rank, nodes, self._prefer)
+        if self._names is None:
             names = sorted(filter(None, plainest.parts), key=lambda name: (self._pressure_on(name), name))
-            self._alike = plainest, [(frozenset((name,)), plainest.parts[name]) for name in names], [(None, plainest.whole)]
-        plainest, alike, whole = self._alike
-        for within, part in whole if nodes == 1 or self.conformance == IGNORED else alike:
-            rank = part.holding(nodes)
+            self._names = [(name, frozenset((name,))) for name in names]
+        for name, alone in self._names:
+            rank = plainest.parts[name].holding(nodes)
             if rank is not None:
-                return inside(plainest, within, rank, nodes, self._prefer)
+                return inside(plainest, alone, rank, nodes, self._prefer)
         return None
 
     def _find(self, pool: FreeCounts, nodes: int, ask: Ask) -> tuple[FreeCounts, Found] | None:
@@ -363,25 +368,23 @@ class EquivalenceClass:
         """Yields parts of a pool: the class of hardware under the least pressure alone, then the two under the least, and so on,
         without the whole.
         """
-        if pool.members is not self.pool.members:
-            counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
-            classes = self._eq_classes.by_pressure(pool.kinds)
-            for last in range(1, len(classes)):
-                some = frozenset(classes[:last])
-                yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
+        if pool.members is self._members:
+            for plain in self._plain_pools():
+                yield _reduced_alike(plain, pool)
             return
+        counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
+        classes = self._eq_classes.by_pressure(pool.kinds)
+        for last in range(1, len(classes)):
+            some = frozenset(classes[:last])
+            yield pool.capped({bucket: count if bucket.key.hardware in some else 0 for bucket, count in counts.items()})
+
+    def _plain_pools(self) -> list[FreeCounts]:
+        """Returns the parts of the own pool that `_plainer` yields, with all their free nodes."""
         if self._plain is None:
             classes, free_counts = self._eq_classes.by_pressure(self.kinds), self._eq_classes.state.free_counts
             some_of = [frozenset(classes[:last]) for last in range(1, len(classes))]
             self._plain = [free_counts.pool_for(self.need, self.home, known=self._known, classes=some) for some in some_of]
-        caps = pool.caps
-        for plain in self._plain:
-            if caps is None:
-                yield plain
-            elif len(caps) == len(pool.members):
-                yield plain.capped(caps)
-            else:
-                yield plain.reduced({bucket: count for bucket, count in caps.items() if bucket in plain.members})
+        return self._plain
 
     def _pressure_on(self, fingerprint: str) -> float:
         """Returns the mean pressure on the usable home nodes of one fingerprint; 0 where all hardware is the same."""
@@ -418,6 +421,13 @@ class EquivalenceClass:
                 found = some
             short = short if some is None else min(short, _watts(some))
         return NoFit(short) if found is None else Fit(pool, found)
+
+
+def _reduced_alike(part: FreeCounts, pool: FreeCounts) -> FreeCounts:
+    """Returns a part of all free nodes with as many nodes of each bucket as `pool` has."""
+    if pool.caps is None:
+        return part
+    return part.capped(pool.caps) if pool.reduction is None else pool.reduction.pool_of(part)
 
 
 def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCounts, int]]:

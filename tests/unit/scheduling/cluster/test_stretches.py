@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.scheduling.cluster.group_counts import GroupCounts, Groups, JoinedCounts, tight
+from lattice.scheduling.cluster.group_counts import GroupCounts, JoinedCounts, tight
 from lattice.scheduling.cluster.stretches import Line, neighbours
 
 SIZES = st.dictionaries(st.integers(0, 40), st.integers(1, 9), min_size=2, max_size=14)
@@ -40,16 +40,14 @@ def test_no_stretch_that_holds_enough_is_shorter(sizes: dict[int, int], data: st
 @given(SIZES, st.lists(st.tuples(st.integers(0, 40), st.integers(-9, 9)), max_size=12), st.integers(1, 60), st.integers(1, 12))
 def test_joined_parts_answer_as_one_that_counts_all(sizes: dict[int, int], changes: list[tuple[int, int]], nodes: int, groups: int) -> None:
     home = {rank: rank % 3 for rank in range(41)}
-    joined: Groups = JoinedCounts(
-        [GroupCounts({rank: size for rank, size in sizes.items() if home[rank] == place}) for place in range(3)], home
-    )
+    joined = JoinedCounts([GroupCounts({rank: size for rank, size in sizes.items() if home[rank] == place}) for place in range(3)], home)
     now = dict.fromkeys(range(41), 0) | sizes
     for rank, by in [(0, 0), *changes]:
         joined.line()
         by = max(by, -now[rank])
         now[rank] += by
         joined.count_change(rank, by)
-        for some in (joined, joined.copy()):
+        for some in (joined, joined.joined_of([part.copy() for part in joined.parts])):
             whole = GroupCounts(now)
             assert (some.total, some.groups, some.ordered) == (whole.total, whole.groups, whole.ordered)
             assert (some.holding(nodes), some.fewest(nodes), some.largest(groups)) == (
