@@ -10,8 +10,12 @@ from lattice.errors import Rejected
 from lattice.software.image_metadata import ImageMetadata, ListChange, ListOperation, View
 from lattice.software.references import UenvReference, ViewName
 
+LARGEST_VALUE, LARGEST_ENVIRONMENT = 131072, 4 << 20
+"""Characters of a variable that the kernel takes, and of all that views set together: a few bytes of an image could name far more."""
 _EMBEDDED = re.compile(r"\$\{@(?:(?P<name>.*?)@\}|.*)", re.DOTALL)
 """`${@NAME@}`; what is not closed goes to the end of the text."""
+_MOST_NAMED, _LONGEST_NAME = 20, 80
+"""So many views are named in a sentence, and so many characters of each."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +83,31 @@ def _choose_view(images: Sequence[PlacedImage], wanted: ViewName) -> ChosenView:
     meant = [image for image in images if not wanted.image or wanted.image in image.names]
     found = [ChosenView(image, view) for image in meant for view in image.views if view.name == wanted.view]
     if len(found) > 1:
-        there = ", ".join(f"{one.image.names[0]}:{one.view.name}" for one in found)
+        there = _listed(found)
         raise Rejected(f"there is more than one view named {str(wanted)!r}: {there}; write NAME:VIEW", reason="ViewUnknown")
     if not found:
-        there = ", ".join(f"{image.names[0]}:{view.name}" for image in images for view in image.views) or "none"
+        there = _listed([ChosenView(image, view) for image in images for view in image.views])
         raise Rejected(f"the view {str(wanted)!r} does not exist; there are: {there}", reason="ViewUnknown")
     return found[0]
+
+
+def _listed(views: Sequence[ChosenView]) -> str:
+    """Returns views as people ask for them; of names that an image gives, what can be printed."""
+    names = [f"{one.image.names[0]}:{one.view.name}"[:_LONGEST_NAME] for one in views[:_MOST_NAMED]]
+    more = f" and {len(views) - _MOST_NAMED} more" if len(views) > _MOST_NAMED else ""
+    return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(names) or "none") + more
 
 
 def apply_views(chosen: Sequence[ChosenView], variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables after the views: first all scalars, the later view's where two set one, then all lists in order.
 
     A list is split at `:`; empty parts and repetitions are dropped. `${@NAME@}` becomes the value that the variable has by then.
+    Raises Rejected (ImageRefused) for values that no program could be given.
     """
-    found = dict(variables)
+    found = _Variables(variables)
     scalars = {change.variable: change.value for one in chosen for change in one.view.scalars}
     for variable, value in scalars.items():
-        _set(found, variable, value)
+        found.change(variable, value)
     lists: dict[str, list[ListChange]] = {}
     for one in chosen:
         own = {change.variable for change in one.view.scalars}
@@ -103,15 +115,38 @@ def apply_views(chosen: Sequence[ChosenView], variables: Mapping[str, str]) -> d
             if change.variable not in own:
                 lists.setdefault(change.variable, []).append(change)
     for variable, changes in lists.items():
-        _set(found, variable, _changed(found.get(variable, ""), changes))
-    return found
+        found.change(variable, _changed(found.values.get(variable, ""), changes))
+    return found.values
 
 
-def _set(variables: dict[str, str], name: str, value: str | None) -> None:
-    if value is None:
-        variables.pop(name, None)
-    else:
-        variables[name] = _EMBEDDED.sub(lambda match: variables.get(match["name"] or "", ""), value)
+class _Variables:
+    """The variables while views change them; what is set is bounded, each value and all together."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.values = dict(variables)
+        self._left = LARGEST_ENVIRONMENT
+
+    def change(self, name: str, value: str | None) -> None:
+        """Sets a variable, what is embedded in its value replaced; None: unsets it."""
+        if value is None:
+            self.values.pop(name, None)
+            return
+        self.values[name] = expanded = self._expanded(name, value)
+        self._left -= len(expanded)
+
+    def _expanded(self, name: str, value: str) -> str:
+        parts, size, at = list[str](), 0, 0
+        for match in _EMBEDDED.finditer(value):
+            parts += (value[at : match.start()], self.values.get(match["name"] or "", ""))
+            size, at = size + len(parts[-1]) + len(parts[-2]), match.end()
+            self._check(name, size)
+        self._check(name, size + len(value) - at)
+        return "".join((*parts, value[at:]))
+
+    def _check(self, name: str, size: int) -> None:
+        if size > min(LARGEST_VALUE, self._left):
+            said = f"a view sets {name} to more characters than a program can be given ({LARGEST_VALUE}, {LARGEST_ENVIRONMENT} in all)"
+            raise Rejected(said, reason="ImageRefused")
 
 
 def _changed(value: str, changes: Sequence[ListChange]) -> str | None:

@@ -31,6 +31,7 @@ ANSWER_SECONDS = 60.0
 TRIES = 20
 KILL_SECONDS = 10.0
 LOOK_SECONDS = 0.005
+LONGEST_NOTE = 300
 IMAGE_REFUSED, MOUNT_INVALID, VIEW_UNKNOWN = "ImageRefused", "MountInvalid", "ViewUnknown"
 USER_TOOLS = MADE[1]
 
@@ -74,19 +75,20 @@ class Mounts:
         answer = await self._ask(work, account, [source.asked(inspect=inspect) for source in sources])
         if "mounts" not in answer:
             raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
-        metadata, notes = _described([entry["metadata"] for entry in answer["mounts"]], sources)
+        documents = [entry["metadata"] for entry in answer["mounts"]]
+        metadata, notes = await asyncio.to_thread(_described, documents, sources)  # a user wrote them: they may be large
         names = names_of([source.reference for source in sources], metadata)
         images = tuple(
             PlacedImage(source.file, entry["mount"], known, described)
             for source, entry, known, described in zip(sources, answer["mounts"], names, metadata, strict=True)
         )
         try:
-            chosen = choose_views(images, wanted, defaults=work.default_views)
+            software = MountedSoftware(images, choose_views(images, wanted, defaults=work.default_views))
+            flaw = environment.flaw(software.applied_to({}) | software.variables)
         except Rejected as error:
-            raise _refused(work, error.message, VIEW_UNKNOWN) from error
-        software = MountedSoftware(images, chosen)
-        if why := environment.flaw(software.applied_to({})):
-            raise _refused(work, f"a view of its images cannot be set: {why}", IMAGE_REFUSED)
+            raise _refused(work, error.message, error.reason) from error
+        if flaw:
+            raise _refused(work, f"a view of its images cannot be set: {flaw}", IMAGE_REFUSED)
         return software, "; ".join(notes)
 
     async def _ask(self, work: NodeWork, account: Account, images: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -156,5 +158,5 @@ def _described(documents: Sequence[str | None], sources: Sequence[_AskedImage]) 
             found.append(read_metadata(document.encode()) if document is not None else None)
         except Rejected as error:
             found.append(None)
-            notes.append(f"{source.reference.text}: {error.message}")
+            notes.append(f"{source.reference.text}: {error.message}"[:LONGEST_NOTE])
     return found, notes

@@ -28,7 +28,7 @@ OOM_SCORE = -900
 IMAGE_NOT_FOUND, IMAGE_REFUSED, MOUNT_INVALID = "ImageNotFound", "ImageRefused", "MountInvalid"
 """Reasons of END_REASONS for what would fail on every node; a failure without one is the node's."""
 METADATA = "meta/env.json"
-LARGEST_METADATA = 4 << 20
+LARGEST_METADATA = 1 << 20
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
 """Errors at a user's file that are the file's, or its path's, and not the node's."""
 SUPERBLOCK = struct.Struct("<4s36xQ")

@@ -22,7 +22,7 @@ class TargetFlaw(Exception):
 def read_target(text: str) -> str:
     """Returns a mount point as it is compared: absolute, without a `/` at its end. Raises TargetFlaw."""
     path = text.rstrip("/") or "/"
-    if not text.startswith("/") or "\0" in text:
+    if not text.startswith("/") or not text.isprintable():
         raise TargetFlaw(f"the mount point {text!r} is no absolute path")
     if len(text) > LONGEST:
         raise TargetFlaw(f"the mount point {text[:40] + '…'!r} has {len(text)} characters, {LONGEST} are possible")

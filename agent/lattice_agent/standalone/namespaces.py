@@ -57,7 +57,7 @@ def entered(procs: str) -> Iterator[None]:
         finally:
             os.close(theirs)
         try:
-            with _without_imports():
+            with without_imports():
                 yield
         finally:
             _checked(_libc.setns(home, CLONE_NEWNS))
@@ -84,7 +84,7 @@ def _only_pid(procs: str) -> int:
 
 
 @contextmanager
-def _without_imports() -> Iterator[None]:
+def without_imports() -> Iterator[None]:
     """Keeps this process, and what it forks, from loading code by name: an image may be mounted over the code's own directory."""
     kept = sys.meta_path[:], sys.path[:], sys.path_hooks[:], dict(sys.path_importer_cache)
     forbid_imports()

@@ -58,6 +58,24 @@ def test_a_view_changes_variables_as_under_uenv(before: dict[str, str], views: l
     assert after(before, *views) == expected
 
 
+def test_a_view_that_names_more_than_a_program_can_be_given_is_refused_before_it_is_made() -> None:
+    large = "x" * 100_000
+    many = View("a", "", (), (ScalarChange("A", large), *(ScalarChange(f"V{n}", "${@A@}") for n in range(60))))
+    for hungry in (view("a", A=large, B="${@A@}" * 100_000), many):
+        with pytest.raises(Rejected, match="more characters than a program can be given") as refused:
+            after({}, hungry)
+        assert refused.value.reason == "ImageRefused"
+
+
+def test_names_that_an_image_gives_are_shortened_and_made_printable_in_sentences() -> None:
+    wild = image("a\nb", *(view(f"v{number}" + "x" * 1000) for number in range(50)))
+    with pytest.raises(Rejected) as refused:
+        choose_views([wild], parse_views("none"), defaults=True)
+    assert len(refused.value.message) < 2000
+    assert "a?b:v0x" in refused.value.message
+    assert "and 30 more" in refused.value.message
+
+
 PATHS = st.lists(st.sampled_from(["", "/a", "/b", "/c"]), max_size=5)
 CHANGES = st.lists(st.builds(ListChange, st.just("P"), st.sampled_from(ListOperation), PATHS.map(tuple)), min_size=1, max_size=5).map(tuple)
 

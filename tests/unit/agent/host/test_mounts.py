@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from lattice.errors import Rejected
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
+from lattice_agent.standalone import namespaces
 from lattice_agent.state.log_store import LogReader
 from tests.squashfs import described, make_image, needs_mksquashfs
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
@@ -306,6 +308,26 @@ async def test_a_setuid_program_gives_no_rights_and_a_device_file_opens_nothing(
         await run(host, ends, shell(script, uenv=f"{targets}/bad:{targets}/one"))
         assert printed(host).splitlines()[0] == str(NOBODY)
         assert "Permission denied" in printed(host)
+
+
+async def test_an_image_that_would_fill_the_agents_memory_is_refused(targets: Path) -> None:
+    bomb = described("bomb", str(targets / "one"), {"v": {"scalar": {"A": "x" * 100_000, "B": "${@A@}" * 50_000}}})
+    make_image(targets / "bomb", {"file": ""}, bomb)
+    make_image(targets / "large", {"file": ""}, " " * (1 << 21))
+    make_image(targets / "nul", {"file": ""}, described("n\0", str(targets / "one"), {"v": {}}, default="v"))
+    async with machine(targets) as (host, _):
+        assert (await refused(host, shell("true", uenv=f"{targets}/bomb", view="v")))[0] == "ImageRefused"
+        for number, name in enumerate(("large", "nul"), start=2):
+            ours = shell("true", uenv=f"{targets}/{name}", key=Key(UID, number))
+            assert (await refused(host, ours))[0] == "ImageRefused"
+
+
+def test_where_an_image_may_be_mounted_over_code_nothing_is_imported() -> None:
+    before = list(sys.path), list(sys.meta_path)
+    with namespaces.without_imports(), pytest.raises((ImportError, ImportWarning)):
+        __import__("this")
+    assert (sys.path, sys.meta_path) == before
+    __import__("this")
 
 
 # faults
