@@ -10,18 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
-from lattice.clients.registry import ANSWER_SECONDS, Registry, parse_address, read_credentials
-from lattice.clients.uenv_images import UenvImage, UenvImages, closest
+from lattice.clients.uenv_images import UenvImage, UenvImages, closest, opened
 from lattice.daemon.logs import event
 from lattice.errors import NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CONFIGS
 from lattice.software.answers import UenvDetails, UenvRow, UenvRows, ViewRow
-from lattice.software.catalog import SoftwareDefaults
 from lattice.software.image_metadata import ImageMetadata, View
 from lattice.software.labels import UenvLabel, parse_label
 from lattice.views.cluster import Config, SoftwareOptions
@@ -46,7 +43,7 @@ class SoftwareCatalog:
         """Returns the images that the parameter `label` names; without it, all of the site's namespace and system."""
         label = _label(request, needed=False)
         event(log, "UenvsAsked", user=identity.user, label=str(label))
-        async with self._images() as images:
+        async with self.images() as images:
             found, left_out = await images.find(label, MOST_IMAGES)
         return _answer(UenvRows([_row(image) for image in found], left_out))
 
@@ -54,24 +51,17 @@ class SoftwareCatalog:
         """Returns the one image that the parameter `label` names, with its mount point and views."""
         label = _label(request, needed=True)
         event(log, "UenvAsked", user=identity.user, label=str(label))
-        async with self._images() as images:
+        async with self.images() as images:
             found, _ = await images.find(label, MOST_IMAGES)
             image = closest(label, found)
             metadata = await images.metadata(image)
         return _answer(_details(image, metadata))
 
     @asynccontextmanager
-    async def _images(self) -> AsyncIterator[UenvImages]:
-        options = await self._options()
-        if not options.registry:
-            said = "this site has no registry of software environments. Hint: an administrator sets software.registry of the LatticeConfig"
-            raise Rejected(said, reason="NoRegistry")
-        address = parse_address(options.registry)
-        credentials = read_credentials(self._registry_auth, address.host)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-            defaults = SoftwareDefaults(options.namespace, options.system)
-            yield UenvImages(Registry(session, address, credentials), address.prefix, defaults)
+    async def images(self) -> AsyncIterator[UenvImages]:
+        """Opens the site's registry; raises Rejected (NoRegistry) where it has none."""
+        async with opened(await self._options(), self._registry_auth) as images:
+            yield images
 
     async def _options(self) -> SoftwareOptions:
         try:

@@ -12,7 +12,8 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from lattice.errors import Corrupt, Denied, NotFound, Rejected, Retry, TooMany
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, TooMany
 
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -32,10 +33,14 @@ PAGE: Final = 1000
 MOST_NAMES: Final = 100_000
 """Of a list, over all its pages."""
 MOST_REDIRECTS: Final = 5
+REDIRECTS: Final = (301, 302, 303, 307, 308)
 ANSWER_SECONDS: Final = 20.0
+STREAM_BYTES: Final = 1 << 20
+STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=60.0)
 T = TypeVar("T")
 _CHALLENGE: Final = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+_RANGE: Final = re.compile(r"bytes (\d{1,18})-", re.ASCII)
 
 
 class Descriptor(msgspec.Struct, rename="camel"):
@@ -105,6 +110,14 @@ def read_credentials(file: str, host: str) -> Credentials | None:
     return Credentials(user, password)
 
 
+@dataclass(frozen=True)
+class BlobStream:
+    """The bytes of a blob from `start` on, as they arrive."""
+
+    start: int
+    chunks: AsyncIterator[bytes]
+
+
 class Registry:
     """Reads one OCI registry over an HTTP session that the caller closes; keeps bearer tokens until the registry refuses them."""
 
@@ -136,6 +149,56 @@ class Registry:
         if reference.startswith("sha256:") and reference != digest:
             raise Corrupt(f"{self._address.host} sent other bytes than {reference} for {repository}", reason="DigestMismatch")
         return digest, self._decoded(body, Manifest)
+
+    @asynccontextmanager
+    async def stream(self, repository: str, digest: str, *, offset: int = 0) -> AsyncIterator[BlobStream]:
+        """Opens a blob from `offset` on; a registry that serves no ranges begins at its start, which `BlobStream.start` tells.
+
+        Its bytes are not hashed here. Raises as `blob` does, Retry also while it is read: a connection is cut, or silent for a minute.
+        """
+        url = f"{self._address.scheme}://{self._address.host}/v2/{repository}/blobs/{digest}"
+        wanted = {"Accept": "*/*", **({"Range": f"bytes={offset}-"} if offset else {})}
+        try:
+            async with AsyncExitStack() as stack:
+                for _ in range(2):
+                    answer = await self._redirected(stack, repository, url, wanted)
+                    if isinstance(answer, _Challenge):
+                        self._logins[repository] = await self._login(answer.text)
+                        continue
+                    if answer.status == 206:
+                        yield BlobStream(_first_byte(answer.headers.get("Content-Range", "")), answer.content.iter_chunked(STREAM_BYTES))
+                    elif failure := self._failure(answer, url):
+                        raise failure
+                    else:
+                        yield BlobStream(0, answer.content.iter_chunked(STREAM_BYTES))
+                    return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            said = str(error) or "no bytes for a minute"
+            raise Retry(f"the registry {self._address.host} does not send {digest}: {said}", reason="RegistryUnreachable") from error
+        raise Denied(f"the registry {self._address.host} refuses its login for {repository}", reason="RegistryDenied")
+
+    async def _redirected(
+        self, stack: AsyncExitStack, repository: str, url: str, wanted: Mapping[str, str]
+    ) -> aiohttp.ClientResponse | _Challenge:
+        """Follows redirects, without the login to other hosts; the answer is closed with the stack."""
+        for _ in range(MOST_REDIRECTS):
+            headers, ours = self._headers(repository, url, wanted)
+            response = await stack.enter_async_context(
+                self._session.get(url, headers=headers, allow_redirects=False, timeout=STREAM_TIMEOUT)
+            )
+            if response.status in REDIRECTS:
+                url = _redirected(url, response.headers.get("Location", ""))
+                continue
+            if ours and response.status == 401 and (challenge := response.headers.get("WWW-Authenticate")):
+                return _Challenge(challenge)
+            return response
+        raise Retry(f"the registry {self._address.host} redirects more than {MOST_REDIRECTS} times", reason="RegistryBroken")
+
+    def _headers(self, repository: str, url: str, wanted: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+        """Returns the headers of a request, and whether it goes to the registry itself: nobody else gets the login."""
+        ours = urlsplit(url)[:2] == (self._address.scheme, self._address.host)
+        login = self._logins.get(repository) if ours else None
+        return {**wanted, **({"Authorization": login} if login else {})}, ours
 
     async def referrers(self, repository: str, digest: str, artifact_type: str) -> list[Descriptor]:
         """Returns the artifacts of a type that are attached to an image, found by the referrers API, else by the fallback tag; empty:
@@ -195,12 +258,9 @@ class Registry:
 
     async def _follow(self, repository: str, url: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]] | _Challenge:
         for _ in range(MOST_REDIRECTS):
-            headers = {"Accept": accept}
-            ours = urlsplit(url)[:2] == (self._address.scheme, self._address.host)
-            if ours and (login := self._logins.get(repository)):
-                headers["Authorization"] = login
+            headers, ours = self._headers(repository, url, {"Accept": accept})
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
-                if response.status in (301, 302, 303, 307, 308):
+                if response.status in REDIRECTS:
                     url = _redirected(url, response.headers.get("Location", ""))
                     continue
                 if ours and response.status == 401 and (challenge := response.headers.get("WWW-Authenticate")):
@@ -208,18 +268,22 @@ class Registry:
                 return await self._body(response, url, most), dict(response.headers)
         raise Retry(f"the registry {self._address.host} redirects more than {MOST_REDIRECTS} times", reason="RegistryBroken")
 
-    async def _body(self, response: aiohttp.ClientResponse, url: str, most: int) -> bytes:
+    def _failure(self, response: aiohttp.ClientResponse, url: str) -> LatticeError | None:
+        """Returns the error that an answer means; None: it has what was asked for."""
         status, what = response.status, f"{self._address.host} answers {response.status} for {urlsplit(url).path}"
         if status == 404:
-            raise NotFound(what, reason="NotInRegistry")
+            return NotFound(what, reason="NotInRegistry")
         if status in (401, 403):
-            raise Denied(what, reason="RegistryDenied")
+            return Denied(what, reason="RegistryDenied")
         if status == 429:
-            raise TooMany(what, reason="RegistryBusy", after_seconds=_seconds(response.headers.get("Retry-After", "")))
+            return TooMany(what, reason="RegistryBusy", after_seconds=_seconds(response.headers.get("Retry-After", "")))
         if status >= 500:
-            raise Retry(what, reason="RegistryBroken")
-        if status != 200:
-            raise Rejected(what, reason="RegistryRefused")
+            return Retry(what, reason="RegistryBroken")
+        return None if status == 200 else Rejected(what, reason="RegistryRefused")
+
+    async def _body(self, response: aiohttp.ClientResponse, url: str, most: int) -> bytes:
+        if failure := self._failure(response, url):
+            raise failure
         body = bytearray()
         async for chunk in response.content.iter_any():
             body += chunk
@@ -278,6 +342,14 @@ def _same_host(path: str, link: str) -> str:
     """Returns path and query of the link to a list's next page, without the link's host: the list's own host serves all pages."""
     parts = urlsplit(urljoin(path, link))
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _first_byte(content_range: str) -> int:
+    """Returns where a part begins, by the header `Content-Range: bytes 7-9/10`; raises Retry for what is none."""
+    found = _RANGE.match(content_range)
+    if found is None:
+        raise Retry(f"a part of a blob says that it is {content_range!r}", reason="RegistryBroken")
+    return int(found[1])
 
 
 def _seconds(text: str) -> float | None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lattice.clients.registry import Descriptor, Registry
+import aiohttp
+
+from lattice.clients.registry import ANSWER_SECONDS, Descriptor, Registry, parse_address, read_credentials
 from lattice.errors import NotFound, Rejected
 from lattice.software.catalog import SoftwareDefaults, UenvRepository, filled_in, names, read_repository, repository_of
 from lattice.software.image_metadata import LARGEST_ARCHIVE, ImageMetadata, read_metadata, unpack_metadata
 from lattice.software.labels import ID_LENGTH, UenvLabel
+from lattice.views.cluster import SoftwareOptions
 
 T = TypeVar("T")
 ARTIFACT_TYPE: Final = "application/x-squashfs"
@@ -130,3 +134,20 @@ def closest(label: UenvLabel, images: list[UenvImage]) -> UenvImage:
         listed = ", ".join(f"{image.label} ({image.digest.removeprefix('sha256:')[:ID_LENGTH]})" for image in images[:10])
         raise Rejected(f"more than one uenv matches {label}: {listed}{', …' if len(images) > 10 else ''}", reason="LabelAmbiguous")
     return images[0]
+
+
+@asynccontextmanager
+async def opened(options: SoftwareOptions, registry_auth: str) -> AsyncIterator[UenvImages]:
+    """Opens the site's registry with the login in the file `registry_auth` (empty: none), which is read again each time.
+
+    Raises Rejected (NoRegistry, RegistryInvalid), Corrupt (RegistryAuthInvalid).
+    """
+    if not options.registry:
+        said = "this site has no registry of software environments. Hint: an administrator sets software.registry of the LatticeConfig"
+        raise Rejected(said, reason="NoRegistry")
+    address = parse_address(options.registry)
+    credentials = read_credentials(registry_auth, address.host)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        defaults = SoftwareDefaults(options.namespace, options.system)
+        yield UenvImages(Registry(session, address, credentials), address.prefix, defaults)

@@ -35,6 +35,8 @@ READY = "r"
 """Detail of `p`: the node has prepared everything and waits for the other nodes."""
 UNSERVED = "g"
 """Detail of `p`: no gateway gives the node its work."""
+PULLING = "m"
+"""Detail of `p`: images of the attempt are on their way to the node."""
 IDLE = "i"
 """Detail of `r`: the node has no task of the attempt, and ends with the others."""
 BEGUN = "b"
@@ -51,7 +53,7 @@ _KEPT_FIRST = {UNNAMED: 0, LOST: 1, GONE: 1, RUNNING: 2, ENDING: 2, PREPARING: 2
 class ReportRow(msgspec.Struct, frozen=True, gc=False):
     """One attempt in a node's report: its state on the node.
 
-    `detail`: the exit code of `e`, the reason of `f`, `READY` or `UNSERVED` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`.
+    `detail`: the exit code of `e`, the reason of `f`, `READY`, `UNSERVED` or `PULLING` of a `p`, `IDLE` of an `r`, `BEGUN` of a `g`.
     `at_walltime`: the node ended the attempt because its walltime was over.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lattice.ledger.reports import BEGUN, ENDED, GONE, IDLE, NO_PROCESS_LEFT, PREPARING, READY, UNKNOWN_EXIT
+from lattice.ledger.reports import BEGUN, ENDED, GONE, IDLE, NO_PROCESS_LEFT, PREPARING, PULLING, READY, UNKNOWN_EXIT
 from lattice.units import fold_nodes, format_duration, format_time
 
 START_TIMEOUT: Final = "StartTimeout"
@@ -74,6 +74,11 @@ class AttemptNodeState:
         return self.state == PREPARING and self.detail == READY
 
     @property
+    def pulls(self) -> bool:
+        """Tells whether images of the attempt are on their way to the node, which bounds that itself (software.pullTimeout)."""
+        return self.state == PREPARING and self.detail == PULLING
+
+    @property
     def idle(self) -> bool:
         """Tells whether the node has no task of the attempt, so that it ends with the others."""
         return not self.empty and self.detail == IDLE
@@ -105,7 +110,8 @@ def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout:
         return Wait("", "", False, SHOWN_AFTER_SECONDS - placed_seconds)
     pairs, message = cut_pairs(standings), _sentence(standings, waiting)
     begun = any(one.prepared or not one.waits for one in standings)
-    if begun and waited >= timeout and all(one.age <= waited - timeout for one in waiting):
+    late = begun and waited >= timeout and not any(one.pulls for one in waiting)
+    if late and all(one.age <= waited - timeout for one in waiting):
         reason = START_TIMEOUT if len(waiting) == len(standings) else PARTLY_STARTED
         return Wait(reason, f"had not started {format_duration(timeout)} after the last node was prepared: {message}", True, 0.0)
     reason = UNREACHABLE if pairs else NO_GATEWAY if any(one.unserved_since is not None for one in waiting) else WAITS
@@ -132,6 +138,8 @@ def _sentence(standings: Sequence[AttemptNodeState], waiting: Sequence[AttemptNo
         said.append(f"{started} have started")
     if missing:
         said.append(f"{_fold(missing)} {'is' if len(missing) == 1 else 'are'} not prepared")
+    if pulls := [one.name for one in waiting if one.pulls]:
+        said.append(f"images are on their way to {_fold(pulls)}")
     unserved = {one.name: one.unserved_since for one in waiting if one.unserved_since is not None}
     if unserved:
         said.append(f"no gateway gives {_fold(unserved)} the work, since {format_time(min(unserved.values()))}")

@@ -20,6 +20,7 @@ from lattice.ledger.starting import PARTLY_STARTED, START_SECONDS, START_TIMEOUT
 from lattice.lifecycle.conditions import condition, is_true
 from lattice.lifecycle.settle import NODE_SIDE, is_final, may_requeue
 from lattice.models import conditions as kinds
+from lattice.software.pinning import ImagesAwaited, ImagesRefused, judge_images
 from lattice.units import fold_nodes, format_duration, parse_time
 from lattice.views.allocation import Allocation, Exit
 
@@ -131,6 +132,13 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitImages:
+    """The step that keeps an allocation from the candidates of cycles, and shows which images are not resolved yet."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """The step that makes the allocation a candidate of the next cycle."""
 
@@ -142,7 +150,7 @@ class Rest:
     seconds: float | None = None
 
 
-Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | Queue | Rest
+Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding | End | Retry | Observe | AwaitImages | Queue | Rest
 
 
 def next_step(facts: StepFacts) -> Step:
@@ -245,7 +253,13 @@ def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step
         return End("DeadlineMissed", f"had not started by its deadline {deadline}")
     if FINALIZER not in allocation.metadata.finalizers:
         return AddFinalizer()
-    return Queue()
+    match judge_images(allocation):
+        case ImagesRefused(reason, message):
+            return End(reason, message)
+        case ImagesAwaited(message):
+            return AwaitImages(message)
+        case None:
+            return Queue()
 
 
 def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:

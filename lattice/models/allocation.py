@@ -23,10 +23,12 @@ from lattice.models.shape import (
     UntypedList,
     kube,
     not_served,
+    rules,
 )
 
 Text = Annotated[str, Field(pattern=LINE_PATTERN, max_length=1024)]
 Feature = Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)]
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 Variables = Annotated[
     dict[str, Annotated[str, Field(max_length=32768)]],
     Field(max_length=512),
@@ -225,6 +227,9 @@ class Telemetry(Part):
     """Prod, Debug or Audit."""
 
 
+IMAGES_ARE_PINNED = "status.software is written once: every attempt uses the same images"
+
+
 IMMUTABLE = (
     "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "quota", "reservation",
 )  # fmt: skip
@@ -407,6 +412,29 @@ class Report(Part):
     """The node whose prologue failed."""
 
 
+class SoftwareImage(Part):
+    """An image of the site's registry that a reference of the spec names."""
+
+    source: Annotated[str, Field(min_length=1, max_length=512)]
+    """The reference, as it was written, without its mount point."""
+    digest: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
+    """Of its manifest; the first 16 digits are its id."""
+    size: Annotated[int, Field(ge=0)] = 0
+    """Bytes of its squashfs file."""
+    mount: Annotated[str, Field(max_length=1024)] = ""
+    """Where it is mounted; empty: where the metadata inside it says."""
+    repository: Annotated[str, Field(max_length=512)] = ""
+    """Where it stands in the registry."""
+    layer: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
+    """Digest of its squashfs file."""
+
+
+PinnedImages = Annotated[
+    list[SoftwareImage],
+    Field(max_length=16, json_schema_extra=kube(list_type="atomic") | rules(Rule("self == oldSelf", IMAGES_ARE_PINNED))),
+]
+
+
 class ExpectedStart(Part):
     """The forecast of an allocation's start; without times, `reason` says why none is foreseen."""
 
@@ -482,6 +510,8 @@ class AllocationStatus(Part):
     """Requeues that were counted against requeue.max."""
     hollow: bool | None = None
     """True: it ran on hollow nodes, which only wait."""
+    software: PinnedImages | None = None
+    """Its images, resolved once before nodes are sought; every attempt uses these digests."""
 
     rules: ClassVar = (
         Rule(

@@ -164,6 +164,10 @@ class SoftwareOptions(Part):
     """This cluster's name in labels, meant by labels without `@system`; empty: every system."""
     user_files: bool = True
     """Whether work may mount squashfs files of its user's own, whose contents the kernel reads; false: images of the registry alone."""
+    resolve_timeout: Duration = "1h"
+    """How long work waits until its images are resolved, from its submission; then it has failed. At least 1s."""
+    pull_timeout: Duration = "30m"
+    """How long a node may take to pull the images of an attempt; then its prologue has failed. At least 1s."""
 
 
 class LatticeConfigSpec(Part):

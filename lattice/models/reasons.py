@@ -60,6 +60,11 @@ PENDING_REASONS: Final[tuple[Reason, ...]] = (
     ),
     Reason("WaitingForDependency", "what it depends on has not ended as asked", "`lattice dag status`", served=False),
     Reason("WaitingForData", "its data is still on its way", "wait", served=False),
+    Reason(
+        "WaitingForImages",
+        "the software environments that it names are not resolved in the site's registry yet",
+        "wait; the message says what keeps them, and after software.resolveTimeout it fails",
+    ),
     Reason("WaitingForNetworkDomain", "no network domain is free", "wait", served=False),
     Reason(
         "InsufficientConformance",
@@ -153,13 +158,13 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     ),
     Reason(
         "ImageNotFound",
-        "no image of that name or file is there, or the user may not read the file; no attempt follows",
+        "no image of the registry has the label, id or digest, or no file is there that the user may read; no attempt follows",
         "`lattice uenv list` shows the site's images; a file must be readable on the nodes",
     ),
     Reason(
         "ImageRefused",
-        "the image is no whole squashfs file, its views cannot be set, or the site takes no files of users; no attempt follows",
-        "build the image anew; the message says what is wrong with it",
+        "it is no label or several images, no whole squashfs file, its views cannot be set, or files are not taken; no attempt follows",
+        "name one image in full, as `lattice uenv list -o name` prints it; the message says what is wrong with it",
     ),
     Reason(
         "MountInvalid",
@@ -167,6 +172,11 @@ END_REASONS: Final[tuple[Reason, ...]] = (
         "name a directory that exists on the nodes: IMAGE:/PATH",
     ),
     Reason("ViewUnknown", "no image of the work has the view, or more than one has; no attempt follows", "the message lists the views"),
+    Reason(
+        "ImagesUnresolved",
+        "its images could not be resolved within software.resolveTimeout",
+        "submit again once the registry answers; the message has its last answer",
+    ),
     Reason("UserUnknown", "the node does not know the user, or no prefix of the name is stripped (work.userPrefixes)", "ask the operators"),
     Reason("UserRefused", "the user may not run work (root, or below minUid)", "submit as an ordinary user"),
     Reason("NodeLost", "a node was lost while it worked", "raise lifecycle.requeue.max"),

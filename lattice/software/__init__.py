@@ -5,5 +5,7 @@
 | `labels` | what people write: a label, an image's id or digest, with `parse_label` |
 | `catalog` | an image's place in a registry, and which images a label names |
 | `image_metadata` | the file that an image carries: mount point and views, and what a view does to variables |
-| `answers` | what the gateway says of images to the command line |
+| `answers` | what the gateway says of images and caches to the command line |
+| `pinning` | whether an allocation's images are resolved, so that it may be placed |
+| `references` | the images and views that work asks for, and what no node could set up of them |
 """

@@ -46,3 +46,39 @@ class UenvDetails(msgspec.Struct, rename="camel", frozen=True):
     description: str = ""
     mount: str = ""
     views: list[ViewRow] = []
+
+
+class CacheOrder(msgspec.Struct, rename="camel", frozen=True):
+    """An operator's order about image caches: `action` is status, warm or evict; `nodes` a node set, or all nodes of `group`."""
+
+    action: str
+    nodes: str = ""
+    group: str = ""
+    image: str = ""
+    sticky: bool = False
+
+
+class CacheRow(msgspec.Struct, rename="camel", frozen=True):
+    """An image of a node's cache; `used` is its last use, seconds since the epoch."""
+
+    digest: str
+    size: int
+    repository: str
+    used: float
+    sticky: bool = False
+    in_use: bool = False
+
+
+class CacheRecord(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """One line of the gateway's answer about a node's cache; of a warming, more than one, the last of a node `done` or with a `reason`."""
+
+    node: str
+    done: bool = False
+    reason: str = ""
+    message: str = ""
+    image: str = ""
+    pulled: int = 0
+    size: int = 0
+    images: list[CacheRow] = []
+    total: int = 0
+    free: int = 0

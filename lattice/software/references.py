@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from lattice.errors import Rejected
+from lattice.software.image_metadata import ImageMetadata
 from lattice.software.labels import UenvLabel, parse_label
 
 MOST_IMAGES: Final = 8
@@ -79,3 +81,53 @@ def parse_views(text: str) -> tuple[ViewName, ...]:
             raise Rejected(f"{part!r} is no view: write view, or name:view", reason="ViewInvalid")
         found.append(ViewName(view["image"] or "", view["view"]))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class MountedImage:
+    """An image of the work: the reference, and the metadata that is attached to it; None: nothing is, or it is a user's own file."""
+
+    reference: UenvReference
+    metadata: ImageMetadata | None
+
+    @property
+    def mount(self) -> str:
+        """Returns where it is mounted; empty where only the metadata inside it says."""
+        return self.reference.mount or (self.metadata.mount if self.metadata is not None else "")
+
+    def is_called(self, name: str) -> bool:
+        """Tells whether a view's image is meant: by the name in its metadata, or by its label with or without the version."""
+        label = self.reference.label
+        names = {self.metadata.name} if self.metadata is not None else set()
+        if label is not None and label.name:
+            names |= {label.name, f"{label.name}/{label.version}"}
+        return name in names
+
+
+def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> None:
+    """Raises Rejected for what no node could set up: two images at one mount point (MountTwice), a view that none has (ViewUnknown).
+
+    Of an image without attached metadata nothing is known before it is mounted: a view that it may have passes.
+    """
+    seen: dict[str, str] = {}
+    for image in images:
+        if image.mount in seen:
+            said = f"more than one image mounted at the mount point {image.mount}: {seen[image.mount]}, {image.reference.text}"
+            raise Rejected(said, reason="MountTwice")
+        if image.mount:
+            seen[image.mount] = image.reference.text
+    for view in views:
+        _check_view(images, view)
+
+
+def _check_view(images: Sequence[MountedImage], wanted: ViewName) -> None:
+    meant = [image for image in images if not wanted.image or image.is_called(wanted.image)]
+    known = [image.metadata for image in meant if image.metadata is not None]
+    if any(image.metadata is None for image in (meant or images)):
+        return
+    if not meant:
+        called = ", ".join(image.reference.text for image in images)
+        raise Rejected(f"the view {str(wanted)!r} is of none of the images {called}", reason="ViewUnknown")
+    if not any(view.name == wanted.view for metadata in known for view in metadata.views):
+        there = ", ".join(f"{metadata.name}:{view.name}" for metadata in known for view in metadata.views) or "none"
+        raise Rejected(f"the view {str(wanted)!r} does not exist; there are: {there}", reason="ViewUnknown")

@@ -85,6 +85,14 @@ class Checkpoint(View, frozen=True):
     strategy: str = "Auto"
 
 
+class SoftwareReferences(View, frozen=True):
+    """The software environments that the work asks for, as the person wrote them; the agents read the rest of `environment`."""
+
+    uenv: str = ""
+    tools_uenv: str = ""
+    view: str = ""
+
+
 class AllocationSpec(View, frozen=True):
     """The request of a person, without the parts that only agents read."""
 
@@ -93,6 +101,7 @@ class AllocationSpec(View, frozen=True):
     project: str = ""
     vcluster: str = ""
     tags: dict[str, str] = {}
+    environment: SoftwareReferences = SoftwareReferences()
     tasks: Tasks = Tasks()
     resources: Resources = Resources()
     lifecycle: Lifecycle = Lifecycle()
@@ -164,6 +173,20 @@ class ExpectedStart(View, frozen=True):
     reason: str = ""
 
 
+class SoftwareImage(View, frozen=True):
+    """An image of the site's registry that a reference of the spec names: resolved once, the same in every attempt.
+
+    `digest`: of its manifest; `layer`: of its squashfs file, of `size` bytes; `mount` empty: the image's own metadata says.
+    """
+
+    source: str
+    digest: str
+    size: int = 0
+    mount: str = ""
+    repository: str = ""
+    layer: str = ""
+
+
 class AllocationStatus(View, frozen=True):
     """The state of an allocation, written by scheduler and reporter."""
 
@@ -192,6 +215,7 @@ class AllocationStatus(View, frozen=True):
     usage: AttemptsUse | None = None
     requeues: int = 0
     hollow: bool | None = None
+    software: tuple[SoftwareImage, ...] = ()
 
 
 class Allocation(View, frozen=True):

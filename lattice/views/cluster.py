@@ -467,6 +467,8 @@ class SoftwareOptions(View, frozen=True):
     namespace: str = "deploy"
     system: str = ""
     user_files: bool = True
+    resolve_timeout: str = "1h"
+    pull_timeout: str = "30m"
 
 
 class ConfigSpec(View, frozen=True):

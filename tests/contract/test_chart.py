@@ -150,11 +150,15 @@ def test_every_file_of_the_chart_is_rendered_and_no_object_twice(render: str) ->
             assert (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]) in names, file.name
 
 
-def test_the_gateway_is_given_the_login_to_the_registry_where_there_is_one(render: str) -> None:
+def test_gateway_and_operator_are_given_the_login_to_the_registry_where_there_is_one(render: str) -> None:
     flag = "--registry-auth=/certificates/registry/.dockerconfigjson"
-    for secret in ("", "registry-login"):
-        gateway = {**FULL["gateway"], "registrySecret": secret}
-        pod = of_kind(rendered(render, {**FULL, "gateway": gateway}), "Deployment")["lattice-gateway"]["spec"]["template"]["spec"]
-        mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
-        assert (flag in pod["containers"][0]["args"], "registry-login" in mounted) == (bool(secret), bool(secret))
-        assert "--agent-ca=/certificates/agents/ca.crt" in pod["containers"][0]["args"]
+    for program, kept in (
+        ("gateway", "--agent-ca=/certificates/agents/ca.crt"),
+        ("operator", "--agents-ca-key=/certificates/authority/tls.key"),
+    ):
+        for secret in ("", "registry-login"):
+            values = {**FULL, program: {**FULL[program], "registrySecret": secret}}
+            pod = of_kind(rendered(render, values), "Deployment")[f"lattice-{program}"]["spec"]["template"]["spec"]
+            mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+            assert (flag in pod["containers"][0]["args"], "registry-login" in mounted) == (bool(secret), bool(secret))
+            assert kept in pod["containers"][0]["args"]

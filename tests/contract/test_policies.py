@@ -394,7 +394,10 @@ def test_only_the_reporter_of_the_current_attempt_reports(server: ApiServer) -> 
     refused(reports(bound_agent(server, "n2"), path, report()), 'the reporter of this allocation is "n1"')
     refused(reports(agent(server, "n1"), path, report(report={"attempt": 1, "by": "n1"})), "attempt 1", "attempt 2", "dropped")
     refused(reports(agent(server, "n1"), path, report(report={"attempt": 2, "by": "n9"})), "dropped")
-    refused(Person(server, "root", ("system:masters",))("PATCH", path, report()), "written by the scheduler and by the agent")
+    refused(
+        Person(server, "root", ("system:masters",))("PATCH", path, report()),
+        "written by the scheduler, by the agent that reports it and by the operator",
+    )
     refused(Person(server, "alice")("PATCH", path, report()))
 
 
@@ -437,6 +440,35 @@ def test_an_agent_leaves_the_schedulers_conditions(server: ApiServer) -> None:
     refused(reports(agent(server, "n1"), path, report(conditions=[STARTED])), "Admitted, Scheduled and Ending")
     admitted = {**STARTED, "type": "Admitted"}
     refused(reports(agent(server, "n1"), path, report(conditions=[*PLACED["conditions"], admitted])), "Admitted, Scheduled and Ending")  # type: ignore[misc]
+
+
+IMAGE = {"source": "prgenv/24.11:v1", "digest": "sha256:" + "a" * 64, "size": 7, "repository": "uenv/a", "layer": "sha256:" + "b" * 64}
+AWAITED = {**STARTED, "type": "SoftwareResolved", "status": "Unknown", "reason": "RegistryAwaited"}
+
+
+def test_the_operator_pins_images_once_and_writes_nothing_else_of_a_status(server: ApiServer) -> None:
+    passed(Person(server, "alice")("POST", ALLOCATIONS, allocation("images")))
+    path, operator, scheduler = f"{ALLOCATIONS}/images/status", Person(server, "lattice:operator"), Person(server, "lattice:scheduler")
+    waits = {**PLACED["conditions"][0], "status": "False", "reason": "WaitingForImages"}  # type: ignore[index]
+    passed(scheduler("PATCH", path, {"status": {"conditions": [waits], "phase": "Pending", "number": 7}}))
+    passed(operator("PATCH", path, {"status": {"conditions": [waits, AWAITED]}}))
+    for change in (
+        {"phase": "Failed"}, {"number": 10}, {"nodes": "n1"}, {"attempt": 1}, {"exit": {"code": 0}}, {"conditions": [AWAITED]},
+        {"conditions": [{**waits, "status": "True"}, AWAITED]}, {"conditions": [waits, {**STARTED, "type": "Finished"}]},
+    ):  # fmt: skip
+        refused(operator("PATCH", path, {"status": change}))
+    passed(operator("PATCH", path, {"status": {"software": [IMAGE], "conditions": [waits]}}))
+    refused(operator("PATCH", path, {"status": {"software": [{**IMAGE, "digest": "sha256:" + "c" * 64}]}}), "written once")
+    refused(scheduler("PATCH", path, {"status": {"software": []}}), "written once")
+    passed(scheduler("PATCH", path, {"status": PLACED}))
+    refused(operator("PATCH", path, {"status": {"software": None}}), "before the first attempt")
+
+
+def test_no_agent_changes_which_images_work_uses_or_says_that_they_are_refused(server: ApiServer) -> None:
+    path = placed(server, "no-images")
+    refused(reports(agent(server, "n1"), path, report(software=[IMAGE])), "software by the operator")
+    said: Any = [*report()["status"]["conditions"], AWAITED]
+    refused(reports(agent(server, "n1"), path, report(conditions=said)), "SoftwareResolved by the operator")
 
 
 def test_a_late_report_does_not_bring_an_ended_attempt_back(server: ApiServer) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+from lattice.clients.uenv_images import opened
 from lattice.daemon import process, program, settings
 from lattice.daemon.announcements import Announcer
 from lattice.daemon.clock import Clock, SystemClock
@@ -39,6 +40,7 @@ from lattice_controllers.operator.profiles import Profiles
 from lattice_controllers.operator.requests import BY_ANOTHER, Requests, Signing
 from lattice_controllers.operator.retention import Retention
 from lattice_controllers.operator.settlement import Settlement
+from lattice_controllers.operator.software import OpenImages, SoftwareResolver
 from lattice_controllers.operator.tenants import Tenants
 from lattice_controllers.operator.usage import Usage
 from lattice_controllers.operator.vclusters import VClusters
@@ -62,6 +64,7 @@ class Settings(settings.CommonSettings):
     )
     agents_ca_key: str = field(default="", metadata={"help": "its key"})
     node_certificate_lifetime: str = field(default="30d", metadata={"help": "how long such a certificate lives, 30d at most"})
+    registry_auth: str = field(default="", metadata={"help": "file with the logins to registries, of Docker's form (auths)"})
 
     def __post_init__(self) -> None:
         """Raises Rejected where the settings contradict each other or the lifetime of certificates is out of range."""
@@ -87,6 +90,8 @@ class Outside:
     server_metrics: Callable[[], Awaitable[str]] | None = None
     """Reads the API server's own metrics; None: they are not read, and requests that passed without the webhook go unnoticed."""
     signing: Signing = BY_ANOTHER
+    images: OpenImages = lambda options: opened(options, "")
+    """Opens the site's registry of software environments."""
 
 
 class Operator:
@@ -119,6 +124,7 @@ class Operator:
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes, announcer)
+        self.software = SoftwareResolver(cluster, clock, self.allocations.objects, outside.images)
         self.fail_open: FailOpen | None = None
         if outside.server_metrics is not None:
             self.fail_open = FailOpen(outside.server_metrics, clock, measured, self.configs.queue)
@@ -145,6 +151,7 @@ class Operator:
             await self.allocations.synced.wait()
             await self.reservations.synced.wait()
             await self.ledger.read()
+            group.create_task(process.endless(self.software.queue.run()))
             group.create_task(self.profiles.run())
             if self.fail_open is not None:
                 group.create_task(self.fail_open.run())
@@ -175,6 +182,7 @@ class Operator:
         self.usage.on_allocation(change)
         self.settlement.on_allocation(change)
         self.hours.on_allocation(change)
+        self.software.on_allocation(change)
 
     async def _read_ledger(self) -> None:
         """Reads the ledger every 5 s while there are tenants, whose status shows their accounts."""
@@ -240,7 +248,10 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 
 async def run(given: Settings, cluster: AiohttpCluster) -> None:
     """Runs until cancelled."""
-    works, _ = build(given, Outside(cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing()))
+    outside = Outside(
+        cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth)
+    )
+    works, _ = build(given, outside)
     async with asyncio.TaskGroup() as group:
         for work in works:
             group.create_task(_as_coroutine(work))

@@ -30,6 +30,7 @@ def refusals(spec: ConfigSpec) -> list[str]:
     try:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
         cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)
+        resolve, pull = parse_duration(spec.software.resolve_timeout), parse_duration(spec.software.pull_timeout)
     except Rejected as error:
         return [error.message]
     found = []
@@ -44,6 +45,10 @@ def refusals(spec: ConfigSpec) -> list[str]:
         found.append("scheduling.cycleInterval must be longer than nothing")
     if start < LEAST_START_SECONDS:
         found.append(f"work.startTimeout is {spec.work.start_timeout}: at least {LEAST_START_SECONDS}s")
+    if resolve < 1:
+        found.append(f"software.resolveTimeout is {spec.software.resolve_timeout}: at least 1s")
+    if pull < 1:
+        found.append(f"software.pullTimeout is {spec.software.pull_timeout}: at least 1s")
     return found
 
 

@@ -27,6 +27,7 @@ from lattice.ledger.steps import (
     PROLOGUE_RETRIES,
     QUOTA_RECLAIMED,
     AddFinalizer,
+    AwaitImages,
     End,
     Observe,
     Project,
@@ -46,6 +47,7 @@ from lattice.scheduling.conversion.candidates import candidate_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.priority.scoring import shown
 from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.software.pinning import WAITING_FOR_IMAGES
 from lattice.units import format_ranges, parse_duration, parse_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, VCluster
@@ -272,6 +274,8 @@ class Allocations:
         match step:
             case Queue():
                 return await self._wait(allocation)
+            case AwaitImages(message):
+                return await self._await_images(allocation, message)
             case AddFinalizer():
                 finalizers = [*allocation.metadata.finalizers, FINALIZER]
                 return await self._write(allocation, {"metadata": _meta(allocation, finalizers)}, "finalizer", subresource="")
@@ -339,6 +343,16 @@ class Allocations:
         if patch is not None and uid in self._pending.candidates:
             await self._write(allocation, patch, "pending" if "conditions" in patch["status"] else "expected")
             self.expectations.wrote(uid)
+        return self._until_deadline(allocation)
+
+    async def _await_images(self, allocation: Allocation, message: str) -> float | None:
+        """Shows what images are awaited, once for each sentence; returns the seconds until its deadline, None: it has none."""
+        patch = projection.pending(allocation, WAITING_FOR_IMAGES, message, **await self._stamp(allocation.metadata.uid))
+        if patch is not None:
+            await self._write(allocation, patch, "pending")
+        return self._until_deadline(allocation)
+
+    def _until_deadline(self, allocation: Allocation) -> float | None:
         deadline = allocation.spec.lifecycle.deadline
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "lattice"
 FILES = sorted((CHART / "files").glob("*.yaml"))
 PROGRAMS = ("scheduler", "operator", "webhook", "gateway")
-VIRTUAL = {"logs", "cycles"}
+VIRTUAL = {"logs", "cycles", "cache"}
 
 
 def documents(pattern: str = "*.yaml") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,6 +13,7 @@ from lattice.ledger.proposals import Appoint, Release, Renew, Stop
 from lattice.ledger.starting import AttemptNodeState
 from lattice.ledger.steps import (
     AddFinalizer,
+    AwaitImages,
     End,
     Observe,
     Project,
@@ -28,7 +29,7 @@ from lattice.ledger.steps import (
     next_step,
 )
 from lattice.units import format_time
-from lattice.views.allocation import Allocation, Attempt, Cancel, Exit, Report
+from lattice.views.allocation import Allocation, Attempt, Cancel, Exit, Report, SoftwareImage
 from tests.build import allocation, condition, row, uid
 
 NAMES = {0: "a", 1: "b"}
@@ -391,3 +392,35 @@ def test_without_a_reporter_the_nodes_reports_name_the_node_whose_prologue_faile
     )
     assert isinstance(step, Retry)
     assert (step.reason, step.node, step.counted) == ("PrologueFailed", "b", False)
+
+
+ASKS = {"environment": {"uenv": "prgenv/24.11:v1"}}
+IMAGE = SoftwareImage(source="prgenv/24.11:v1", digest="sha256:" + "a" * 64, layer="sha256:" + "b" * 64)
+AWAITED = AwaitImages("waits until the operator has resolved prgenv/24.11:v1")
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (allocation(1, spec=ASKS), AWAITED),
+        (allocation(1, condition("SoftwareResolved", "Unknown", "RegistryAwaited", "r is away"), spec=ASKS), AwaitImages("r is away")),
+        (allocation(1, condition("SoftwareResolved", "False", "ImageNotFound", "no"), spec=ASKS), End("ImageNotFound", "no")),
+        (allocation(1, spec=ASKS, status_software=(IMAGE,)), Queue()),
+        (allocation(1, spec={"environment": {"uenv": "./mine.squashfs:/x"}}), Queue()),
+        (allocation(1, spec={"environment": {"uenv": "no label"}}), AwaitImages("waits until the operator has resolved no label")),
+        (allocation(1, spec=ASKS, finalizers=[]), AddFinalizer()),
+    ],
+    ids=("asked for", "registry away", "refused", "pinned", "own file", "unreadable", "finalizer first"),
+)
+def test_work_is_no_candidate_before_its_images_are_resolved(subject: Allocation, expected: Step) -> None:
+    assert next_step(StepFacts(subject, (), 1.8e9)) == expected
+
+
+def test_a_later_attempt_uses_the_images_of_the_first() -> None:
+    again = allocation(1, condition("Scheduled", "False"), spec=ASKS, status_software=(IMAGE,), status_attempt=2)
+    assert next_step(StepFacts(again, (), 1.8e9)) == Queue()
+
+
+def test_work_that_is_cancelled_while_its_images_are_awaited_is_cancelled() -> None:
+    gone = allocation(1, spec={**ASKS, "cancel": {"reason": "no"}})
+    assert next_step(StepFacts(gone, (), 1.8e9)) == End("Cancelled", "cancelled: no")

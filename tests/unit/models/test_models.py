@@ -109,7 +109,7 @@ def test_a_plan_carries_64_neighbouring_nodes(index: int) -> None:
 
 PENDING = (
     "WaitingForNodes", "BehindHigherPriority", "NodesUnavailable", "ReservedNodes", "WaitingForQuotaHeadroom", "WaitingForQuotaShare",
-    "BudgetExhausted", "WaitingForDependency", "WaitingForData", "WaitingForNetworkDomain", "InsufficientConformance", "PowerBudget",
+    "BudgetExhausted", "WaitingForDependency", "WaitingForData", "WaitingForImages", "WaitingForNetworkDomain", "InsufficientConformance", "PowerBudget",
     "WaitingForVictims", "QuotaReclaimed", "Held", "NotBefore", "RetryBackOff", "RecoveryUncertain", "VClusterClosed", "NotAdmitted", "NeverFits", "NotYetEvaluated",
 )  # fmt: skip
 

@@ -1,0 +1,231 @@
+"""Resolves the software environments of allocations in the site's registry, each once: digests, sizes, mount points (`status.software`).
+
+What no wait can mend (no such image, several of a label, no such view) makes the condition SoftwareResolved False, by which the
+scheduler ends the allocation; what the registry may answer later is asked again until `software.resolveTimeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from lattice.clients.uenv_images import UenvImage, closest
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.daemon.queue import KeyedQueue
+from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.kube.cluster import Cluster
+from lattice.kube.informer import Change
+from lattice.kube.resources import ALLOCATIONS, CONFIGS
+from lattice.lifecycle.conditions import FALSE, condition, encode, with_condition, without_conditions
+from lattice.lifecycle.settle import is_final
+from lattice.models.conditions import SOFTWARE_RESOLVED
+from lattice.software.image_metadata import ImageMetadata
+from lattice.software.labels import UenvLabel
+from lattice.software.pinning import asked_images, names_registry
+from lattice.software.references import MountedImage, check_images, parse_views
+from lattice.units import format_time, parse_duration, parse_time
+from lattice.views import Allocation
+from lattice.views.allocation import SoftwareImage
+from lattice.views.cluster import Config, SoftwareOptions
+
+log = logging.getLogger(__name__)
+
+WORKERS: Final = 4
+MOST_IMAGES: Final = 50
+"""Of one label: of more, the sentence that it names several is the same."""
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 60.0
+KNOWN_SECONDS: Final = 2.0
+"""How long an answer of the registry serves other allocations with the same label."""
+MOST_KNOWN: Final = 1024
+REFUSED: Final = "ImageRefused"
+UNRESOLVED: Final = "ImagesUnresolved"
+WAITS: Final = "RegistryAwaited"
+
+
+class ImageFinder(Protocol):
+    """Finds images by label; `UenvImages` is the implementation."""
+
+    async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
+        """Returns the images that a label names, and how many beyond `most` were not asked for."""
+        ...
+
+    async def metadata(self, image: UenvImage) -> ImageMetadata | None:
+        """Returns what is attached to an image; None: nothing is."""
+        ...
+
+
+OpenImages = Callable[[SoftwareOptions], AbstractAsyncContextManager[ImageFinder]]
+
+
+@dataclass(frozen=True)
+class ResolvedLabel:
+    """The registry's answer for one label: the image that it names, and what is attached to it."""
+
+    image: UenvImage
+    metadata: ImageMetadata | None
+
+
+@dataclass
+class _KnownLabel:
+    """The registry's answer for one label, until when it serves other allocations, and the lock under which it is asked."""
+
+    found: ResolvedLabel | LatticeError | None = None
+    until: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SoftwareResolver:
+    """Resolves the images of pending allocations; `objects` are the allocations by key."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, objects: Mapping[str, Allocation], images: OpenImages,
+    ) -> None:  # fmt: skip
+        self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="software")
+        self._cluster = cluster
+        self._clock = clock
+        self._objects = objects
+        self._images = images
+        self._tries: dict[str, tuple[int, float]] = {}
+        """How many times in a row an allocation, by uid, found no answer, and when it asks again (monotonic)."""
+        self._known: OrderedDict[tuple[SoftwareOptions, UenvLabel], _KnownLabel] = OrderedDict()
+
+    def on_allocation(self, change: Change[Allocation]) -> None:
+        """Enqueues an allocation whose images are not resolved."""
+        if change.new is not None and awaits(change.new):
+            self.queue.add(change.key)
+        elif (gone := change.new or change.old) is not None and self._tries.pop(gone.metadata.uid, None) is not None:
+            self.queue.forget(change.key)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Resolves the images of one allocation; returns the seconds until the registry is asked again, None: there is nothing to do."""
+        allocation = self._objects.get(key)
+        if allocation is None or not awaits(allocation):
+            return None
+        uid = allocation.metadata.uid
+        tries, due = self._tries.get(uid, (0, 0.0))
+        if (early := due - self._clock.monotonic()) > 0:
+            return early  # it has changed in between, and the registry has not
+        options = await self._options()
+        try:
+            images = await self._resolve(allocation, options)
+        except (NotFound, Rejected) as refusal:
+            await self._refuse(allocation, reason_of(refusal), refusal.message)
+            return None
+        except (Retry, Denied, Corrupt) as failure:  # of the registry, or of the file with its login
+            return await self._wait(allocation, failure, tries + 1, options.resolve_timeout)
+        self._tries.pop(uid, None)
+        conditions = without_conditions(allocation.status.conditions, (SOFTWARE_RESOLVED,))
+        gone = {"conditions": encode(conditions)} if len(conditions) < len(allocation.status.conditions) else {}
+        await self._write(allocation, {"software": images, **gone})
+        event(log, "SoftwareResolved", allocation=key, images=",".join(image["digest"] for image in images))
+        return None
+
+    async def _options(self) -> SoftwareOptions:
+        try:
+            return (await self._cluster.get(CONFIGS, "lattice", type=Config)).spec.software
+        except NotFound:
+            return SoftwareOptions()
+
+    async def _resolve(self, allocation: Allocation, options: SoftwareOptions) -> list[dict[str, Any]]:
+        asked = allocation.spec.environment
+        references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
+        found = [(one, await self._find(one.label, options) if one.label is not None else None) for one in references]
+        mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
+        check_images(mounted, views)
+        return [pinned(image, one.image) for image, (_, one) in zip(mounted, found, strict=True) if one is not None]
+
+    async def _find(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
+        """Returns the image of a label; allocations that ask within moments of each other share one answer, a failure too."""
+        answer = self._known.setdefault((options, label), _KnownLabel())
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        async with answer.lock:
+            if answer.found is None or answer.until <= self._clock.monotonic():
+                try:
+                    answer.found = await self._ask(label, options)
+                except LatticeError as error:
+                    answer.found = error
+                answer.until = self._clock.monotonic() + KNOWN_SECONDS
+            found = answer.found
+        if isinstance(found, LatticeError):
+            raise found.with_traceback(None)
+        return found
+
+    async def _ask(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
+        async with self._images(options) as images:
+            found, _ = await images.find(label, MOST_IMAGES)
+            image = closest(label, found)
+            return ResolvedLabel(image, await images.metadata(image))
+
+    async def _refuse(self, allocation: Allocation, reason: str, message: str) -> None:
+        self._tries.pop(allocation.metadata.uid, None)
+        event(log, "SoftwareRefused", logging.WARNING, allocation=allocation.metadata.key, reason=reason, message=message)
+        await self._condition(allocation, FALSE, reason, message)
+
+    async def _wait(self, allocation: Allocation, failure: LatticeError, tries: int, timeout: str) -> float | None:
+        """Shows why the registry did not answer, or refuses after the time; returns the seconds until it is asked again."""
+        left = parse_time(allocation.metadata.creation_timestamp) + parse_duration(timeout) - self._clock.now()
+        if left <= 0:
+            said = f"not resolved within {timeout} (software.resolveTimeout): {failure.message}"
+            await self._refuse(allocation, UNRESOLVED, said)
+            return None
+        await self._condition(allocation, "Unknown", WAITS, failure.message)
+        delay = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 10))
+        if isinstance(failure, Retry) and failure.after_seconds:
+            delay = max(delay, min(failure.after_seconds, 5 * LONGEST_WAIT_SECONDS))
+        delay = min(delay, left + 0.1)
+        self._tries[allocation.metadata.uid] = tries, self._clock.monotonic() + delay
+        return delay
+
+    async def _condition(self, allocation: Allocation, status: str, reason: str, message: str) -> None:
+        shown = condition(allocation.status.conditions, SOFTWARE_RESOLVED)
+        made = with_condition(
+            allocation.status.conditions, SOFTWARE_RESOLVED, status, reason, message,
+            generation=allocation.metadata.generation, now=format_time(self._clock.now()),
+        )  # fmt: skip
+        if shown != condition(made, SOFTWARE_RESOLVED):
+            await self._write(allocation, {"conditions": encode(made)})
+
+    async def _write(self, allocation: Allocation, change: dict[str, Any]) -> None:
+        """Writes a part of the status at the version that was judged; raises Stale, upon which the queue reads again."""
+        meta = allocation.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": change}
+        with contextlib.suppress(NotFound):  # it is gone: nobody waits for its images
+            await self._cluster.patch(ALLOCATIONS, meta.name, patch, meta.namespace, subresource="status", type=Allocation)
+
+
+def awaits(allocation: Allocation) -> bool:
+    """Tells whether the operator still owes an allocation its images."""
+    status = allocation.status
+    if status.software or not names_registry(allocation.spec.environment) or is_final(status):
+        return False
+    if allocation.metadata.deletion_timestamp or allocation.spec.cancel is not None:
+        return False
+    said = condition(status.conditions, SOFTWARE_RESOLVED)
+    return said is None or said.status != FALSE
+
+
+def reason_of(refusal: LatticeError) -> str:
+    """Returns the word of END_REASONS for a refusal: ImageNotFound, ViewUnknown, else ImageRefused, whose sentence says why."""
+    if isinstance(refusal, NotFound):
+        return "ImageNotFound"
+    return refusal.reason if refusal.reason == "ViewUnknown" else REFUSED
+
+
+def pinned(image: MountedImage, found: UenvImage) -> dict[str, Any]:
+    """Returns an entry of `status.software`, without what is empty: every writer encodes it alike, since it never changes."""
+    entry = SoftwareImage(
+        source=image.reference.text, digest=found.digest, size=found.layer.size, mount=image.mount,
+        repository=found.repository.path, layer=found.layer.digest,
+    )  # fmt: skip
+    made: dict[str, Any] = msgspec.to_builtins(entry)
+    return made
