@@ -115,19 +115,19 @@ def _push(client: oras.client.OrasClient, target: str, file: Path, kind: str, an
 
 
 @contextlib.contextmanager
-def running_registry(folder: Path, login: tuple[str, str] | None = None) -> Iterator[RegistryProgram]:
-    """A registry on a free port of the loopback, up within the block; with a login, nothing is answered without it."""
+def running_registry(folder: Path, login: tuple[str, str] | None = None, address: str = "127.0.0.1") -> Iterator[RegistryProgram]:
+    """A registry on a free port of this address, up within the block; with a login, nothing is answered without it."""
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed: apt-get install docker-registry")
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port = probe.getsockname()[1]
     config: dict[str, Any] = {
         "version": 0.1,
         "log": {"level": "error"},
         "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
+        "http": {"addr": f"{address}:{port}"},
     }
     if login:
         (folder / "htpasswd").write_text(f"{login[0]}:{BCRYPT[login[1]]}\n", encoding="utf-8")
@@ -138,8 +138,8 @@ def running_registry(folder: Path, login: tuple[str, str] | None = None) -> Iter
     with log.open("wb") as output:
         child = subprocess.Popen([program, "serve", str(file)], stdout=subprocess.DEVNULL, stderr=output)
     try:
-        _wait_for(port, log)
-        yield RegistryProgram(f"127.0.0.1:{port}", login)
+        _wait_for(address, port, log)
+        yield RegistryProgram(f"{address}:{port}", login)
     finally:
         child.terminate()
         child.wait()
@@ -154,11 +154,11 @@ def docker_config(host: str, login: tuple[str, str]) -> str:
     return json.dumps({"auths": {host: {"auth": base64.b64encode(":".join(login).encode()).decode()}}})
 
 
-def _wait_for(port: int, log: Path) -> None:
+def _wait_for(address: str, port: int, log: Path) -> None:
     until = time.monotonic() + 30
     while True:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection = http.client.HTTPConnection(address, port, timeout=5)
             connection.request("GET", "/v2/")
             assert connection.getresponse().status in (200, 401)
             connection.close()

@@ -49,6 +49,7 @@ from lattice_agent.node.stimulus_files import DIRECTORY, StimulusFiles
 from lattice_agent.peers.client import GrpcPeers
 from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
+from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogStore
 
 PROGRAM = "lattice-agent"
@@ -97,6 +98,14 @@ class AgentSettings(StartSettings):
     epilogue_dir: Path | None = field(
         default=None, metadata={"help": "directory of the site's hooks that run after each allocation's work"}
     )
+    cache_dir: Path = field(
+        default=Path("/var/cache/lattice"), metadata={"help": "where images of software environments are kept over allocations"}
+    )
+    cache_percent: int = field(default=80, metadata={"help": "of its file system, what the cache may hold"})
+    cache_high: int = field(default=90, metadata={"help": "percent of that beyond which images are evicted before a pull"})
+    cache_low: int = field(default=70, metadata={"help": "percent down to which they are"})
+    cache_free: str = field(default="50G", metadata={"help": "bytes that stay free on its file system whatever is pulled"})
+    registry_auth: str = field(default="", metadata={"help": "file with the logins to registries, of Docker's form (auths)"})
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
     reserved_memory: str = field(
@@ -133,6 +142,7 @@ class AgentSettings(StartSettings):
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
         if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
             raise Rejected(f"--certificate-lifetime {self.certificate_lifetime}: between 10s and 30d", reason="SettingWrong")
+        self.cache_limits()
         self.declared()
         self.reserves()
 
@@ -176,6 +186,14 @@ class AgentSettings(StartSettings):
         if memory is not None and memory >= gather().memory_bytes:
             raise Rejected(f"--reserved-memory {self.reserved_memory}: no memory is left for work", reason="SettingWrong")
         return Reserves(cpus, memory)
+
+    def cache_limits(self) -> CacheLimits:
+        """Reads the limits of the image cache. Raises Rejected for those that contradict each other."""
+        try:
+            free = quantity_bytes(self.cache_free)
+        except Rejected as error:
+            raise Rejected(f"--cache-free: {error.message}", reason="SettingWrong") from error
+        return CacheLimits(self.cache_percent, self.cache_high, self.cache_low, free)
 
     def declared(self) -> StaticCapabilities:
         """Returns the hardware and software that flags declare; raises Rejected, naming the flag that is wrong."""
@@ -332,6 +350,8 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             scope_root=settings.scope_root,
             reserves=settings.reserves(),
             hooks=HookDirectories(settings.prologue_dir, settings.epilogue_dir),
+            cache=ImageCache(settings.cache_dir, settings.cache_limits()),
+            registry_auth=settings.registry_auth,
         ) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
@@ -340,7 +360,8 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
         def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
             agent = agents[node]
             kept = LogStore(settings.state_dir, agent.ended)
-            return serve(settings.listen, files, AgentService(agent.reporter, kept, clock))
+            service = AgentService(agent.reporter, kept, clock, host.launcher.images, lambda: agent.options().software.registry)
+            return serve(settings.listen, files, service)
 
         works = GatewayWorkSource(settings.gateway, files)
         place = NodeSetup(me, Outside(cluster, clock, host, GrpcPeers(files, clock), works))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lattice.views.allocation import SoftwareImage
+
 
 class Key(NamedTuple):
     """Names one attempt of one Allocation: the object's uid and the attempt's number, from 1."""
@@ -76,6 +78,12 @@ class NodeWork:
     project: str = ""
     vcluster: str = ""
     submit_time: float = 0.0
+    software: tuple[SoftwareImage, ...] = ()
+    """Its images of the site's registry, as the operator pinned them."""
+    registry: str = ""
+    """The site's registry (software.registry), where images come from that the node has not."""
+    pull_seconds: float = 1800.0
+    """How long its images may take to be pulled."""
     account: str = ""
     """The user's login on the nodes: the name without a prefix that the site lists; empty: equal to `user`."""
     uenv: str = ""

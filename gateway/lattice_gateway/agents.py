@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio as aio
@@ -18,6 +18,7 @@ from lattice.rpc.v1.agent_pb2_grpc import AgentStub
 from lattice.units import dial_target
 from lattice.views import Node
 
+T = TypeVar("T")
 CONNECT_SECONDS: Final = 5.0
 OUT_OF_SERVICE: Final = frozenset({"Down", "Failed"})
 """States of a node from which no more output is expected."""
@@ -32,6 +33,10 @@ class Agents(Protocol):
 
     def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
         """Yields the output that the node's agent sends; raises Retry, NotFound or Denied when the call fails."""
+        raise NotImplementedError
+
+    def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
+        """Yields what the node's agent reports of its image cache; raises Retry, NotFound or Denied when the call fails."""
         raise NotImplementedError
 
 
@@ -66,6 +71,17 @@ class GrpcAgents:
 
     async def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
         """Yields the output of one call; the agent's certificate must name the node. Raises Retry, NotFound or Denied."""
+        async with aclosing(self._call(node, lambda stub: stub.ReadLogs(request))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
+        """Yields the reports of one call, as `read_logs` does."""
+        async with aclosing(self._call(node, lambda stub: stub.ServeCache(request))) as reports:
+            async for report in reports:
+                yield report
+
+    async def _call(self, node: str, begin: Callable[[AgentStub], aio.UnaryStreamCall[Any, T]]) -> AsyncGenerator[T, None]:
         address = self._address(node)
         options = [
             ("grpc.ssl_target_name_override", node),
@@ -76,9 +92,9 @@ class GrpcAgents:
         async with aio.secure_channel(dial_target(address), self._files.credentials(), options=options) as channel:
             await _connected(channel, node, address)
             try:
-                async with aclosing(_chunks(AgentStub(channel), request)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
+                async with aclosing(_messages(begin(AgentStub(channel)))) as messages:
+                    async for message in messages:
+                        yield message
             except aio.AioRpcError as error:
                 raise _translated(error, node) from error
 
@@ -100,11 +116,10 @@ async def _connected(channel: aio.Channel, node: str, address: str) -> None:
         raise Retry(sentence, reason="AgentSilent") from error
 
 
-async def _chunks(stub: AgentStub, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-    call = stub.ReadLogs(request)
+async def _messages(call: aio.UnaryStreamCall[Any, T]) -> AsyncGenerator[T, None]:
     try:
-        async for chunk in call:
-            yield chunk
+        async for message in call:
+            yield message
     finally:
         call.cancel()
 

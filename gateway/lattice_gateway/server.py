@@ -24,6 +24,7 @@ from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation, Node, VCluster
 from lattice_gateway.agents import Agents
 from lattice_gateway.attempts import Target, at_once, limit_to
+from lattice_gateway.caches import CACHE, CacheDesk
 from lattice_gateway.identity import Authenticator, Identity
 from lattice_gateway.lines import Record
 from lattice_gateway.lists import NODE_LIST, STATUS, Lists
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 64
 """Streams of output that one person may read at a time."""
-MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16, "GET uenvs": 2, "GET uenv": 2}
+MOST_QUESTIONS: Final = {"POST plan": 1, "GET status": 16, "GET nodes": 16, "GET uenvs": 2, "GET uenv": 2, "POST cache": 4}
 """Questions of a kind that one person may have under way, for kinds that differ from `USUAL_QUESTIONS`."""
 USUAL_QUESTIONS: Final = 8
 AGAIN_SECONDS: Final = {"POST plan": 2.0}
@@ -70,6 +71,7 @@ class Server:
         self._questions = Questions(cluster, self._rights, scheduler)
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self._software = SoftwareCatalog(cluster, registry_auth)
+        self._caches = CacheDesk(self._rights, agents, nodes.objects, self._software.images)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
@@ -90,7 +92,7 @@ class Server:
             ("GET", WHY, asked.why), ("GET", QUEUE, asked.queue), ("GET", QUEUE_OF_ONE, asked.queue), ("GET", QUOTA, asked.quota),
             ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
-            ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect),
+            ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect), ("POST", CACHE, self._caches.answer),
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -122,6 +122,12 @@ def ask_document(console: Console, path: str, kind: type[T]) -> T:
         raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error
 
 
+def open_cache(console: Console, order: Mapping[str, Any]) -> GatewayStream:
+    """Opens the stream of what nodes answer to an order about their image caches."""
+    url, ca = find_gateway(console)
+    return console.outside.stream(console.cluster_config, url, ca, "/v1/cache", json.dumps(order).encode(), SILENCE_SECONDS)
+
+
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
     """Returns the gateway's answer to a GET, or to a POST of `body` as JSON.
 

@@ -39,7 +39,6 @@ BOOK: Final = {
     "diagnostics": f"diagnostics are {_LATER}; `lattice why ALLOCATION` says why it waits or how it ended",
     "compare": f"metrics of running work are {_LATER}",
     "telemetry": f"metrics of running work are {_LATER}",
-    "cache": f"images are {_LATER}",
     "login": "there is nothing to log in to: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
     "logout": "there is nothing to log out of: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",
 }

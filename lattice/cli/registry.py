@@ -37,6 +37,7 @@ VERBS: Final[dict[str, Verb]] = {
     "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
     "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),
     "uenv": Verb("uenv", "List the software environments of the site's registry, and show one", "Cluster"),
+    "cache": Verb("cache", "Show the images that nodes keep; bring one to them, or remove it", "Cluster"),
     "replay": Verb("replay", "Replay a workload on another machine, policy or weights; capture one of this system", "Planning"),
     "quota": Verb("quota", "Show the elastic quota tree, and every gate before an allocation; divide a tree offline", "Planning"),
     "admin": Verb("admin", "Tenants, vclusters, topology, configuration, the ledger", "Cluster"),

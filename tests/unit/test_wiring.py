@@ -27,8 +27,10 @@ STARTED_BY_NAME = (
     "lattice_dev.generate.stubs",
 )
 """Modules that the command line imports by the verb's name, and those that `make generate` runs."""
-STARTED_BY_PATH = {"lattice_agent.standalone.shim", "lattice_agent.standalone.runner", "lattice_dev.node", "lattice_dev.relay"}
-"""Single files that another process starts."""
+STARTED_BY_PATH = {
+    "lattice_agent.puller", "lattice_agent.standalone.shim", "lattice_agent.standalone.runner", "lattice_dev.node", "lattice_dev.relay",
+}  # fmt: skip
+"""Files and modules that another process starts."""
 
 FOR_TESTS_OR_PEOPLE = {
     "lattice.kube.fake": "the cluster in memory that unit tests are given",

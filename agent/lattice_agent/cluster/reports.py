@@ -37,13 +37,13 @@ def annotation(identity: NodeIdentity, beat: int, seen: Seen, said: ReportConten
     return format_report(report)
 
 
-def with_unserved(rows: tuple[ReportRow, ...], unserved: Collection[Key]) -> tuple[ReportRow, ...]:
-    """Returns the rows, those marked that wait because no gateway has given the node their work yet."""
-    if not unserved:
+def with_detail(rows: tuple[ReportRow, ...], waiting: Collection[Key], detail: str) -> tuple[ReportRow, ...]:
+    """Returns the rows, with this detail those of attempts that are being prepared and wait for what it says."""
+    if not waiting:
         return rows
     return tuple(
-        msgspec.structs.replace(row, detail=reports.UNSERVED)
-        if row.state == reports.PREPARING and not row.detail and Key(row.uid, row.attempt) in unserved
+        msgspec.structs.replace(row, detail=detail)
+        if row.state == reports.PREPARING and not row.detail and Key(row.uid, row.attempt) in waiting
         else row
         for row in rows
     )

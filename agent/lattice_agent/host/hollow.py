@@ -7,7 +7,7 @@ ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from lattice.daemon.queue import KeyedQueue
@@ -195,6 +195,10 @@ class HollowHost:
     def ends_in_memory(self) -> int:
         """Returns 0: nothing is written anywhere."""
         return 0
+
+    def pulling(self) -> Collection[Key]:
+        """Returns nothing: hollow nodes pull no images."""
+        return ()
 
     def survivors(self) -> dict[Key, str]:
         """Returns nothing: there are no processes."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,6 +108,10 @@ class Host(Protocol):
 
     def ends_in_memory(self) -> int:
         """Returns how many exit records are in memory only, as of the last check of the disk."""
+        ...
+
+    def pulling(self) -> Collection[Key]:
+        """Returns the attempts whose images are on their way to this node."""
         ...
 
     def survivors(self) -> dict[Key, str]:

@@ -17,6 +17,7 @@ from lattice_agent.attempts import Key, NodeWork, Running
 from lattice_agent.host import users
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import Hooks
+from lattice_agent.host.images import Images
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.prologue import Prologue, PrologueStep
@@ -52,13 +53,14 @@ class Launcher:
         reserves: Reserves,
         hooks: Hooks | None,
         mounts: Mounts,
+        images: Images | None = None,
     ) -> None:
-        """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them."""
+        """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them. `images` None: it keeps no images."""
         self._reserves = reserves
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
-        self._hooks, self._mounts = hooks, mounts
+        self._hooks, self._mounts, self.images = hooks, mounts, images
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
@@ -77,6 +79,7 @@ class Launcher:
         ]
         if self._hooks is not None:
             steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
+        steps.append(PrologueStep("images", self._bring_images, wanted=_wants_images))
         steps.append(PrologueStep("mounts", self._mount, self._mounts.unmount, again=True, wanted=_wants_software))
         return tuple(steps)
 
@@ -144,6 +147,16 @@ class Launcher:
         except Rejected as error:
             await self._record_refusal(work, error.message, reason=error.reason)
             raise
+
+    async def _bring_images(self, work: NodeWork) -> Mapping[str, str]:
+        try:
+            if self.images is None:
+                raise Rejected(f"node {work.node} keeps no images: it has no --cache-dir", reason="PrologueFailed")
+            await self.images.bring(work)
+        except Rejected as error:
+            await self._record_refusal(work, error.message, reason=error.reason)
+            raise
+        return {}
 
     async def _run_epilogue(self, key: Key) -> None:
         entry = await self._disk.call(self._journal.entry, key)
@@ -315,6 +328,10 @@ def _refusal(work: NodeWork, why: str, fault: bool) -> Rejected:
 
 def _state_unfit(work: NodeWork, error: Retry) -> Rejected:
     return unfit(work, f"its state cannot be written: {error.message}")
+
+
+def _wants_images(work: NodeWork) -> bool:
+    return bool(work.software)
 
 
 def _wants_software(work: NodeWork) -> bool:

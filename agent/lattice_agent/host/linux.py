@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +18,7 @@ from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork
 from lattice_agent.host import facts, processes, scopes
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
+from lattice_agent.host.images import Images
 from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.launcher import Launcher
 from lattice_agent.host.mounts import Mounts
@@ -27,7 +28,9 @@ from lattice_agent.host.watch import ShimWatch
 from lattice_agent.standalone import private_tmp
 from lattice_agent.standalone.shim import start_ticks
 from lattice_agent.state import disk_pressure
+from lattice_agent.state.image_cache import ImageCache
 from lattice_agent.state.journal import Journal
+from lattice_agent.state.step_journal import StepJournal
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class LinuxHost:
         tasks: asyncio.TaskGroup,
         reserves: Reserves,
         directories: HookDirectories,
+        cache: ImageCache | None = None,
+        registry_auth: str = "",
     ) -> None:
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
@@ -68,13 +73,27 @@ class LinuxHost:
         hooks = None
         if isinstance(scopes_, scopes.CgroupScopes):
             hooks = Hooks(directories, HookCgroups(scopes_.root), self.runner_client, self._kernel, clock)
+        images = None
+        if cache is not None:
+            held = Threads(f"the image cache {cache.directory}", count=2, within=_ANSWER_SECONDS)
+            images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
         mounts = Mounts(scopes_, self.runner_client, self._kernel, clock)
-        self.launcher = Launcher(journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks, mounts)
+        self.launcher = Launcher(
+            journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks, mounts, images
+        )
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
         self._look_began = 0.0
         self._running: set[asyncio.Task[None]] = set()
+
+    def _images_in_use(self) -> frozenset[str]:
+        """Returns the digests of the images that attempts hold whose step `images` is not undone."""
+        notes, found = StepJournal(self.journal), set[str]()
+        for key in self.journal.known():
+            entry = self.journal.entry(key) if "images" in notes.standing(key) else None
+            found.update(image.digest for image in (entry.work.software if entry is not None else ()))
+        return frozenset(found)
 
     # what the node knows
 
@@ -111,6 +130,10 @@ class LinuxHost:
     def ends_in_memory(self) -> int:
         """Returns how many exit records are in memory only, as of the last check of the disk."""
         return self._in_memory
+
+    def pulling(self) -> Collection[Key]:
+        """Returns the attempts whose images are being pulled or checked."""
+        return self.launcher.images.waiting() if self.launcher.images is not None else ()
 
     def survivors(self) -> dict[Key, str]:
         """Returns the attempts with processes that survived KILL, each with a clause that names them."""
@@ -352,6 +375,8 @@ async def open_host(
     scope_root: Path | None = None,
     reserves: Reserves = NO_RESERVES,
     hooks: HookDirectories | None = None,
+    cache: ImageCache | None = None,
+    registry_auth: str = "",
 ) -> AsyncIterator[LinuxHost]:
     """Opens the machine for one agent; the default scopes stand below `lattice.slice/NODE` of cgroup v2.
 
@@ -368,7 +393,10 @@ async def open_host(
     failure: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(private_tmp.remove_older, str(journal.attempts_dir), facts.boot_id())
-        host = LinuxHost(journal, found, clock, tasks, reserves, hooks)
+        if cache is not None:
+            with suppress(OSError):  # told by the first allocation that needs an image
+                await asyncio.to_thread(cache.open)
+        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth)
         host.runner_client.open()
         try:
             yield host

@@ -18,6 +18,7 @@ from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
+from lattice.ledger.reports import PULLING, UNSERVED
 from lattice.models.conditions import EPILOGUE_FAILED, UNKILLABLE
 from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
@@ -124,6 +125,8 @@ class Agent:
         self._flaw = ""
         self._plan_readable = True
         cluster, clock, host = outside.cluster, outside.clock, outside.host
+        self.options = config
+        """Returns the options of the site in force."""
         self.machine = Lifecycle(node, seen=host.seen(), known=())
         self.heartbeat = Heartbeat(
             node, cluster, clock, reports.NodeIdentity(host.facts().boot_id, host.instance()), metrics, seconds=heartbeat_seconds
@@ -203,7 +206,8 @@ class Agent:
     def _report(self) -> reports.ReportContent:
         """Returns the content of the next heartbeat's report."""
         away = {side.target[0] for side in self._sides.values() if side.away}
-        rows = reports.with_unserved(self.machine.report(), self._effects.unserved)
+        rows = reports.with_detail(self.machine.report(), self._effects.unserved, UNSERVED)
+        rows = reports.with_detail(rows, self._outside.host.pulling(), PULLING)
         return reports.ReportContent(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
+from lattice_agent.host.images import CacheContent
 from lattice_agent.members import Direction, Member
 
 
@@ -74,4 +76,24 @@ class Peers(Protocol):
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks with the reporter for a member until the member has no state any more; reconnects for ever, after at most 1 s."""
+        ...
+
+
+class ImageShelf(Protocol):
+    """The node's cache of images as operators see it; `Images` is the implementation."""
+
+    async def content(self) -> CacheContent:
+        """Returns the images of the cache, those in use by digest, and the room there is."""
+        ...
+
+    async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
+        """Brings an image into the cache; raises Rejected, NotFound, Retry (CacheFull at once where there is no room)."""
+        ...
+
+    async def evict(self, digits: str) -> str:
+        """Removes the image whose digest begins with these digits; returns the digest. Raises NotFound, Rejected (ImageInUse)."""
+        ...
+
+    def pulled(self, digest: str) -> int:
+        """Returns how many bytes stand of an image that is on its way; 0: of none."""
         ...

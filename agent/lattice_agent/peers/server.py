@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import grpc.aio as aio
@@ -18,9 +18,9 @@ from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
-from lattice_agent.peers import logs, wire
+from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import Logs, ReporterSide
+from lattice_agent.peers.interface import ImageShelf, Logs, ReporterSide
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +40,20 @@ STOP_SECONDS = 0.5
 
 CoordinateContext = aio.ServicerContext[pb.MemberState, pb.ReporterState]
 LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]]
+CacheContext = aio.ServicerContext[pb.CacheRequest, AsyncIterator[pb.CacheReport]]
 
 
 class AgentService(rpc.AgentServicer):
     """Answers other agents and the gateway, whose certificates say who they are."""
 
-    def __init__(self, reporter_side: ReporterSide, kept: Logs, clock: Clock) -> None:
+    def __init__(
+        self, reporter_side: ReporterSide, kept: Logs, clock: Clock, images: ImageShelf | None = None, registry: Callable[[], str] = str
+    ) -> None:
+        """Serves the cache of `images` (None: the node keeps none), which come from `registry`, the site's (empty: it has none)."""
         self._reporter = reporter_side
         self._logs = kept
         self._clock = clock
+        self._images, self._registry = images, registry
 
     async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
         self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
@@ -113,6 +118,17 @@ class AgentService(rpc.AgentServicer):
             return
         async for chunk in logs.read(directory, attempt, logs.wanted(request), lambda: self._logs.ended(key), self._clock):
             yield chunk
+
+    async def ServeCache(self, request: pb.CacheRequest, context: CacheContext) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protobuf's name
+        """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it."""
+        caller = peer_name(context)
+        if caller != GATEWAY:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the cache is served through the gateway, not to {caller or 'nobody'}")
+        if self._images is None:
+            yield pb.CacheReport(reason="NoCache", message="this node keeps no images")
+            return
+        async for report in image_wire.carry_out(request, self._images, self._registry(), self._clock):
+            yield report
 
 
 async def serve(listen: str, files: Files, service: AgentService) -> None:

@@ -104,6 +104,27 @@ STDOUT: Stream.ValueType  # 1
 STDERR: Stream.ValueType  # 2
 Global___Stream: _TypeAlias = Stream  # noqa: Y015
 
+class _CacheAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CacheActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CACHE_ACTION_UNSPECIFIED: _CacheAction.ValueType  # 0
+    LIST_IMAGES: _CacheAction.ValueType  # 1
+    WARM_IMAGE: _CacheAction.ValueType  # 2
+    """bring it into the cache; reports tell how far it is"""
+    EVICT_IMAGE: _CacheAction.ValueType  # 3
+
+class CacheAction(_CacheAction, metaclass=_CacheActionEnumTypeWrapper): ...
+
+CACHE_ACTION_UNSPECIFIED: CacheAction.ValueType  # 0
+LIST_IMAGES: CacheAction.ValueType  # 1
+WARM_IMAGE: CacheAction.ValueType  # 2
+"""bring it into the cache; reports tell how far it is"""
+EVICT_IMAGE: CacheAction.ValueType  # 3
+Global___CacheAction: _TypeAlias = CacheAction  # noqa: Y015
+
 @_typing.final
 class TaskExit(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -332,3 +353,115 @@ class LogChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015
+
+@_typing.final
+class CacheImage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    LAYER_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    STICKY_FIELD_NUMBER: _builtins.int
+    IN_USE_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """the label by which it was asked for"""
+    digest: _builtins.str
+    """of its manifest; of an image to evict the first digits are enough"""
+    size: _builtins.int
+    repository: _builtins.str
+    layer: _builtins.str
+    """digest of its squashfs file"""
+    used: _builtins.float
+    """last use, seconds since the epoch"""
+    sticky: _builtins.bool
+    """stays whatever room is wanted"""
+    in_use: _builtins.bool
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        size: _builtins.int = ...,
+        repository: _builtins.str = ...,
+        layer: _builtins.str = ...,
+        used: _builtins.float = ...,
+        sticky: _builtins.bool = ...,
+        in_use: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "in_use", b"in_use", "layer", b"layer", "repository", b"repository", "size", b"size", "source", b"source", "sticky", b"sticky", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheImage: _TypeAlias = CacheImage  # noqa: Y015
+
+@_typing.final
+class CacheRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    action: Global___CacheAction.ValueType
+    @_builtins.property
+    def image(self) -> Global___CacheImage: ...
+    def __init__(
+        self,
+        *,
+        action: Global___CacheAction.ValueType = ...,
+        image: Global___CacheImage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "image", b"image"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheRequest: _TypeAlias = CacheRequest  # noqa: Y015
+
+@_typing.final
+class CacheReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    PULLED_BYTES_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    total_bytes: _builtins.int
+    """of a list: of the file system"""
+    free_bytes: _builtins.int
+    pulled_bytes: _builtins.int
+    """of the image that is being brought"""
+    done: _builtins.bool
+    """nothing follows"""
+    reason: _builtins.str
+    """why not: a word and a sentence"""
+    message: _builtins.str
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheImage]:
+        """of a list: all"""
+
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[Global___CacheImage] | None = ...,
+        total_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        pulled_bytes: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "free_bytes", b"free_bytes", "images", b"images", "message", b"message", "pulled_bytes", b"pulled_bytes", "reason", b"reason", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheReport: _TypeAlias = CacheReport  # noqa: Y015

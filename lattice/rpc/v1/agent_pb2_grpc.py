@@ -45,6 +45,11 @@ class AgentStub:
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.ServeCache = channel.unary_stream(
+                '/lattice.v1.Agent/ServeCache',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -66,6 +71,13 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ServeCache(self, request, context):
+        """The cache of images on this node, for the gateway, which has checked the right to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +90,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.FromString,
                     response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
+            ),
+            'ServeCache': grpc.unary_stream_rpc_method_handler(
+                    servicer.ServeCache,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +152,33 @@ class Agent:
             '/lattice.v1.Agent/ReadLogs',
             lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.SerializeToString,
             lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServeCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lattice.v1.Agent/ServeCache',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,8 @@ class AgentStub:
     """
     ReadLogs: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadLogsRequest, _agent_pb2.LogChunk]
     """What the work printed on this node."""
+    ServeCache: _aio.UnaryStreamMultiCallable[_agent_pb2.CacheRequest, _agent_pb2.CacheReport]
+    """The cache of images on this node, for the gateway, which has checked the right to it."""
 
 class AgentServicer(metaclass=_abc_1.ABCMeta):
     """Served by every agent, over mTLS. Peers are agents (CN lattice:agent:NODE) and the gateway (CN lattice:gateway)."""
@@ -43,5 +45,13 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_agent_pb2.ReadLogsRequest, _abc.AsyncIterator[_agent_pb2.LogChunk]],
     ) -> _abc.AsyncIterator[_agent_pb2.LogChunk]:
         """What the work printed on this node."""
+
+    @_abc_1.abstractmethod
+    def ServeCache(
+        self,
+        request: _agent_pb2.CacheRequest,
+        context: _aio.ServicerContext[_agent_pb2.CacheRequest, _abc.AsyncIterator[_agent_pb2.CacheReport]],
+    ) -> _abc.AsyncIterator[_agent_pb2.CacheReport]:
+        """The cache of images on this node, for the gateway, which has checked the right to it."""
 
 def add_AgentServicer_to_server(servicer: AgentServicer, server: _aio.Server) -> None: ...

@@ -43,6 +43,11 @@ class FakeAgent(AgentServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only logs")
         yield pb.ReporterState()
 
+    async def ServeCache(self, request: pb.CacheRequest, context: Any) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protocol's name
+        """Keeps no images."""
+        del context
+        yield pb.CacheReport(done=request.action == pb.LIST_IMAGES)
+
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protocol's name
         """What the script says."""
         self.requests.append(request)

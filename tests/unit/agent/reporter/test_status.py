@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from lattice.ledger.reports import STATES, ReportRow, parse_report
+from lattice.ledger.reports import STATES, UNSERVED, ReportRow, parse_report
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import ResourceUse, Seen
 from lattice_agent.cluster import reports
@@ -46,7 +46,7 @@ def test_who_can_be_reached_hurries_both_ways() -> None:
 
 def test_a_node_that_no_gateway_serves_says_so_of_what_it_has_not_prepared() -> None:
     rows = (ReportRow(uid(1), 1, "p"), ReportRow(uid(2), 1, "p", "r"), ReportRow(uid(3), 1, "r"), ReportRow(uid(4), 1, "p"))
-    found = reports.with_unserved(rows, {key(number) for number in (1, 2, 3)})
+    found = reports.with_detail(rows, {key(number) for number in (1, 2, 3)}, UNSERVED)
     assert found == (ReportRow(uid(1), 1, "p", "g"), *rows[1:])
     said = parse_report(reports.annotation(IDENTITY, 1, Seen(1, 1, "t"), reports.ReportContent(found)))
     assert ReportRow(uid(1), 1, "p", "g") in said.rows

@@ -1,0 +1,258 @@
+"""Brings the images of an attempt into the node's cache before they are mounted: pulls what is missing, each by a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lattice.daemon.clock import Clock
+from lattice.daemon.logs import event
+from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
+from lattice.views.allocation import SoftwareImage
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host.threads import Threads
+from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room
+
+log = logging.getLogger(__name__)
+
+PULLER: Final = (sys.executable, "-m", "lattice_agent.puller")
+FULL_SECONDS: Final = (30.0, 90.0, 180.0)
+"""Pauses between tries while the cache is full: three more tries in five minutes."""
+
+
+@dataclass
+class PullProgress:
+    """The pull of an image that is under way: its size, and the bytes of it that stand."""
+
+    size: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheContent:
+    """The images of a cache, the digests of those that work on the node uses, and the room of its file system."""
+
+    images: tuple[CachedImage, ...]
+    in_use: frozenset[str]
+    room: Room
+
+
+class Images:
+    """Keeps the images of attempts in the cache; `in_use` gives the digests that attempts of this node hold, from the journal."""
+
+    def __init__(self, cache: ImageCache, auth: str, boot: str, clock: Clock, disk: Threads, in_use: Callable[[], frozenset[str]]) -> None:
+        self.cache = cache
+        self.pulling: dict[str, PullProgress] = {}
+        """Pulls under way, by digest."""
+        self.full_since: float | None = None
+        """Since when the cache has had no room for an image that was wanted, seconds since the epoch; None: it has."""
+        self._auth, self._boot, self._clock, self._disk, self._in_use = auth, boot, clock, disk, in_use
+        self._wanted: dict[Key, frozenset[str]] = {}
+        """Digests that attempts are being prepared with: not in use yet, and not to be evicted."""
+        self._warming: Counter[str] = Counter()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def waiting(self) -> frozenset[Key]:
+        """Returns the attempts whose images are being pulled or checked."""
+        return frozenset(self._wanted)
+
+    async def bring(self, work: NodeWork) -> None:
+        """Brings the images of an attempt into the cache, and notes their use. May be interrupted, which ends the pull.
+
+        Raises Rejected: ImageNotFound where the registry has an image no more, else PrologueFailed with the node and the sentence.
+        """
+        self._wanted[work.key] = frozenset(image.digest for image in work.software)
+        try:
+            async with asyncio.timeout(work.pull_seconds):
+                for image in work.software:
+                    await self._bring_one(image, work.registry)
+        except NotFound as error:
+            raise Rejected(f"node {work.node}: {error.message}", reason="ImageNotFound") from error
+        except LatticeError as error:
+            raise Rejected(f"node {work.node}: {error.message}", reason="PrologueFailed") from error
+        except TimeoutError as error:
+            said = f"its images were not pulled within {work.pull_seconds:g} s (software.pullTimeout)"
+            raise Rejected(f"node {work.node}: {said}", reason="PrologueFailed") from error
+        finally:
+            del self._wanted[work.key]
+
+    async def content(self) -> CacheContent:
+        """Returns the images of the cache, those in use by digest, and the room there is."""
+        in_use = self._expected() | await self._disk.call(self._in_use)
+        return CacheContent(tuple(await self._disk.call(self.cache.listed)), in_use, await self._disk.call(self.cache.room))
+
+    async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
+        """Brings an image into the cache for work to come; sticky: it stays there whatever room is wanted.
+
+        Raises NotFound, Rejected; Retry (CacheFull) at once where there is no room.
+        """
+        self._warming[image.digest] += 1
+        try:
+            await self._bring_one(image, registry, ())
+            if sticky:
+                await self._disk.call(self.cache.set_sticky, image.digest, sticky=True)
+        finally:
+            self._warming[image.digest] -= 1
+
+    async def evict(self, digits: str) -> str:
+        """Removes the image whose digest begins with these digits, a sticky one too; returns its digest.
+
+        Raises NotFound (ImageNotCached), Rejected (ImageInUse, LabelAmbiguous).
+        """
+        content = await self.content()
+        found = [one.digest for one in content.images if one.digest.removeprefix("sha256:").startswith(digits.removeprefix("sha256:"))]
+        if not found:
+            raise NotFound(f"the image {digits} is not in the cache", reason="ImageNotCached")
+        if len(found) > 1:
+            raise Rejected(f"{digits} names {len(found)} images", reason="LabelAmbiguous")
+        async with self._locks.setdefault(found[0], asyncio.Lock()):
+            if found[0] in self._expected() | await self._disk.call(self._in_use):
+                raise Rejected(f"the image {digits} is in use by work on the node", reason="ImageInUse")
+            await self._disk.call(self.cache.delete_image, found[0])
+        event(log, "ImageEvicted", digest=found[0], by="operator")
+        return found[0]
+
+    def pulled(self, digest: str) -> int:
+        """Returns how many bytes stand of an image that is on its way; 0: of none."""
+        return self.pulling[digest].bytes if digest in self.pulling else 0
+
+    def _expected(self) -> frozenset[str]:
+        """Returns the digests of images that are wanted now, so that none of them is evicted for another."""
+        return frozenset().union(*self._wanted.values(), {digest for digest, count in self._warming.items() if count})
+
+    async def _bring_one(self, image: SoftwareImage, registry: str, pauses: Sequence[float] = FULL_SECONDS) -> None:
+        lock = self._locks.setdefault(image.digest, asyncio.Lock())
+        async with lock:
+            found = await self._disk.call(self.cache.find, image.digest)
+            if found is not None and found.record.layer != image.layer:
+                await self._disk.call(self.cache.delete_image, image.digest)
+                found = None
+            if found is not None and found.record.boot != self._boot:
+                found = await self._checked(image, found)
+            if found is None:
+                await self._pull_with_room(image, registry, pauses)
+            await self._disk.call(self.cache.touch, image.digest, self._clock.now())
+        if not lock.locked():
+            self._locks.pop(image.digest, None)
+
+    async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
+        """Hashes an image that an earlier boot has left; None: its bytes have changed, and it is gone."""
+        request = {"cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size, "boot": self._boot}
+        try:
+            await self._run(request, image)
+        except Corrupt as error:
+            event(log, "ImageDamaged", logging.WARNING, digest=image.digest, message=error.message)
+            await self._disk.call(self.cache.delete_image, image.digest)
+            return None
+        return found
+
+    async def _pull_with_room(self, image: SoftwareImage, registry: str, pauses: Sequence[float]) -> None:
+        """Makes room for an image and pulls it; while nothing may go, tries again after each of the pauses.
+
+        Raises Retry (CacheFull) after the last of them, and as `_pull` does.
+        """
+        for pause in (*pauses, None):
+            try:
+                await self._make_room(image)
+                await self._pull(image, registry)
+            except Retry as error:
+                if error.reason != CACHE_FULL:
+                    raise
+                self.full_since = self.full_since or self._clock.now()
+                if pause is None:
+                    raise
+                event(log, "CacheFull", logging.WARNING, digest=image.digest, message=error.message, retry_seconds=pause)
+                await self._clock.sleep(pause)
+            else:
+                self.full_since = None
+                return
+
+    async def _make_room(self, image: SoftwareImage) -> None:
+        """Evicts what must go for the rest of this image, and of the others that are being pulled."""
+        drafts = await self._disk.call(self.cache.drop_drafts, {*self.pulling, image.digest})
+        sizes = {digest: one.size for digest, one in self.pulling.items()} | {image.digest: image.size}
+        need = sum(max(0, size - drafts.get(digest, 0)) for digest, size in sizes.items())
+        kept = self._expected() | await self._disk.call(self._in_use)
+        for gone in await self._disk.call(self.cache.make_room, need, kept):
+            event(log, "ImageEvicted", digest=gone.digest, bytes=gone.record.size, used=gone.used)
+
+    async def _pull(self, image: SoftwareImage, registry: str) -> None:
+        begun = time.monotonic()
+        request = {
+            "cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size,
+            "repository": image.repository, "registry": registry, "auth": self._auth, "boot": self._boot,
+        }  # fmt: skip
+        event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
+        await self._run(request, image)
+        event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(time.monotonic() - begun, 3))
+
+    async def _run(self, request: dict[str, object], image: SoftwareImage) -> None:
+        """Has a puller carry a request out; raises what it says. Interrupted, it kills the puller before it returns."""
+        progress = self.pulling[image.digest] = PullProgress(image.size)
+        last = b""
+        try:
+            async with _process() as child:
+                assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - they are pipes
+                child.stdin.write(msgspec.json.encode(request) + b"\n")
+                async for line in child.stdout:
+                    last = line
+                    with suppress(msgspec.MsgspecError):
+                        progress.bytes = msgspec.json.decode(line, type=_PullerLine).bytes or progress.bytes
+        finally:
+            del self.pulling[image.digest]
+        _judge(last, image)
+
+
+class _PullerLine(msgspec.Struct):
+    """A line of the puller's."""
+
+    bytes: int = 0
+    done: bool = False
+    reason: str = ""
+    message: str = ""
+
+
+def _judge(last: bytes, image: SoftwareImage) -> None:
+    """Raises what the last line of a puller means; nothing where it is done."""
+    try:
+        answer = msgspec.json.decode(last, type=_PullerLine)
+    except msgspec.MsgspecError:
+        answer = _PullerLine()
+    if answer.done:
+        return
+    if answer.reason == "NotInRegistry":
+        raise NotFound(f"the registry has {image.source} ({image.digest}) no more: {answer.message}", reason="ImageNotFound")
+    if answer.reason == "DigestMismatch":
+        raise Corrupt(answer.message, reason=answer.reason)
+    raise Retry(f"{image.source}: {answer.message or 'the process that pulls it was killed'}", reason=answer.reason or "PullerKilled")
+
+
+@asynccontextmanager
+async def _process() -> AsyncIterator[asyncio.subprocess.Process]:
+    """Starts a puller; at the end of the block none of it is left."""
+    child = await asyncio.create_subprocess_exec(
+        *PULLER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", start_new_session=True,
+        env={**{name: os.environ[name] for name in _PASSED if name in os.environ}, "LANG": "C.UTF-8"},
+    )  # fmt: skip
+    try:
+        yield child
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await asyncio.shield(child.wait())
+
+
+_PASSED: Final = (
+    "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip

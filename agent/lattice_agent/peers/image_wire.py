@@ -1,0 +1,72 @@
+"""Carries out what operators ask of the node's image cache, and reports it as the protobuf has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from lattice.errors import LatticeError
+from lattice.kube.clock import Clock
+from lattice.rpc.v1 import agent_pb2 as pb
+from lattice.views.allocation import SoftwareImage
+from lattice_agent.peers.interface import ImageShelf
+
+TOLD_SECONDS: Final = 0.5
+
+
+async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
+    """Yields the reports of one request; the last one is done, or says why not. Who leaves ends a pull."""
+    try:
+        if request.action == pb.LIST_IMAGES:
+            yield await _listed(images)
+        elif request.action == pb.WARM_IMAGE:
+            async for report in _warmed(request.image, images, registry, clock):
+                yield report
+        elif request.action == pb.EVICT_IMAGE:
+            yield pb.CacheReport(done=True, images=[pb.CacheImage(digest=await images.evict(request.image.digest))])
+        else:
+            yield pb.CacheReport(reason="QuestionInvalid", message="this agent does not know what is asked of its cache")
+    except LatticeError as error:
+        yield pb.CacheReport(reason=error.reason, message=error.message)
+
+
+async def _listed(images: ImageShelf) -> pb.CacheReport:
+    content = await images.content()
+    found = [
+        pb.CacheImage(
+            digest=one.digest, size=one.record.size, repository=one.record.repository, layer=one.record.layer, used=one.used,
+            sticky=one.sticky, in_use=one.digest in content.in_use,
+        )
+        for one in content.images
+    ]  # fmt: skip
+    return pb.CacheReport(images=found, total_bytes=content.room.total, free_bytes=content.room.free, done=True)
+
+
+async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
+    if not registry:
+        yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")
+        return
+    image = SoftwareImage(source=asked.source, digest=asked.digest, size=asked.size, repository=asked.repository, layer=asked.layer)
+    async with asyncio.TaskGroup() as group:
+        pull = group.create_task(_tried(images, image, registry, sticky=asked.sticky))
+        try:
+            while not pull.done():
+                yield pb.CacheReport(pulled_bytes=images.pulled(image.digest))
+                ended = group.create_task(clock.sleep(TOLD_SECONDS))
+                await asyncio.wait((pull, ended), return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+        finally:
+            pull.cancel()
+    failure = pull.result()
+    if failure is not None:
+        raise failure
+    yield pb.CacheReport(pulled_bytes=image.size, done=True)
+
+
+async def _tried(images: ImageShelf, image: SoftwareImage, registry: str, *, sticky: bool) -> LatticeError | None:
+    try:
+        await images.warm(image, registry, sticky=sticky)
+    except LatticeError as error:
+        return error
+    return None

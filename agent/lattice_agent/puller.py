@@ -1,0 +1,249 @@
+"""Pulls one image into the node's cache, or hashes one that stands there: a process of its own, which the agent may kill at any moment.
+
+Started as `python -m lattice_agent.puller`; the request is the first line of its standard input, whose end ends it: it never outlives its
+agent. The answer is the last line of its standard output, after lines that count bytes. What it pulls is a draft until its last byte is
+hashed; a draft that stands there already is hashed, and only the rest is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+import aiohttp
+import msgspec
+
+from lattice.clients.registry import ANSWER_SECONDS, Registry, parse_address, read_credentials
+from lattice.clients.uenv_images import METADATA_TYPE
+from lattice.errors import Corrupt, LatticeError, Rejected, Retry
+from lattice.software.image_metadata import LARGEST_ARCHIVE, unpack_metadata
+from lattice_agent.standalone import durable
+from lattice_agent.state.image_cache import CACHE_FULL, CacheLimits, ImageCache, ImageRecord, file_stem
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+READ_BYTES: Final = 1 << 20
+TOLD_SECONDS: Final = 0.5
+MOST_TRIES: Final = 8
+"""In a row without a byte more."""
+LONGEST_PAUSE: Final = 30.0
+NICE: Final = 10
+
+
+class PullRequest(msgspec.Struct, frozen=True):
+    """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled."""
+
+    cache: str
+    digest: str
+    layer: str
+    size: int
+    repository: str = ""
+    registry: str = ""
+    auth: str = ""
+    boot: str = ""
+
+
+class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Counts the bytes that stand in the draft; the last one says `done`, or why not."""
+
+    bytes: int = 0
+    done: bool = False
+    reason: str = ""
+    message: str = ""
+
+
+class Draft:
+    """The file of a pull under way, and the hash of its bytes."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size, self.length = path, size, 0
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._hash = hashlib.sha256()
+
+    def read_again(self) -> None:
+        """Hashes what stands there already; more than the image has is not ours."""
+        self.begin_anew()
+        if os.fstat(self._fd).st_size > self.size:
+            os.ftruncate(self._fd, 0)
+        while chunk := os.read(self._fd, READ_BYTES):
+            self._hash.update(chunk)
+            self.length += len(chunk)
+
+    def begin_anew(self) -> None:
+        """Begins at the first byte; what stands behind is overwritten, and cut off at the end."""
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self._hash, self.length = hashlib.sha256(), 0
+
+    def append(self, chunk: bytes) -> None:
+        """Writes and hashes bytes; raises Corrupt beyond the size of the image."""
+        if self.length + len(chunk) > self.size:
+            raise Corrupt(f"the registry sends more than the {self.size} bytes of the image", reason="DigestMismatch")
+        try:
+            durable.write_all(self._fd, chunk)
+        except OSError as error:
+            said = f"{self.path} takes no more than {self.length} of {self.size} bytes: {error.strerror}"
+            raise Rejected(said, reason=CACHE_FULL) from error
+        self._hash.update(chunk)
+        self.length += len(chunk)
+
+    @property
+    def digest(self) -> str:
+        """Returns the digest of the bytes so far."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def become(self, path: Path) -> None:
+        """Makes the draft durable, and the file `path`."""
+        os.ftruncate(self._fd, self.size)
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self.path.rename(path)
+        durable.sync_directory(str(path.parent))
+
+
+class Pull:
+    """One pull: the image's manifest, what is attached to it, and its squashfs file."""
+
+    def __init__(self, request: PullRequest, registry: Registry) -> None:
+        self._request, self._registry = request, registry
+        self._cache = ImageCache(Path(request.cache), CacheLimits())
+        self._told = 0.0
+
+    async def run(self) -> None:
+        """Carries the pull out; raises the error that ended it."""
+        asked = self._request
+        _, manifest = await self._patiently(self._registry.manifest, asked.repository, asked.digest)
+        layers = [(layer.digest, layer.size) for layer in manifest.layers]
+        if layers != [(asked.layer, asked.size)]:
+            raise Corrupt(f"the image {asked.digest} has other layers than its allocation says: {layers[:2]}", reason="DigestMismatch")
+        attached = await self._patiently(self._attached)
+        draft = await self._whole_file()
+        stem, images = file_stem(asked.digest), str(self._cache.images)
+        draft.become(self._cache.squashfs_file(asked.digest))
+        if attached is not None:
+            durable.write_durably(images, f"{stem}.env.json", attached)
+        record = ImageRecord(asked.layer, asked.size, asked.repository, asked.boot)
+        durable.write_durably(images, f"{stem}.json", msgspec.json.encode(record))
+
+    async def _attached(self) -> bytes | None:
+        repository = self._request.repository
+        for found in await self._registry.referrers(repository, self._request.digest, METADATA_TYPE):
+            _, manifest = await self._registry.manifest(repository, found.digest)
+            for layer in manifest.layers:
+                document = unpack_metadata(await self._registry.blob(repository, layer.digest, most=LARGEST_ARCHIVE))
+                if document is not None:
+                    return document
+        return None
+
+    async def _whole_file(self) -> Draft:
+        """Returns the draft with every byte of the image; other bytes are thrown away once, and asked for again."""
+        path = self._cache.draft(self._request.digest)
+        draft = Draft(path, self._request.size)
+        draft.read_again()
+        for last in (False, True):
+            await self._fill(draft)
+            if draft.digest == self._request.layer:
+                return draft
+            draft.begin_anew()
+            if last:
+                path.unlink()
+        raise Corrupt(f"the registry sent other bytes than {self._request.layer}, twice", reason="DigestMismatch")
+
+    async def _fill(self, draft: Draft) -> None:
+        tries = 0
+        while draft.length < draft.size:
+            before = draft.length
+            try:
+                async with self._registry.stream(self._request.repository, self._request.layer, offset=before) as stream:
+                    if stream.start != before:
+                        draft.begin_anew()
+                    if stream.start not in (0, before):
+                        raise Retry(f"the registry sends bytes from {stream.start} on, not from {before}", reason="RegistryBroken")
+                    async for chunk in stream.chunks:
+                        draft.append(chunk)
+                        self._tell(draft.length)
+                if draft.length < draft.size:
+                    raise Retry(f"the registry ended after {draft.length} of {draft.size} bytes", reason="RegistryBroken")
+            except Retry as error:
+                tries = 1 if draft.length > before else tries + 1
+                await self._pause(error, tries)
+
+    def _tell(self, length: int) -> None:
+        if time.monotonic() - self._told > TOLD_SECONDS:
+            self._told = time.monotonic()
+            say(PullAnswer(bytes=length))
+
+    async def _patiently(self, ask: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        tries = 0
+        while True:
+            try:
+                return await ask(*args, **kwargs)
+            except Retry as error:
+                tries += 1
+                await self._pause(error, tries)
+
+    async def _pause(self, error: Retry, tries: int) -> None:
+        """Waits before the next try; raises the error where there is none."""
+        if tries >= MOST_TRIES:
+            raise error
+        await asyncio.sleep(min(LONGEST_PAUSE, error.after_seconds or 0.25 * 2.0 ** (tries - 1)))
+
+
+async def check(request: PullRequest) -> None:
+    """Hashes an image that stands in the cache, and notes the boot; raises Corrupt where its bytes have another digest."""
+    cache = ImageCache(Path(request.cache), CacheLimits())
+    image, found = cache.find(request.digest), hashlib.sha256()
+    with cache.squashfs_file(request.digest).open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            found.update(chunk)
+    if image is None or f"sha256:{found.hexdigest()}" != request.layer:
+        raise Corrupt(f"the bytes of {request.digest} in the cache have changed", reason="DigestMismatch")
+    cache.checked(image, request.boot)
+
+
+async def carry_out(request: PullRequest) -> None:
+    """Pulls the image, or checks it; raises what ends that."""
+    if not request.registry:
+        await check(request)
+        return
+    address = parse_address(request.registry)
+    credentials = read_credentials(request.auth, address.host)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        await Pull(request, Registry(session, address, credentials)).run()
+
+
+def say(answer: PullAnswer) -> None:
+    """Writes a line for the agent."""
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def serve() -> None:
+    """Reads the request, carries it out and says how that ended; ends at once with the agent, whose end closes the standard input."""
+    request = msgspec.json.decode(await asyncio.to_thread(sys.stdin.buffer.readline), type=PullRequest)
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
+    try:
+        await carry_out(request)
+    except LatticeError as error:
+        say(PullAnswer(reason=error.reason, message=error.message))
+    except OSError as error:
+        say(PullAnswer(reason="CacheBroken", message=f"the image cache {request.cache} does not serve: {error}"))
+    else:
+        say(PullAnswer(done=True))
+
+
+def main() -> None:
+    """Runs the program."""
+    os.nice(NICE)
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The node's cache of images: squashfs files named by the digest of their manifest, what stands beside them, and which of them go.
+
+Where room is short, the least recently used go first.
+
+    images/sha256-HEX.squashfs   the image; its file time is its last use
+    images/sha256-HEX.env.json   the metadata that is attached to it, where there is any
+    images/sha256-HEX.json       digest and size of the squashfs file, and the boot in which it was last checked; written last
+    images/sha256-HEX.sticky     an operator keeps it
+    drafts/sha256-HEX            a pull under way, gone after a restart of the agent
+
+All of it is synchronous file work. A file without its record is no image: a pull that was killed leaves nothing that is taken for one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lattice.errors import Rejected, Retry
+from lattice_agent.standalone import durable
+
+CACHE_FULL: Final = "CacheFull"
+FORMAT: Final = 1
+"""Of a record; an image with another one is pulled again."""
+_RECORD: Final = re.compile(r"sha256-([0-9a-f]{64})\.json", re.ASCII)
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+PARTS: Final = (".json", ".squashfs", ".env.json", ".sticky")
+"""Of an image, in the order in which they are removed: without its record nothing of it counts."""
+
+
+class ImageRecord(msgspec.Struct, frozen=True):
+    """Holds what is known of a cached image; `boot` is that in which its bytes were last hashed."""
+
+    layer: str
+    size: int
+    repository: str = ""
+    boot: str = ""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class CachedImage:
+    """One image of the cache; `used` is its last use, seconds since the epoch."""
+
+    digest: str
+    record: ImageRecord
+    used: float
+    sticky: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """Says how much the cache may hold: percent of its file system, the watermarks in percent of that, and bytes that stay free."""
+
+    percent: int = 80
+    high: int = 90
+    low: int = 70
+    free: int = 50 * 10**9
+
+    def __post_init__(self) -> None:
+        """Raises Rejected (SettingWrong) for limits that contradict each other."""
+        if not 0 < self.percent <= 100 or not 0 < self.low <= self.high <= 100 or self.free < 0:
+            said = f"--cache-percent {self.percent}, --cache-high {self.high}, --cache-low {self.low}, --cache-free {self.free}"
+            raise Rejected(f"{said}: percentages are 1 to 100, low not above high", reason="SettingWrong")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The bytes of the cache's file system: all of it, and what is free."""
+
+    total: int
+    free: int
+
+
+def to_evict(
+    images: Sequence[CachedImage], need: int, room: Room, limits: CacheLimits, in_use: Collection[str]
+) -> list[CachedImage] | None:
+    """Returns the images that go so that `need` bytes fit, the least recently used first, of equally old ones the larger.
+
+    None: even without all that may go they do not fit. Images in use, by digest, and sticky ones stay.
+    """
+    capacity = room.total * limits.percent // 100
+    used, free = sum(image.record.size for image in images), room.free
+    crowded = used + need > capacity * limits.high // 100
+    goal = capacity * limits.low // 100 if crowded else capacity
+    going: list[CachedImage] = []
+    free_ones = [image for image in images if not image.sticky and image.digest not in in_use]
+    for image in sorted(free_ones, key=lambda image: (int(image.used), -image.record.size, image.digest)):
+        if used + need <= goal and free - need >= limits.free:
+            break
+        going.append(image)
+        used, free = used - image.record.size, free + image.record.size
+    return going if used + need <= capacity and free - need >= limits.free else None
+
+
+class ImageCache:
+    """Reads and changes the files of the cache."""
+
+    def __init__(self, directory: Path, limits: CacheLimits) -> None:
+        self.directory, self.limits = directory, limits
+        self.images, self.drafts = directory / "images", directory / "drafts"
+
+    def open(self) -> None:
+        """Makes the directories, and removes drafts and parts of images that an agent or a puller left which was killed."""
+        for made in (self.directory, self.images, self.drafts):
+            made.mkdir(parents=True, exist_ok=True)
+            made.chmod(0o700)
+        for draft in self.drafts.iterdir():
+            draft.unlink()
+        whole = {file_stem(image.digest) for image in self.listed()}
+        for path in self.images.iterdir():
+            if path.name.partition(".")[0] not in whole and not path.name.endswith(".sticky"):
+                path.unlink()
+
+    def squashfs_file(self, digest: str) -> Path:
+        """Returns the squashfs file of an image, whether it stands there or not; raises Rejected for what is no digest."""
+        return self.images / f"{file_stem(digest)}.squashfs"
+
+    def draft(self, digest: str) -> Path:
+        """Returns the file of a pull under way."""
+        return self.drafts / file_stem(digest)
+
+    def metadata(self, digest: str) -> bytes | None:
+        """Returns the `env.json` that is attached to an image; None: nothing is."""
+        try:
+            return (self.images / f"{file_stem(digest)}.env.json").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def find(self, digest: str) -> CachedImage | None:
+        """Returns an image that stands whole in the cache, as far as its record and its size tell."""
+        stem = self.images / file_stem(digest)
+        try:
+            record = msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=ImageRecord)
+            status = stem.with_suffix(".squashfs").stat()
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        if status.st_size != record.size or record.format != FORMAT:
+            return None
+        return CachedImage(digest, record, status.st_mtime, stem.with_suffix(".sticky").exists())
+
+    def listed(self) -> list[CachedImage]:
+        """Returns all images of the cache."""
+        return list(self._found())
+
+    def _found(self) -> Iterator[CachedImage]:
+        for path in sorted(self.images.iterdir()):
+            name = _RECORD.fullmatch(path.name)
+            image = self.find(f"sha256:{name[1]}") if name else None
+            if image is not None:
+                yield image
+
+    def touch(self, digest: str, now: float) -> None:
+        """Notes a use of an image."""
+        os.utime(self.squashfs_file(digest), (now, now))
+
+    def checked(self, image: CachedImage, boot: str) -> None:
+        """Notes that the bytes of an image were hashed in this boot."""
+        record = msgspec.structs.replace(image.record, boot=boot)
+        durable.write_durably(str(self.images), f"{file_stem(image.digest)}.json", msgspec.json.encode(record))
+
+    def room(self) -> Room:
+        """Returns how large the cache's file system is, and what is free of it."""
+        found = os.statvfs(self.directory)
+        return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def make_room(self, need: int, in_use: Collection[str]) -> list[CachedImage]:
+        """Removes images until `need` bytes fit; returns these. Raises Retry (CacheFull) where they do not fit whatever goes."""
+        room, images = self.room(), self.listed()
+        going = to_evict(images, need, room, self.limits, in_use)
+        if going is None:
+            held, kept = sum(image.record.size for image in images), sum(image.sticky or image.digest in in_use for image in images)
+            said = f"{held} bytes in {len(images)} images, {kept} of them in use or sticky, {room.free} of {room.total} bytes free"
+            raise Retry(f"the image cache {self.directory} has no room for {need} bytes: {said}", reason=CACHE_FULL)
+        for image in going:
+            self.delete_image(image.digest)
+        return going
+
+    def drop_drafts(self, but: Collection[str]) -> dict[str, int]:
+        """Removes the drafts of all pulls but these, by digest; returns the bytes that stand in theirs."""
+        kept = {file_stem(digest): digest for digest in but}
+        sizes: dict[str, int] = {}
+        for path in self.drafts.iterdir():
+            if path.name in kept:
+                sizes[kept[path.name]] = path.stat().st_size
+            else:
+                path.unlink()
+        return sizes
+
+    def delete_image(self, digest: str) -> None:
+        """Removes an image with all that stands beside it; again does no more than once."""
+        for suffix in PARTS:
+            with suppress(FileNotFoundError):
+                (self.images / f"{file_stem(digest)}{suffix}").unlink()
+
+    def set_sticky(self, digest: str, *, sticky: bool) -> None:
+        """Lets an image stay whatever room is wanted, or no longer."""
+        path = self.images / f"{file_stem(digest)}.sticky"
+        if sticky:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+
+
+def file_stem(digest: str) -> str:
+    """Returns the name of an image's files without their endings; raises Rejected (DigestInvalid): it never leaves the directory."""
+    if not _DIGEST.fullmatch(digest):
+        raise Rejected(f"{digest!r} is no digest of an image", reason="DigestInvalid")
+    return digest.replace(":", "-")

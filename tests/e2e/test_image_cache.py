@@ -1,0 +1,99 @@
+"""`lattice cache` on real nodes with a real registry: an image is brought there, shown, kept, and removed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lattice.kube.blocking import BlockingCluster
+from lattice.kube.resources import CONFIGS
+from lattice_dev.instance import Instance
+from tests.e2e.conftest import Room
+from tests.e2e.people import Person, person
+from tests.registries import RegistryProgram, running_registry
+
+CONTENT = "an image of 1 MiB " * (1 << 16)
+
+
+@pytest.fixture(scope="module")
+def registry(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
+    """A registry that the nodes reach, with one image, which the cluster's configuration names."""
+    folder, network = tmp_path_factory.mktemp("registry"), control_plane.site().network
+    with running_registry(folder, address=network.gateway if network is not None else "127.0.0.1") as program:
+        program.push_uenv(folder / "a", "deploy/daint/gh200/prgenv/24.11", "v1", CONTENT)
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registry": program.url, "system": "daint"}}})
+        yield program
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": None}})
+
+
+def kept(instance: Instance, node: str) -> dict[str, str]:
+    """The files of a node's cache, by name, with the digest of each."""
+    folder = instance.site().where.node(node) / "cache" / "images"
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()} if folder.exists() else {}
+
+
+@pytest.fixture
+def operator(control_plane: Instance) -> Person:
+    """The administrator."""
+    return person(control_plane, "admin", "default")
+
+
+def test_an_image_is_brought_to_nodes_shown_and_removed(registry: RegistryProgram, control_plane: Instance, operator: Person) -> None:
+    one, other = control_plane.site().nodes[:2]
+    done = operator.lattice("cache", "warm", "--image", "prgenv/24.11:v1", "--nodes", f"{one},{other}", "--sticky")
+    assert sorted(done.stdout.splitlines()) == [f"{one} has prgenv/24.11:v1", f"{other} has prgenv/24.11:v1"]
+    squashfs = next(name for name in kept(control_plane, one) if name.endswith(".squashfs"))
+    assert kept(control_plane, one)[squashfs] == hashlib.sha256(CONTENT.encode()).hexdigest()
+    assert squashfs.replace(".squashfs", ".env.json") in kept(control_plane, one)
+    records = json.loads(operator.lattice("cache", "status", "--node", one, "-o", "json").stdout)
+    image = records[0]["images"][0]
+    assert (image["size"], image["sticky"], image["repository"]) == (len(CONTENT), True, "uenv/deploy/daint/gh200/prgenv/24.11")
+    shown = operator.lattice("cache", "status", "--nodes", one).stdout
+    assert "prgenv/24.11" in shown
+    assert "1 images" in shown
+    operator.lattice("cache", "evict", "--image", image["digest"].removeprefix("sha256:")[:16], "--nodes", one)
+    assert kept(control_plane, one) == {}
+    assert squashfs in kept(control_plane, other)
+    again = operator.lattice("cache", "evict", "--image", "prgenv/24.11:v1", "--nodes", f"{one},{other}", ok=False)
+    assert (again.returncode, "is not in the cache" in again.stderr) == (7, True)
+
+
+def test_an_image_stays_over_a_restart_of_its_agent(registry: RegistryProgram, control_plane: Instance, operator: Person) -> None:
+    node = control_plane.site().nodes[0]
+    operator.lattice("cache", "warm", "--image", "prgenv/24.11:v1", "--nodes", node)
+    control_plane.kill(f"agent-{node}")
+    control_plane.start(f"agent-{node}")
+    squashfs = next(name for name in kept(control_plane, node) if name.endswith(".squashfs"))
+    registry_is_not_asked = operator.lattice("cache", "status", "--nodes", node, "-o", "json").stdout
+    assert json.loads(registry_is_not_asked)[0]["images"][0]["digest"].removeprefix("sha256:") in squashfs
+
+
+def test_what_is_not_there_or_not_allowed_is_refused_with_the_next_step(
+    registry: RegistryProgram, control_plane: Instance, operator: Person, tenant: Room
+) -> None:
+    node, alice = control_plane.site().nodes[0], person(control_plane, "alice", tenant.namespace)
+    for who, words, code, said in (
+        (operator, ("warm", "--image", "prgenv/99", "--nodes", node), 4, "lattice uenv list"),
+        (operator, ("warm", "--image", "prgenv/24.11:v1", "--nodes", "nobody"), 4, "there is no node nobody"),
+        (operator, ("status",), 2, "either --nodes, or --group"),
+        (alice, ("status", "--nodes", node), 5, "latticenodes/cache is missing"),
+        (alice, ("evict", "--image", "prgenv/24.11:v1", "--nodes", node), 5, "operators have it"),
+    ):
+        done = who.lattice("cache", *words, ok=False)
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+def test_a_node_whose_agent_is_away_is_told_and_the_others_are_served(
+    registry: RegistryProgram, control_plane: Instance, operator: Person
+) -> None:
+    one, other = control_plane.site().nodes[:2]
+    control_plane.stop(f"agent-{other}")
+    try:
+        done = operator.lattice("cache", "status", "--nodes", f"{one},{other}", ok=False)
+        assert (done.returncode, f"{other}: the agent of node {other} does not answer" in done.stderr) == (7, True), done.stderr
+        assert one in done.stdout
+    finally:
+        control_plane.start(f"agent-{other}")

@@ -1,0 +1,248 @@
+"""Pulls by real processes from a registry that does what registries do: it cuts off, is slow, lies, asks for logins, and is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from lattice.daemon.clock import SystemClock
+from lattice.errors import Rejected
+from lattice.views.allocation import SoftwareImage
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host.images import Images
+from lattice_agent.host.threads import Threads
+from lattice_agent.state.image_cache import CacheLimits, ImageCache
+from tests.build import uid
+
+CONTENT = bytes(range(256)) * 4096 * 3
+"""3 MiB."""
+
+
+class Registry:
+    """One image of a registry, and its moods."""
+
+    def __init__(self) -> None:
+        self.content = CONTENT
+        self.layer = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+        layers = [{"digest": self.layer, "size": len(CONTENT), "mediaType": "application/x-squashfs"}]
+        self.manifest = json.dumps({"artifactType": "application/x-squashfs", "layers": layers}).encode()
+        self.digest = f"sha256:{hashlib.sha256(self.manifest).hexdigest()}"
+        self.ranges: list[str] = []
+        self.cut = 0
+        """Bytes after which the connection is cut, each time; 0: never."""
+        self.serves_ranges = True
+        self.answers: list[int] = []
+        """Statuses that the next requests for the blob get."""
+        self.hangs_after = 0
+        app = web.Application()
+        app.router.add_get("/v2/uenv/a/manifests/{reference}", self._manifest)
+        app.router.add_get("/v2/uenv/a/blobs/{digest}", self._blob)
+        self.server = TestServer(app)
+
+    @property
+    def image(self) -> SoftwareImage:
+        """As the operator pins it."""
+        return SoftwareImage(source="a/1:v1", digest=self.digest, size=len(CONTENT), mount="/m", repository="uenv/a", layer=self.layer)
+
+    def work(self, *, attempt: int = 1) -> NodeWork:
+        """Work that asks for the image."""
+        return NodeWork(
+            Key(uid(1), attempt), 1, "physics", "job", "alice", "physics", "job", ("n1",), "n1", 0, "n1", 1, 0, 1, entrypoint="true",
+            software=(self.image,), registry=f"http://127.0.0.1:{self.server.port}/uenv",
+        )  # fmt: skip
+
+    async def _manifest(self, request: web.Request) -> web.Response:
+        if request.match_info["reference"] != self.digest:
+            return web.Response(status=404)
+        return web.Response(body=self.manifest, content_type="application/vnd.oci.image.manifest.v1+json")
+
+    async def _blob(self, request: web.Request) -> web.StreamResponse:
+        self.ranges.append(request.headers.get("Range", ""))
+        if self.answers:
+            return web.Response(status=self.answers.pop(0), headers={"Retry-After": "0"})
+        start = int(self.ranges[-1].removeprefix("bytes=").rstrip("-")) if self.ranges[-1] and self.serves_ranges else 0
+        body = self.content[start:]
+        headers = {"Content-Range": f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"} if start else {}
+        response = web.StreamResponse(status=206 if start else 200, headers={**headers, "Content-Length": str(len(body))})
+        await response.prepare(request)
+        if self.hangs_after:
+            await response.write(body[: self.hangs_after])
+            await asyncio.sleep(3600)
+        if self.cut and len(body) > self.cut:
+            await response.write(body[: self.cut])
+            assert request.transport is not None
+            request.transport.close()
+            return response
+        await response.write(body)
+        return response
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[Registry]:
+    made = Registry()
+    await made.server.start_server()
+    yield made
+    await made.server.close()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return open_images(tmp_path)
+
+
+def open_images(folder: Path, boot: str = "boot-1", limits: CacheLimits | None = None) -> Images:
+    """The cache as an agent opens it."""
+    cache = ImageCache(folder / "cache", limits or CacheLimits(free=0))
+    cache.open()
+    return Images(cache, "", boot, SystemClock(), Threads("the image cache", count=2, within=30.0), frozenset)
+
+
+def pullers() -> list[int]:
+    """The pullers of this test."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if b"lattice_agent.puller" in (entry / "cmdline").read_bytes() and (entry / "stat").read_text().split()[3] == str(os.getpid()):
+                found.append(int(entry.name))
+    return found
+
+
+async def test_an_image_is_pulled_once_and_found_by_the_next_attempt(registry: Registry, images: Images) -> None:
+    await images.bring(registry.work())
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+    assert (images.cache.metadata(registry.digest), list(images.cache.drafts.iterdir()), images.waiting()) == (None, [], frozenset())
+    await registry.server.close()
+    await images.bring(registry.work(attempt=2))
+    assert len(registry.ranges) == 1
+
+
+async def test_a_connection_that_is_cut_is_resumed_where_it_was(registry: Registry, images: Images) -> None:
+    registry.cut = 1 << 20
+    await images.bring(registry.work())
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+    begins = [int(asked.removeprefix("bytes=").rstrip("-") or 0) for asked in registry.ranges]
+    assert begins[0] == 0
+    assert begins == sorted(begins)
+    assert len(begins) >= 3
+
+
+async def test_a_registry_without_ranges_sends_all_of_it_again(registry: Registry, images: Images) -> None:
+    registry.cut, registry.serves_ranges = 2 << 20, False
+
+    async def mend() -> None:
+        while len(registry.ranges) < 2:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+        registry.cut = 0
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(mend())
+        await images.bring(registry.work())
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+
+
+async def test_a_pull_that_is_interrupted_ends_within_two_seconds_and_the_next_one_goes_on_with_its_bytes(
+    registry: Registry, images: Images
+) -> None:
+    registry.hangs_after = 1 << 20
+    task = asyncio.ensure_future(images.bring(registry.work()))
+    draft = images.cache.draft(registry.digest)
+    while not draft.exists() or draft.stat().st_size < 1 << 20:  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(0.02)
+    assert images.waiting() == {registry.work().key}
+    begun = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - begun < 2
+    assert (pullers(), images.pulling, images.waiting()) == ([], {}, frozenset())
+    registry.hangs_after = 0
+    await images.bring(registry.work(attempt=2))
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+    assert registry.ranges[-1] == f"bytes={1 << 20}-"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_registry_that_is_busy_or_broken_for_moments_is_asked_again(registry: Registry, images: Images, status: int) -> None:
+    registry.answers = [status, status]
+    await images.bring(registry.work())
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("mood", "reason", "said"),
+    [
+        ({"content": b"x" * len(CONTENT)}, "PrologueFailed", "sent other bytes than"),
+        ({"content": CONTENT + b"more"}, "PrologueFailed", "sends more than the"),
+        ({"answers": [404]}, "ImageNotFound", "has a/1:v1"),
+        ({"answers": [403]}, "PrologueFailed", "answers 403"),
+        ({"digest": "sha256:" + "0" * 64}, "PrologueFailed", "other bytes than sha256:0000"),
+    ],
+    ids=("other bytes", "more bytes", "gone", "denied", "other manifest"),
+)
+async def test_what_cannot_be_the_image_is_refused_and_nothing_is_kept(
+    registry: Registry, images: Images, mood: dict[str, object], reason: str, said: str
+) -> None:
+    for name, value in mood.items():
+        setattr(registry, name, value)
+    with pytest.raises(Rejected, match=said) as refused:
+        await images.bring(registry.work())
+    assert refused.value.reason == reason
+    assert refused.value.message.startswith("node n1: ")
+    assert images.cache.listed() == []
+
+
+async def test_an_image_whose_layers_are_not_those_of_its_allocation_is_refused(registry: Registry, images: Images) -> None:
+    work = registry.work()
+    forged = replace(
+        work, software=(SoftwareImage(source="a", digest=registry.digest, size=1, repository="uenv/a", layer="sha256:" + "1" * 64),)
+    )
+    with pytest.raises(Rejected, match="has other layers than its allocation says"):
+        await images.bring(forged)
+
+
+async def test_two_attempts_share_one_pull(registry: Registry, images: Images) -> None:
+    await asyncio.gather(images.bring(registry.work()), images.bring(registry.work(attempt=2)))
+    assert len(registry.ranges) == 1
+
+
+async def test_an_image_that_has_changed_on_the_disk_is_found_in_the_next_boot_and_pulled_again(registry: Registry, tmp_path: Path) -> None:
+    images = open_images(tmp_path)
+    await images.bring(registry.work())
+    images.cache.squashfs_file(registry.digest).write_bytes(b"y" * len(CONTENT))
+    await open_images(tmp_path, "boot-2").bring(registry.work())
+    assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
+    again = open_images(tmp_path, "boot-3")
+    await again.bring(registry.work())
+    found = again.cache.find(registry.digest)
+    assert found is not None
+    assert (found.record.boot, len(registry.ranges)) == ("boot-3", 2)
+
+
+async def test_a_puller_that_is_killed_is_a_failure_of_the_node_and_none_outlives_its_agent(registry: Registry, images: Images) -> None:
+    registry.hangs_after = 1 << 20
+    task = asyncio.ensure_future(images.bring(registry.work()))
+    while not pullers():  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(0.02)
+    os.kill(pullers()[0], signal.SIGKILL)
+    with pytest.raises(Rejected, match="was killed") as refused:
+        await task
+    assert refused.value.reason == "PrologueFailed"
+
+
+async def test_a_pull_that_outruns_its_time_fails(registry: Registry, images: Images) -> None:
+    registry.hangs_after = 1 << 20
+    with pytest.raises(Rejected, match=r"not pulled within 1 s \(software.pullTimeout\)"):
+        await images.bring(replace(registry.work(), pull_seconds=1.0))
+    assert pullers() == []
