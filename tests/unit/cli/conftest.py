@@ -18,7 +18,7 @@ from lattice.daemon.clock import ManualClock
 from lattice.errors import LatticeError
 from lattice.kube.fake import FakeCluster
 from lattice.kube.kubeconfig import ClusterConfig
-from lattice.kube.resources import ALLOCATIONS, Resource
+from lattice.kube.resources import ALLOCATIONS, NODES, Resource
 from lattice.units import format_time, parse_time
 
 NOW = parse_time("2026-09-21T14:13:20Z")
@@ -233,3 +233,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     loop = asyncio.new_event_loop()
     yield Bench(BlockingFake(FakeCluster(ManualClock(NOW)), loop), environ={"HOME": str(tmp_path), "USER": "alice"})
     loop.close()
+
+
+def three_nodes(bench: Bench) -> None:
+    """Makes the Ready nodes n1 to n3 of the group g0."""
+    for index in (1, 2, 3):
+        node = {"metadata": {"name": f"n{index}"}, "spec": {"group": "g0"}}
+        bench.cluster.create(NODES, node, type=dict[str, Any])
+        bench.cluster.patch(NODES, f"n{index}", {"status": {"state": "Ready", "index": index}}, subresource="status", type=dict[str, Any])

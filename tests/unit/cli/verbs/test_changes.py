@@ -1,0 +1,82 @@
+"""What `cancel`, `hold`, `release` and `update` ask for, of how many, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from tests.unit.cli.conftest import COMPLETED, RUNNING, WAITING, Bench, three_nodes
+
+
+def test_cancel_sets_the_wish_once_and_leaves_ended_ones_alone(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    bench.allocation("b", number=2, status=COMPLETED)
+    result = bench.run("cancel", "1", "2", "--reason", "wrong input")
+    assert (result.code, result.out) == (
+        0,
+        "Cancelling allocation 1: TERM now, KILL after 30s if it is still there; `lattice wait 1` waits for its end\n",
+    )
+    assert bench.read("a")["spec"]["cancel"] == {"reason": "wrong input"}
+    assert "cancel" not in bench.read("b")["spec"]
+
+
+def test_cancel_asks_above_ten(bench: Bench) -> None:
+    for number in range(1, 13):
+        bench.allocation(f"a{number}", number=number, status=WAITING)
+    assert bench.run("cancel", "--all-mine").code == 2
+    bench.columns = 80
+    refused = bench.run("cancel", "--all-mine", stdin="n\n")
+    assert (refused.code, refused.out) == (1, "")
+    assert len(bench.run("cancel", "--all-mine", "--state=pending", "--yes").out.splitlines()) == 12
+
+
+def test_cancel_of_all_mine_acts_and_prints_by_name(bench: Bench) -> None:
+    for number, name in enumerate(("ring", "alpha", "mesh"), start=1):
+        bench.allocation(name, number=number, status=WAITING)
+    done = bench.run("cancel", "--all-mine", "-o", "name")
+    assert done.out.splitlines() == [f"allocation.lattice.dev/{name}" for name in ("alpha", "mesh", "ring")]
+    versions = {name: int(bench.read(name)["metadata"]["resourceVersion"]) for name in ("alpha", "mesh", "ring")}
+    assert sorted(versions, key=lambda name: versions[name]) == ["alpha", "mesh", "ring"]
+
+
+def test_what_a_verb_changes_is_shown_in_the_formats_for_programs(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    bench.allocation("b", number=2, status=COMPLETED)
+    held = json.loads(bench.run("hold", "1", "-o", "json").out)
+    assert (held["kind"], held["spec"]["hold"]) == ("Allocation", True)
+    assert yaml.safe_load(bench.run("release", "1", "-o", "yaml").out)["spec"]["hold"] is False
+    cancelled = json.loads(bench.run("cancel", "1", "2", "-o", "json").out)
+    assert (cancelled["kind"], [item["metadata"]["name"] for item in cancelled["items"]]) == ("AllocationList", ["a"])
+    assert bench.run("hold", "1", "-o", "name").out == "allocation.lattice.dev/a\n"
+    waited = bench.run("wait", "2", "-o", "json")
+    assert (waited.code, json.loads(waited.out)["status"]["phase"]) == (0, "Completed")
+    three_nodes(bench)
+    drained = json.loads(bench.run("node", "drain", "n1", "--reason=x", "-o", "json").out)
+    assert (drained["metadata"]["name"], drained["spec"]["drain"]["reason"]) == ("n1", "x")
+    assert bench.run("node", "undrain", "n[1-2]", "-o", "name").out == "latticenode.lattice.dev/n1\nlatticenode.lattice.dev/n2\n"
+
+
+def test_hold_and_release_are_for_pending_ones(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    bench.allocation("b", number=2, status=RUNNING)
+    assert bench.run("hold", "1").out == "Held allocation 1\n"
+    assert bench.read("a")["spec"]["hold"] is True
+    assert bench.run("release", "1").out == "Released allocation 1\n"
+    assert bench.read("a")["spec"]["hold"] is False
+    assert bench.run("hold", "2").code == 1
+
+
+def test_update_sends_only_what_was_named(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    assert bench.run("update", "1", "--walltime=2:00:00", "--preemption-class=7", "--tag=x=1").code == 0
+    spec = bench.read("a")["spec"]
+    assert spec["lifecycle"] == {"walltime": "2h", "preemptionClass": 7}
+    assert spec["tags"] == {"x": "1"}
+
+
+def test_what_has_ended_takes_no_walltime_any_more(bench: Bench) -> None:
+    bench.allocation("train", number=7, status=COMPLETED)
+    result = bench.run("update", "7", "--walltime=5m")
+    assert (result.code, result.err) == (1, "Error: allocation 7 is Completed: no walltime and no class counts for it any more\n")
+    assert bench.read("train")["spec"]["lifecycle"]["walltime"] == "1h"
