@@ -70,7 +70,7 @@ faults: setup ## The long fault run: FAULT_KILLS kills, pauses and cuts, and 1,0
 	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
 
 .PHONY: guest
-guest: setup ## Limits, scopes and private /tmp once more, in a virtual machine of cgroup v2 alone (needs QEMU; its kernel is downloaded once)
+guest: setup ## In virtual machines: limits and scopes on cgroup v2 alone, the agent under systemd, a machine switched off (needs QEMU; its kernel is downloaded once)
 	$(BIN)/pytest tests/guest $(PYTEST_FLAGS)
 
 bench: setup ## Measure latencies, rates, writes, memory, the scheduler's core; prints the numbers beside the aims

@@ -1,4 +1,6 @@
-"""`lattice-agent`: one real node, or many hollow ones in one process; `lattice-agent replay FILE` replays what a node has kept."""
+"""`lattice-agent`: one real node, or many hollow ones in one process; `lattice-agent replay FILE` replays what a node has kept;
+`lattice-agent unit FLAGS` prints its systemd unit.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.linux import open_host
 from lattice_agent.host.lock import alone_on
 from lattice_agent.metrics import AgentMetrics
-from lattice_agent.node import replay
+from lattice_agent.node import replay, service_unit
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.node.feeds import Configuration, Feed
 from lattice_agent.node.queues import WorkQueues
@@ -483,6 +485,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["replay"]:
         return replay.main(words[1:])
+    if words[:1] == ["unit"]:
+        load(AgentSettings, program=PROGRAM, argv=words[1:], environ=os.environ)  # ends here where a flag is wrong
+        return service_unit.main(words[1:])
     settings = load(AgentSettings, program=PROGRAM, argv=words, environ=os.environ)
     logs.setup(settings.log_format, settings.log_level)
     starts.trace(on=settings.trace_starts)

@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lattice" / "guest"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "loop", "squashfs")
+DISK_MODULES = ("virtio_blk", "ext4")
+DISK = "/srv"
+"""Where the guest has its disk, which outlives it."""
 
 INIT = """#!/bin/busybox sh
 b=/bin/busybox
@@ -33,9 +38,39 @@ for made in dev/shm tmp run var/tmp; do $b mount -t tmpfs -o mode=1777 tmpfs /ho
 $b mount -t cgroup2 cgroup2 /host/sys/fs/cgroup
 $b ifconfig lo up
 $b cp /command /host/run/command
+$b sh /prepare
 $b umount /proc
-exec $b switch_root /host /bin/sh /run/command
+exec $b switch_root /host $($b cat /next)
 """
+SHELL = "/bin/sh /run/command"
+SYSTEMD = "/lib/systemd/systemd --unit=guest.target --show-status=no"
+FEW_UNITS = """b=/bin/busybox
+units=/host/etc/systemd/system
+$b rm -rf $units/*.wants /host/.dockerenv /host/run/.containerenv
+for unit in systemd-udevd.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-udev-trigger.service \
+    systemd-remount-fs.service systemd-journal-flush.service systemd-modules-load.service systemd-update-utmp.service \
+    systemd-random-seed.service systemd-firstboot.service systemd-machine-id-commit.service dev-hugepages.mount; do
+  $b ln -sf /dev/null $units/$unit
+done
+$b cat > $units/guest.service <<END
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /run/command
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+TimeoutStartSec=infinity
+END
+$b cat > $units/guest.target <<END
+[Unit]
+DefaultDependencies=no
+Wants=guest.service
+END
+"""
+"""Has systemd start nothing but the command, and what the units that it asks for need."""
+MOUNT_DISK = f"/bin/busybox mount -t ext4 /host/dev/vda /host{DISK} || exec /bin/busybox poweroff -f\n"
 
 
 @dataclass(frozen=True)
@@ -63,23 +98,26 @@ def kernel() -> Kernel:
     return made
 
 
-def modules(of: Kernel) -> list[Path]:
+def modules(of: Kernel, names: Sequence[str]) -> list[Path]:
     """The modules that the guest loads, in order."""
-    said = [_run("modprobe", "-d", str(of.root), "-S", of.release, "--show-depends", name) for name in MODULES]
+    said = [_run("modprobe", "-d", str(of.root), "-S", of.release, "--show-depends", name) for name in names]
     return list(dict.fromkeys(Path(line.split()[1]) for line in "".join(said).splitlines() if line.startswith("insmod ")))
 
 
-def initial_ramdisk(of: Kernel, folder: Path, script: str) -> Path:
+def initial_ramdisk(of: Kernel, folder: Path, script: str, *, systemd: bool, disk: bool) -> Path:
     """An archive with busybox, the modules, and a script that mounts the host's file system, goes there and runs `script`."""
     tree = folder / "initrd"
+    shutil.rmtree(tree, ignore_errors=True)
     for directory in ("bin", "modules"):
         (tree / directory).mkdir(parents=True)
     (tree / "bin/busybox").write_bytes(Path("/bin/busybox").read_bytes())
     (tree / "init").write_text(INIT, encoding="utf-8")
     (tree / "command").write_text(script, encoding="utf-8")
+    (tree / "prepare").write_text((FEW_UNITS if systemd else "") + (MOUNT_DISK if disk else ""), encoding="utf-8")
+    (tree / "next").write_text(SYSTEMD if systemd else SHELL, encoding="utf-8")
     for program in (tree / "bin/busybox", tree / "init"):
         program.chmod(0o755)
-    order = modules(of)
+    order = modules(of, MODULES + DISK_MODULES if disk else MODULES)
     for module in order:
         (tree / "modules" / module.name).write_bytes(module.read_bytes())
     (tree / "modules/order").write_text("\n".join(module.name for module in order), encoding="utf-8")
@@ -98,16 +136,34 @@ class Done:
     console: str
 
 
-def run(command: list[str], folder: Path, *, cwd: Path, memory_mib: int = 1024, cpus: int = 2, within: float = 480.0) -> Done:
-    """Runs one command in a guest, as root, in a directory of the host's file system; the folder is for files of the guest's own."""
+def empty_disk(path: Path, mebibytes: int = 64) -> Path:
+    """Makes a disk for guests: a file with an empty ext4."""
+    with path.open("wb") as file:
+        file.truncate(mebibytes << 20)
+    _run("/usr/sbin/mkfs.ext4", "-q", str(path))
+    return path
+
+
+def run(
+    command: list[str], folder: Path, *, cwd: Path, systemd: bool = False, disk: Path | None = None, memory_mib: int = 1024,
+    cpus: int = 2, within: float = 480.0,
+) -> Done:  # fmt: skip
+    """Runs one command in a guest, as root, in a directory of the host's file system; the folder is for files of the guest's own.
+
+    `systemd`: it is the guest's init, and the command a unit. `disk` is mounted at DISK. At the command's end the guest is off at once.
+    """
     of = kernel()
     there = f"cd {shlex.quote(str(cwd))} && {shlex.join(command)}"
-    script = f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8\n{there}\necho GUEST-EXIT $?\n/bin/busybox poweroff -f\n"
+    script = (
+        f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8\n{there}\necho GUEST-EXIT $?\n/bin/busybox poweroff -n -f\n"
+    )
     argv = [
         "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(cpus), "-m", str(memory_mib), "-nodefaults",
-        "-no-reboot", "-nographic", "-serial", "stdio", "-kernel", str(of.image), "-initrd", str(initial_ramdisk(of, folder, script)),
+        "-no-reboot", "-nographic", "-serial", "stdio", "-kernel", str(of.image),
+        "-initrd", str(initial_ramdisk(of, folder, script, systemd=systemd, disk=disk is not None)),
         "-append", "console=ttyS0 quiet panic=-1 cgroup_no_v1=all mitigations=off",
         "-virtfs", "local,path=/,mount_tag=share,readonly=on,security_model=none,multidevs=remap",
+        *(() if disk is None else ("-drive", f"file={disk},format=raw,if=virtio,cache=writethrough")),
     ]  # fmt: skip
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=within, check=False)

@@ -20,10 +20,10 @@ from typing import Protocol
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, remove_tree
+from lattice_agent.host.delegation import SLICE, DelegatedScope, manages_cgroups
 from lattice_agent.standalone import shim
 from lattice_agent.state.journal import parse_key
 
-_SLICE = "lattice.slice"
 PARTS = ("shim", "work/main")
 """The cgroups of every scope."""
 HOLD = "hold"
@@ -110,12 +110,17 @@ class CgroupScopes:
 
     complete = True
 
-    def __init__(self, root: Path, kind: str, controllers: Controllers) -> None:
-        self.root, self.kind, self.controllers = root, kind, controllers
+    def __init__(self, root: Path, kind: str, controllers: Controllers, delegated: DelegatedScope | None = None) -> None:
+        """Makes the root; `delegated` is systemd's scope in which it stands, None: it stands in none."""
+        self.root, self.kind, self.controllers, self._delegated = root, kind, controllers, delegated
+        if delegated is not None:
+            delegated.keep()
         root.mkdir(parents=True, exist_ok=True)
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Makes the scope; may be repeated."""
+        """Makes the scope; may be repeated. Raises Retry where systemd's scope has gone and does not come again."""
+        if self._delegated is not None:
+            self._delegated.keep()
         for part in PARTS:
             (self._path(key) / part).mkdir(parents=True, exist_ok=True)
         self.controllers.limit(self._path(key), limits)
@@ -198,7 +203,9 @@ class CgroupScopes:
         with suppress(OSError):
             self.root.rmdir()
             self.controllers.close(self.root)
-            if self.root.parent.name == _SLICE:
+            if self._delegated is not None:
+                self._delegated.drop()
+            elif self.root.parent.name == SLICE:
                 self.root.parent.rmdir()
 
     def _path(self, key: Key) -> Path:
@@ -287,14 +294,20 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 
 
 def choose(node: str, root: Path | None) -> Scopes:
-    """Returns cgroup scopes below `root` (None: `lattice.slice/NODE` of the v2 mount), or process scopes where cgroups may not be made."""
+    """Returns cgroup scopes below `root`, or process scopes where cgroups may not be made.
+
+    Without `root` they stand in `lattice.slice/NODE` of the v2 mount; under systemd in `lattice.slice/lattice-work.scope/NODE`, which it
+    delegates. Raises Retry where it does not.
+    """
     mounts = Path("/proc/self/mounts").read_text()
     found = find_mount(mounts)
     if found is None:
         return ProcessScopes()
     mount, kind = found
+    delegated = DelegatedScope(mount) if root is None and manages_cgroups() and os.geteuid() == 0 else None
     try:
-        scopes = CgroupScopes(root or mount / _SLICE / node, kind, Controllers(mount, find_controllers(mounts)))
+        above = mount / SLICE if delegated is None else delegated.path
+        scopes = CgroupScopes(root or above / node, kind, Controllers(mount, find_controllers(mounts)), delegated)
         probe = scopes.root / "cgroup.kill"
         return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
     except OSError:
