@@ -32,7 +32,7 @@ _KINDS = {
         Resource(*_FLOW, "prioritylevelconfigurations", "PriorityLevelConfiguration", namespaced=False, status=True),
     )
 }  # fmt: skip
-BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec"})
+BEFORE_SCHEMAS = frozenset({"lattice-allocation-spec", "lattice-allocation-status"})
 """Policies with rules that a schema held before; they are applied before the schema, so that the rules hold at every moment."""
 SUPERSEDED = ("lattice-allocation-owner", "lattice-allocation-limits")
 """Policies, each with a binding of its name, of versions before: what they hold stands in others, and each costs every creation."""

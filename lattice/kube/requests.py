@@ -78,7 +78,8 @@ def replace(
     """Makes the request that replaces an object or its subresource; `metadata_only`: the answer is only the object's metadata."""
     what = _what("replace", resource, namespace, name, subresource)
     accept = METADATA_ONLY if metadata_only else JSON
-    return Request("PUT", _path(resource, namespace, name, subresource), what, False, _body(resource, obj), accept=accept)
+    target = _path(resource, namespace, name, subresource) + _query(fieldValidation="Ignore" if metadata_only else "")
+    return Request("PUT", target, what, False, _body(resource, obj), accept=accept)
 
 
 def patch(

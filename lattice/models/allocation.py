@@ -455,12 +455,19 @@ class Score(Part):
     """While it waits: f1 class, f2 waiting, f3 fair share, f4 topology, f5 data, f6 backlog, f7 energy, f8 checkpoint, f9 conformance."""
 
 
+OLDER_LEDGER = "status.ledgerSeq never goes back: this patch was made from an older ledger"
+
+
 class AllocationStatus(Part):
-    """What scheduler and agents have done with an allocation; only they write it."""
+    """What scheduler and agents have done with an allocation; only they write it.
+
+    What is never taken back stands at the field itself, where a rule costs least. That number, attempt, ledgerSeq and the status as a whole
+    are never removed stands in the policy `lattice-allocation-status`.
+    """
 
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """The generation of spec that this status judges."""
-    number: Annotated[int, Field(ge=1)] | None = None
+    number: Annotated[int, Field(ge=1, json_schema_extra=rules(Rule("self == oldSelf", "status.number is given once")))] | None = None
     """Unique, growing number, SLURM_JOB_ID; a scheduler that was killed leaves the rest of its block of numbers unused."""
     phase: Annotated[str, Field(max_length=16)] = ""
     """One word for people, derived from the conditions; no controller reads it."""
@@ -478,9 +485,9 @@ class AllocationStatus(Part):
     """The node whose agent writes the status on behalf of all nodes of the attempt."""
     report: Report | None = None
     """Who wrote the last report, and of which attempt."""
-    attempt: Annotated[int, Field(ge=0)] = 0
+    attempt: Annotated[int, Field(ge=0, json_schema_extra=rules(Rule("self >= oldSelf", "status.attempt never goes back")))] = 0
     """The number of the present attempt; 0 before the first."""
-    ledger_seq: Annotated[int, Field(ge=0)] = 0
+    ledger_seq: Annotated[int, Field(ge=0, json_schema_extra=rules(Rule("self >= oldSelf", OLDER_LEDGER)))] = 0
     """Sequence number of the ledger that the last scheduler patch was made from."""
     submit_time: Time | None = None
     """When the allocation was submitted; requeues do not change it."""
@@ -513,15 +520,6 @@ class AllocationStatus(Part):
     software: PinnedImages | None = None
     """Its images, resolved once before nodes are sought; every attempt uses these digests."""
 
-    rules: ClassVar = (
-        Rule(
-            "!has(oldSelf.ledgerSeq) || (has(self.ledgerSeq) && self.ledgerSeq >= oldSelf.ledgerSeq)",
-            "status.ledgerSeq never goes back: this patch was made from an older ledger",
-        ),
-        Rule("!has(oldSelf.number) || (has(self.number) && self.number == oldSelf.number)", "status.number is given once"),
-        Rule("!has(oldSelf.attempt) || (has(self.attempt) && self.attempt >= oldSelf.attempt)", "status.attempt never goes back"),
-    )
-
 
 class Allocation(Kind):
     """The universal unit of work: a training run, a simulation, an inference service."""
@@ -548,7 +546,6 @@ class Allocation(Kind):
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
         selectable=(".spec.tenant", ".spec.vcluster", ".spec.user", ".status.phase"),
-        rules=(Rule("!has(oldSelf.status) || has(self.status)", "the status of an allocation is never removed"),),
     )
     kind: str = "Allocation"
     spec: AllocationSpec

@@ -226,10 +226,8 @@ def test_the_scheduler_never_writes_an_allocation_from_an_older_ledger(allocatio
     accepted(allocations.merge("seen", {"status": {"ledgerSeq": 7, "number": 3, "attempt": 2}}, status=True))
     accepted(allocations.merge("seen", {"status": {"ledgerSeq": 7}}, status=True))
     refused(allocations.merge("seen", {"status": {"ledgerSeq": 6}}, status=True), "status.ledgerSeq never goes back")
-    refused(allocations.merge("seen", {"status": {"ledgerSeq": None}}, status=True), "status.ledgerSeq never goes back")
     refused(allocations.merge("seen", {"status": {"number": 4}}, status=True), "status.number is given once")
     refused(allocations.merge("seen", {"status": {"attempt": 1}}, status=True), "status.attempt never goes back")
-    refused(allocations.merge("seen", {"status": None}, status=True), "the status of an allocation is never removed")
 
 
 def test_people_write_no_status_through_the_object(allocations: Collection) -> None:

@@ -486,6 +486,24 @@ def test_a_scheduler_patch_made_from_an_older_ledger_is_refused(server: ApiServe
     refused(Person(server, "lattice:scheduler")("PATCH", path, {"status": {"ledgerSeq": 39}}), "ledgerSeq never goes back")
 
 
+def test_what_is_never_taken_back_is_never_removed_either(server: ApiServer) -> None:
+    """Also by the scheduler, about whom the policy is asked only then; in the schema such a rule would cost each write."""
+    path, scheduler = placed(server, "removed"), Person(server, "lattice:scheduler")
+    for change, sentence in (
+        ({"ledgerSeq": None}, "status.ledgerSeq never goes back: this patch was made from an older ledger"),
+        ({"number": None}, "status.number is given once"),
+        ({"attempt": None}, "status.attempt never goes back"),
+        (None, "the status of an allocation is never removed"),
+    ):
+        refused(scheduler("PATCH", path, {"status": change}), sentence)
+        before = server.request("GET", path.partition("/status")[0]).body
+        body = {**before, "status": {**before["status"], **(change or {})}}
+        refused(scheduler("PUT", path, body if change else {key: value for key, value in before.items() if key != "status"}), sentence)
+        if change:
+            refused(reports(agent(server, "n1"), path, {"status": {**report()["status"], **change}}), sentence)
+    passed(scheduler("PATCH", path, {"status": {"head": None, "ledgerSeq": 41}}))
+
+
 @pytest.mark.parametrize("proof", [agent, bound_agent], ids=["certificate", "bound-token"])
 def test_an_agent_reads_no_allocation_by_any_verb(server: ApiServer, proof: Any) -> None:
     """Also not by a patch: what it copies or compares, the API server would show or tell, whoever reports the work."""

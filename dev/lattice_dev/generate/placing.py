@@ -14,7 +14,6 @@ Entry = dict[str, Any]
 
 _ABSENT: Final = re.compile(r"!has\(self\.(?P<name>\w+)\)(?: \|\| (?P<unless>.+))?")
 _KEPT: Final = re.compile(r"has\(self\.(\w+)\) == has\(oldSelf\.\1\) && \(!has\(self\.\1\) \|\| self\.\1 == oldSelf\.\1\)")
-_FOLLOWS: Final = re.compile(r"!has\(oldSelf\.(?P<name>\w+)\) \|\| \(has\(self\.(?P=name)\) && (?P<then>[^()]+)\)")
 _RULES: Final = "x-kubernetes-validations"
 
 
@@ -43,13 +42,10 @@ def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
 def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
     """Yields (field, rule) for each rule that this one becomes; an empty field is the object itself."""
     rule = entry["rule"]
-    absent, follows = _ABSENT.fullmatch(rule), _FOLLOWS.fullmatch(rule)
+    absent = _ABSENT.fullmatch(rule)
     names = _KEPT.findall(rule)
     if absent and absent["name"] in properties and (at_field := _of_field(absent["name"], absent["unless"])):
         yield absent["name"], {**entry, "rule": at_field}
-    elif follows and follows["name"] in properties and (at_field := _of_field(follows["name"], follows["then"], r"(?:self|oldSelf)")):
-        yield "", {**entry, "rule": f"has(self.{follows['name']}) || !has(oldSelf.{follows['name']})"}
-        yield follows["name"], {**entry, "rule": at_field}
     elif names and rule == " && ".join(_kept(name) for name in names) and set(names) <= properties.keys():
         yield "", {**entry, "rule": " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in names)}
         for name in names:
@@ -58,12 +54,12 @@ def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "", entry
 
 
-def _of_field(name: str, test: str | None, values: str = "self") -> str:
-    """Returns the rule in the words of the field itself; empty where it concerns anything but the field in these values of the object."""
-    if test is None:
+def _of_field(name: str, unless: str | None) -> str:
+    """Returns the rule in the words of the field itself; empty where it concerns anything else."""
+    if unless is None:
         return "false"
-    own, count = re.subn(rf"\b({values})\.{name}\b", r"\1", test)
-    return own if count == len(re.findall(r"\b(?:self|oldSelf)\b", test)) else ""
+    own, count = re.subn(rf"\bself\.{name}\b", "self", unless)
+    return own if count == len(re.findall(r"\b(?:self|oldSelf)\b", unless)) else ""
 
 
 def _kept(name: str) -> str:

@@ -36,16 +36,6 @@ def placed(rule: str) -> tuple[list[str], dict[str, list[str]]]:
         ("!has(self.unknown)", ["!has(self.unknown)"], {}),
         ("has(self.data) != has(self.mode)", ["has(self.data) != has(self.mode)"], {}),
         (
-            "!has(oldSelf.mode) || (has(self.mode) && self.mode >= oldSelf.mode)",
-            ["has(self.mode) || !has(oldSelf.mode)"],
-            {"mode": ["self >= oldSelf"]},
-        ),
-        (
-            "!has(oldSelf.mode) || (has(self.mode) && self.wish)",
-            ["!has(oldSelf.mode) || (has(self.mode) && self.wish)"],
-            {},
-        ),
-        (
             KEPT,
             ["has(self.mode) == has(oldSelf.mode)"],
             {"mode": ["self == oldSelf"]},
