@@ -161,7 +161,10 @@ class JoinedCounts:
     @property
     def total(self) -> int:
         """Returns how many nodes all groups have together."""
-        return sum([part.total for part in self.parts])
+        total = 0
+        for part in self.parts:
+            total += part.total
+        return total
 
     @property
     def groups(self) -> dict[int, int]:

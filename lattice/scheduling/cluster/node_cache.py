@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final
 
 from lattice.errors import Corrupt
@@ -263,7 +262,9 @@ class NodeCache:
         which bucket.
         """
         self.due = min(self.due, until)
-        self.taken.update(zip(indices, repeat(until)))
+        taken = self.taken
+        for index in indices:
+            taken[index] = until
         self.watts += _hold_lowest(counts, until, self.log, self.ends_log)
         self.changes += 1
 

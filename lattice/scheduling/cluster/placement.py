@@ -79,22 +79,24 @@ def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float
 
 
 def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
-    fits = [(span, name, part) for name, part in pool.parts.items() if name and (span := part.fewest(nodes))]
-    if len(fits) > 1:
-        if ask.spread:
-            widths = {name: len(part.groups) for _, name, part in fits}
-            enough = min(nodes, max(widths.values()))
-            fits = [fit for fit in fits if widths[fit[1]] >= enough]
-        else:
-            least = min([fit[0] for fit in fits])
-            fits = [fit for fit in fits if fit[0] == least]
-    if not fits:
-        return None
-    if len(fits) == 1:
-        span, name, part = fits[0]
-    else:
-        span, name, part = min(fits, key=lambda fit: (pressure(fit[1]) if pressure is not None else 0.0, fit[1]))
-    return Found(part, frozenset((name,)), 1, span)
+    """Returns the part of the known fingerprint that holds `nodes` in the fewest groups, the least pressed of equals; None: none does."""
+    parts = _spread_widest(pool, nodes) if ask.spread else pool.parts
+    best: tuple[int, float, str] | None = None
+    for name, part in parts.items():
+        span = part.fewest(nodes) if name else 0
+        if span and (ask.spread or best is None or span <= best[0]):
+            rank = (0 if ask.spread else span, pressure(name) if pressure is not None else 0.0, name)
+            if best is None or rank < best:
+                best, chosen = rank, Found(part, frozenset((name,)), 1, span)
+    return None if best is None else chosen
+
+
+def _spread_widest(pool: FreeCounts, nodes: int) -> dict[str, Groups]:
+    """Returns the parts of known fingerprint that hold `nodes` and reach most groups, or as many as there are nodes."""
+    fits = {name: part for name, part in pool.parts.items() if name and part.fewest(nodes)}
+    widths = {name: len(part.groups) for name, part in fits.items()}
+    enough = min(nodes, max(widths.values(), default=0))
+    return {name: part for name, part in fits.items() if widths[name] >= enough}
 
 
 def _merged(pool: FreeCounts, nodes: int) -> Found:
@@ -132,6 +134,8 @@ def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int
     """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
+    if apart and caps is None and (bucket := _best_fit(buckets, nodes)) is not None:
+        return [(bucket, nodes)]
     if caps is None:
         sizes = [len(bucket.free) for bucket in buckets]
     else:
@@ -157,6 +161,17 @@ def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int
             chosen += _switches(pool, tiers[tier], part, prefer)
             nodes -= part
     return chosen
+
+
+def _best_fit(buckets: list[Bucket], nodes: int) -> Bucket | None:
+    """Returns the first bucket of those with the fewest free nodes that hold `nodes`; None: none does."""
+    found: Bucket | None = None
+    least = 0
+    for bucket in buckets:
+        free = len(bucket.free)
+        if free >= nodes and (found is None or free < least):
+            found, least = bucket, free
+    return found
 
 
 def _switches(pool: FreeCounts, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:

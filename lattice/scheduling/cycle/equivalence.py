@@ -135,28 +135,30 @@ class EquivalenceClass:
             for size, time in self._failed:
                 if size <= nodes and time <= duration:
                     return NO_NODES
-        most = min(most or nodes, room)
-        found = self._fit_at_home(nodes, duration, most)
+        most, free = min(most or nodes, room), self.pool.whole.total
+        found = self._fit_at_home(nodes, duration, most, free) if free >= nodes else None
         if found is None and self.borrows:
             found = self._fit_with_borrowed(candidate, duration)
         if found is not None:
-            return self._within_power(found, nodes, most)
+            return found if self._eq_classes.state.power.limit is None else self._within_power(found, nodes, most)
         self._failed = [entry for entry in self._failed if entry[0] < nodes or entry[1] < duration]
         self._failed.append((nodes, duration))
         return NO_NODES
 
-    def _fit_at_home(self, nodes: int, duration: float, most: int) -> Fit | None:
-        if self.pool.whole.total < nodes:
-            return None
-        if self._is_reduced(duration) and self._eq_classes.profile.unreserved.known_short(self.pool, nodes, duration):
-            return None
-        pool = self.now_pool(duration)
-        counts = self._choose(pool, nodes, most)
+    def _fit_at_home(self, nodes: int, duration: float, most: int, free: int) -> Fit | None:
+        """Finds nodes at home, of which `free` are free; None where those that nothing keeps are too few, or do not fit together."""
+        pool = self.pool
+        if self._is_reduced(duration):
+            if self._eq_classes.profile.unreserved.known_short(pool, nodes, duration):
+                return None
+            pool = self.now_pool(duration)
+            free = pool.whole.total
+        counts = self._choose(pool, nodes, min(free, most))
         return None if counts is None else Fit(pool, counts)
 
     def _fit_with_borrowed(self, candidate: Candidate, duration: float) -> Fit | None:
         for pool in self._with_borrowed(candidate, duration):
-            counts = self._choose(pool, candidate.minimum, candidate.minimum)
+            counts = self._choose(pool, candidate.minimum, min(pool.whole.total, candidate.minimum))
             if counts is not None:
                 return Fit(pool, counts)
         return None
@@ -308,10 +310,10 @@ class EquivalenceClass:
         return Ask(self.conformance, limit, self._spread, usable)
 
     def _choose(self, pool: FreeCounts, least: int, most: int) -> Counts | None:
-        """Chooses `least` to `most` nodes of a pool, as many as fit, of the plainest hardware that takes no more groups; None: they
-        do not fit.
+        """Chooses `least` to `most` nodes of a pool, which has `most`: as many as fit, of the plainest hardware that takes no more
+        groups; None: they do not fit.
         """
-        size = min(pool.whole.total, most)
+        size = most
         if size < least:
             return None
         own = pool.members is self._members
@@ -416,7 +418,7 @@ class EquivalenceClass:
             return fit
         found: Counts | None = None
         for part, surely in _thriftier(pool, left, least):
-            some = self._choose(part, least, min(most, max(least, surely)))
+            some = self._choose(part, least, min(part.whole.total, most, max(least, surely)))
             if some is not None and _watts(some) <= left and (found is None or _size(some) > _size(found)):
                 found = some
             short = short if some is None else min(short, _watts(some))
