@@ -97,7 +97,7 @@ class NodeWork:
 
     @property
     def wants_software(self) -> bool:
-        """Tells whether images are mounted for it here; where no task of it runs, none are."""
+        """Tells whether the agent mounts images for the work on this node: the work names some, and at least one of its tasks runs here."""
         return bool(self.tasks and (self.uenv or self.tools_uenv))
 
 
@@ -143,7 +143,7 @@ class ResourceUse:
     """Processes that the kernel has killed because memory was short."""
 
     def __add__(self, other: ResourceUse) -> ResourceUse:
-        """Adds what another node has used."""
+        """Returns the sums of what two nodes used of the same work."""
         more = max(self, other, key=lambda use: use.peak_memory)
         return ResourceUse(self.cpu_seconds + other.cpu_seconds, more.peak_memory, more.memory_limit, self.oom_kills + other.oom_kills)
 

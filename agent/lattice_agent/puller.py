@@ -68,7 +68,7 @@ class Draft:
         self._hash = hashlib.sha256()
 
     def read_again(self) -> None:
-        """Hashes what stands there already; more than the image has is not ours."""
+        """Hashes the bytes that an interrupted pull has left, at most the image's size."""
         self.begin_anew()
         if os.fstat(self._fd).st_size > self.size:
             os.ftruncate(self._fd, 0)
@@ -77,7 +77,7 @@ class Draft:
             self.length += len(chunk)
 
     def begin_anew(self) -> None:
-        """Begins at the first byte; what stands behind is overwritten, and cut off at the end."""
+        """Restarts the pull at the first byte; older bytes are overwritten, and cut off at the end."""
         os.lseek(self._fd, 0, os.SEEK_SET)
         self._hash, self.length = hashlib.sha256(), 0
 
@@ -196,7 +196,7 @@ class Pull:
 
 
 async def check(request: PullRequest) -> None:
-    """Hashes an image that stands in the cache, and notes the boot; raises Corrupt where its bytes have another digest."""
+    """Hashes an image in the cache and notes the boot in its record; raises Corrupt where its bytes have another digest."""
     cache = ImageCache(Path(request.cache), CacheLimits())
     image, found = cache.find(request.digest), hashlib.sha256()
     with cache.squashfs_file(request.digest).open("rb") as file:
@@ -208,7 +208,7 @@ async def check(request: PullRequest) -> None:
 
 
 async def carry_out(request: PullRequest) -> None:
-    """Pulls the image, or checks it; raises what ends that."""
+    """Pulls the requested image, or checks the one in the cache; raises the error that ended this."""
     if not request.registry:
         await check(request)
         return

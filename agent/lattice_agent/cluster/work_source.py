@@ -47,7 +47,7 @@ class FetchedWork:
 
     @property
     def version(self) -> int:
-        """Returns its resourceVersion as a number; a higher one is newer."""
+        """Returns the Allocation's resourceVersion as a number; a higher one is newer."""
         return int(self.work.metadata.resource_version or 0)
 
     def written(self, metadata: Metadata, status: Mapping[str, Any]) -> FetchedWork:

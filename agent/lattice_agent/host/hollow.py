@@ -56,7 +56,7 @@ class HollowTimers:
         await self._queue.run()
 
     def join(self, node: str, host: HollowHost) -> None:
-        """Adds a node, whose host is told when its work's time is over."""
+        """Adds a node: its `host` is called when the time of an attempt on it is over."""
         self._hosts[node] = host
 
     def set(self, node: str, key: Key, after: float) -> None:
@@ -121,7 +121,7 @@ class HollowHost:
         return held.running
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Ends the wait as TERM would end a process."""
+        """Ends an attempt's waiting time at once, as TERM would end its processes; always returns True."""
         if key not in self._held and key not in self._begun:
             self._tell_end(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, (), self._clock.now()))  # it was never prepared
         self.finish(key, TERMINATED)
@@ -132,7 +132,7 @@ class HollowHost:
         self.finish(key, KILLED)
 
     async def clear(self, key: Key) -> None:
-        """Has nothing to undo."""
+        """Does nothing: a hollow node prepares nothing that would have to be undone."""
 
     async def remaining(self, key: Key) -> int:
         """Counts the tasks that wait."""
@@ -166,7 +166,7 @@ class HollowHost:
         return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
 
     async def attempts(self) -> list[Known]:
-        """Returns nothing: a hollow node forgets with its process."""
+        """Returns an empty list: a hollow node keeps no attempts beyond its process."""
         return []
 
     async def recall(self, key: Key) -> Known | None:

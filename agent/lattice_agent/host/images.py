@@ -88,7 +88,7 @@ class Images:
             del self._wanted[work.key]
 
     async def content(self) -> CacheContent:
-        """Returns the images of the cache, those in use by digest, and the room there is."""
+        """Returns the images in the node's cache, the digests of those in use, and the size and free space of the cache."""
         in_use = self._expected() | await self._disk.call(self._in_use)
         return CacheContent(tuple(await self._disk.call(self.cache.listed)), in_use, await self._disk.call(self.cache.room))
 
@@ -124,11 +124,11 @@ class Images:
         return found[0]
 
     def pulled(self, digest: str) -> int:
-        """Returns how many bytes stand of an image that is on its way; 0: of none."""
+        """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
         return self.pulling[digest].bytes if digest in self.pulling else 0
 
     def _expected(self) -> frozenset[str]:
-        """Returns the digests of images that are wanted now, so that none of them is evicted for another."""
+        """Returns the digests of the images that attempts under preparation, or requests to warm the cache, want; these are not evicted."""
         return frozenset().union(*self._wanted.values(), {digest for digest, count in self._warming.items() if count})
 
     async def _bring_one(self, image: SoftwareImage, registry: str, pauses: Sequence[float] = FULL_SECONDS) -> None:
@@ -147,7 +147,7 @@ class Images:
             self._locks.pop(image.digest, None)
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
-        """Hashes an image that an earlier boot has left; None: its bytes have changed, and it is gone."""
+        """Hashes an image that an earlier boot has left, and returns it; None: its bytes differ from its digest, and it was deleted."""
         request = {"cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size, "boot": self._boot}
         try:
             await self._run(request, image)
@@ -179,7 +179,7 @@ class Images:
                 return
 
     async def _make_room(self, image: SoftwareImage) -> None:
-        """Evicts what must go for the rest of this image, and of the others that are being pulled."""
+        """Evicts images until the missing bytes of this image, and of all others that are being pulled, fit into the cache."""
         drafts = await self._disk.call(self.cache.drop_drafts, {*self.pulling, image.digest})
         sizes = {digest: one.size for digest, one in self.pulling.items()} | {image.digest: image.size}
         need = sum(max(0, size - drafts.get(digest, 0)) for digest, size in sizes.items())
@@ -198,7 +198,7 @@ class Images:
         event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(time.monotonic() - begun, 3))
 
     async def _run(self, request: dict[str, object], image: SoftwareImage) -> None:
-        """Has a puller carry a request out; raises what it says. Interrupted, it kills the puller before it returns."""
+        """Has a puller process carry a request out and raises the error that it reports; kills it first where the caller is interrupted."""
         progress = self.pulling[image.digest] = PullProgress(image.size)
         last = b""
         try:
@@ -224,7 +224,7 @@ class _PullerLine(msgspec.Struct):
 
 
 def _judge(last: bytes, image: SoftwareImage) -> None:
-    """Raises what the last line of a puller means; nothing where it is done."""
+    """Raises the error that the last line of a puller's output names; returns where it names success."""
     try:
         answer = msgspec.json.decode(last, type=_PullerLine)
     except msgspec.MsgspecError:
@@ -240,7 +240,7 @@ def _judge(last: bytes, image: SoftwareImage) -> None:
 
 @asynccontextmanager
 async def _process() -> AsyncIterator[asyncio.subprocess.Process]:
-    """Starts a puller; at the end of the block none of it is left."""
+    """Yields a started puller process, and kills and reaps it at the end of the block."""
     child = await asyncio.create_subprocess_exec(
         *PULLER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", start_new_session=True,
         env={**{name: os.environ[name] for name in _PASSED if name in os.environ}, "LANG": "C.UTF-8"},

@@ -67,7 +67,7 @@ class Launcher:
         """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
 
     def drop_context(self, key: Key) -> None:
-        """Drops what is kept of an attempt of which nothing more is started."""
+        """Drops the launch data kept in memory for an attempt; called once nothing more of it is started."""
         self._places.pop(key, None)
         self._fresh.pop(key, None)
 
@@ -141,7 +141,9 @@ class Launcher:
         return {}
 
     async def _recorded(self, work: NodeWork, step: Awaitable[_R]) -> _R:
-        """Awaits what a step does; a refusal is recorded as the attempt's end, so that a restarted agent gives the same answer."""
+        """Awaits a step; records a refusal (Rejected) as the attempt's end before raising it, so that a restarted agent answers the
+        same.
+        """
         try:
             return await step
         except Rejected as error:
@@ -200,7 +202,7 @@ class Launcher:
             await self._disk.call(self._journal.write_empty_exit, key, boot, now, failure=failure, unfit=unfit, reason=reason)
 
     def _lay_down(self, work: NodeWork) -> None:
-        """Writes the script and makes the scope; nothing of it starts anything."""
+        """Writes the work's script and makes its scope; starts no process."""
         place = self._places.get(work.key)
         if work.script is not None and place:
             self._journal.write_script(work.key, work.script, place.account if _is_root() else None)

@@ -113,7 +113,7 @@ class LinuxHost:
         return self._flaw
 
     async def _look_at_disk(self) -> None:
-        """Frees space, copies exit records from memory to disk, and keeps what is wrong with the disk."""
+        """Frees disk space, copies exit records from memory to disk, and stores the disk's flaw for `flaw` (empty: none)."""
         try:
             found = await self._looks.call(
                 disk_pressure.check_disk, self.journal, self._clock.now(), wanting=bool(self._flaw), busy=self.watch.busy
@@ -195,7 +195,9 @@ class LinuxHost:
             self.watch.settle(known.key)
 
     def _look(self, key: Key) -> Known:
-        """Returns an attempt as disk and /proc show it now; liveness is read first, since a shim writes its record before it dies."""
+        """Returns an attempt as disk and /proc show it now; reads first whether its shim lives, since a shim writes its record before it
+        dies.
+        """
         entry, running = self.journal.entry(key), self.journal.claimed(key)
         same_boot = entry is not None and entry.boot == self._facts.boot_id
         if running is None and entry is None:
@@ -214,7 +216,9 @@ class LinuxHost:
         return Known(key, work, running, alive, record, same_boot, populated, forgotten, order, unclean)
 
     def _claimed_late(self, key: Key) -> Running | None:
-        """Returns the claim of a shim that is in its scope, waiting a moment for it: taking the right is the first thing it does there."""
+        """Waits a moment for the claim of a shim that is already in its scope, and returns it; None: the shim made no claim in that
+        time.
+        """
         until = time.monotonic() + _CLAIM_SECONDS
         while (running := self.journal.claimed(key)) is None and self.scopes.shim_pid(key) and time.monotonic() < until:
             time.sleep(_CLAIM_SECONDS / 50)
@@ -258,7 +262,7 @@ class LinuxHost:
         return self.watch.follows(key) or await self._kernel.call(self.scopes.populated, key)
 
     async def _adopt(self, key: Key) -> None:
-        """Follows a shim that nobody follows; where there is none, or no file names it, ends the whole scope."""
+        """Follows the living shim of an attempt that is not followed yet; where disk and /proc show none, settles the attempt as ended."""
         with suppress(Retry):
             known = await self._disk.call(self._look, key)
             if known.alive and known.running:

@@ -46,7 +46,7 @@ class _AskedImage:
     fallback: str = ""
 
     def asked(self, *, inspect: bool) -> dict[str, Any]:
-        """Returns the image as `hold` reads it; `inspect`: its own description is wanted."""
+        """Returns the image as an entry of the request to mount it; `inspect`: asks for the metadata in the image too."""
         own = self.reference.label is None
         return {
             "source": self.reference.text, "path": self.file, "own": own, "mount": self.mount, "fallback": self.fallback,
@@ -150,7 +150,7 @@ def _file_of(text: str, account: Account, workdir: str) -> str:
 
 
 def _described(documents: Sequence[str | None], sources: Sequence[_AskedImage]) -> tuple[list[ImageMetadata | None], list[str]]:
-    """Returns what the images say of themselves, and a note on each whose words cannot be read: it has no views then."""
+    """Returns each image's metadata, None for one without, and a note on each image whose metadata cannot be parsed (it has no views)."""
     found: list[ImageMetadata | None] = []
     notes: list[str] = []
     for document, source in zip(documents, sources, strict=True):

@@ -57,15 +57,17 @@ class Scopes(Protocol):
         ...
 
     def make_hold(self, key: Key) -> str:
-        """Makes the place of the process that keeps namespaces; returns the file by which it joins, empty where there is no such place."""
+        """Makes the cgroup of the process that holds an attempt's namespaces; returns the file by which it joins (empty: no cgroups
+        here).
+        """
         ...
 
     def hold_procs(self, key: Key) -> str:
-        """Returns that file, whether it exists or not."""
+        """Returns the file by which the process that holds an attempt's namespaces joins its cgroup, whether it exists or not."""
         ...
 
     def remove_hold(self, key: Key) -> bool:
-        """Kills that process and removes its place; returns False while it is not gone."""
+        """Kills the process that holds an attempt's namespaces and removes its cgroup; returns False while the cgroup still exists."""
         ...
 
     def work(self, key: Key) -> list[int]:
@@ -101,7 +103,7 @@ class Scopes(Protocol):
         ...
 
     def close(self) -> None:
-        """Removes what this object made, unless somebody uses it."""
+        """Removes the cgroups that this object made for all attempts, except those with processes."""
         ...
 
 
@@ -221,7 +223,7 @@ class ProcessScopes:
         self._made: set[Key] = set()
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Notes the attempt; there is nothing to make, and processes have only the limits that they inherit."""
+        """Notes the attempt; without cgroups nothing is made, and `limits` are not applied."""
         self._made.add(key)
 
     def entrances(self, key: Key) -> Entrances:

@@ -81,7 +81,7 @@ def _fail(answer: asyncio.Future[_T], error: BaseException) -> None:
 
 
 async def whole(call: Awaitable[_T]) -> _T:
-    """Awaits a call in a thread to its end, also where the caller is interrupted: nothing of it comes after what undoes it."""
+    """Awaits a call in a thread to its end before raising the caller's cancellation, so that its effects precede those of an undo."""
     task = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)

@@ -185,12 +185,12 @@ def apply(attempt: Attempt, event: Answer) -> None:
 
 
 def _begin_epilogue(attempt: Attempt) -> None:
-    """Keeps the end of an attempt that was prepared until that is undone."""
+    """Puts an ended attempt into the epilogue: its end is reported only once its prologue is undone."""
     attempt.outcome, attempt.stage, attempt.clearing, attempt.unclean = attempt.stage, Stage.EPILOGUE, False, False
 
 
 def end_epilogue(attempt: Attempt, *, clean: bool) -> None:
-    """Lets the attempt stand as it ended; not `clean`: the node is unfit for work until the epilogue is over."""
+    """Ends the epilogue of an attempt so that its end is reported; with `clean` False the node stays unfit until a later undo succeeds."""
     if attempt.stage is Stage.EPILOGUE and attempt.outcome is not None:
         attempt.stage, attempt.outcome = attempt.outcome, None
     attempt.unclean = not clean

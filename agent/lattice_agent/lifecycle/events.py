@@ -39,7 +39,7 @@ class PlanRead:
 
     @property
     def seen(self) -> Seen:
-        """Returns what the node remembers of this plan."""
+        """Returns the seq, epoch and term of this plan, which the node remembers to recognise an older or another ledger."""
         return Seen(self.seq, self.epoch, self.term)
 
 

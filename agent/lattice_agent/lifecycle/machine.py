@@ -94,7 +94,7 @@ class Lifecycle:
 
     @classmethod
     def resumed(cls, point: Checkpoint) -> Lifecycle:
-        """Returns a new machine in the state of a checkpoint, which it does not change."""
+        """Returns a new machine in the state of a checkpoint; the checkpoint stays unchanged."""
         machine = cls(point.node, seen=point.seen, known=())
         machine.fresh, machine.ignored_plans = point.fresh, point.ignored_plans
         machine.attempts = {attempt.key: attempt for attempt in copies(point.attempts)}
@@ -205,7 +205,9 @@ class Lifecycle:
         return not any(attempt.stage in POPULATED or (attempt.unclean and attempt.stage in OVER) for attempt in self.attempts.values())
 
     def deadline(self) -> float | None:
-        """Gives CLOCK_BOOTTIME of the next walltime, KILL, end of patience with an epilogue, or overdue answer; None: nothing is due."""
+        """Returns the earliest time (CLOCK_BOOTTIME, seconds) at which a walltime, a grace period, an epilogue or an answer is due;
+        None: none.
+        """
         due = [attempt.walltime_at for attempt in self.attempts.values() if attempt.stage is Stage.RUNNING]
         due += [attempt.kill_at for attempt in self.attempts.values() if attempt.stage is Stage.TERMINATING]
         due += [attempt.report_at for attempt in self.attempts.values() if attempt.stage is Stage.EPILOGUE]
@@ -229,7 +231,7 @@ class Lifecycle:
         )  # fmt: skip
 
     def unclean(self) -> list[Key]:
-        """Lists attempts whose end was reported although what was prepared for them is not undone."""
+        """Returns the attempts whose end was reported although their prologue is not undone yet."""
         return [key for key, attempt in self.attempts.items() if attempt.unclean and attempt.stage in OVER]
 
     def silent_reporters(self) -> list[str]:

@@ -59,8 +59,9 @@ class StimulusLog:
         self._segments: deque[Segment] = deque(maxlen=2)
 
     def append(self, event: Event, boottime: float, checkpoint: Callable[[], Checkpoint]) -> Stimulus:
-        """Appends an event before it is handled, and returns it; the caller adds its instructions.
-        `checkpoint` is called once a segment.
+        """Appends an event that is about to be handled and returns its entry, to which the caller adds the instructions that follow.
+
+        `checkpoint` returns the machine's state; it is called at the beginning of each segment of the log.
         """
         segment = self._segments[-1] if self._segments else None
         if segment is None or len(segment.stimuli) >= self._size:

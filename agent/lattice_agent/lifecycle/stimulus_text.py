@@ -154,7 +154,7 @@ def _attempt(body: dict[str, Any]) -> Attempt:
 
 
 def length_of(sentence: str) -> str:
-    """Returns the substitute for a sentence: its length; empty for none, and a substitute unchanged."""
+    """Returns the text that stands for a sentence in the log, which tells its length only; an empty text or a substitute stays as it is."""
     if not sentence or _LENGTH.fullmatch(sentence):
         return sentence
     return f"{len(sentence)} characters"

@@ -187,7 +187,7 @@ class Agent:
         self._begin_beating()
 
     def unreadable_plan(self) -> None:
-        """Counts a plan that cannot be parsed: the agent follows none of it, and goes on with what it knows."""
+        """Counts a plan that cannot be parsed; the agent keeps following its last plan."""
         self._metrics.plans_ignored.inc()
         if self._plan_readable:
             self._plan_readable = False
@@ -220,7 +220,9 @@ class Agent:
         self.post(Exited(key, record))
 
     def post(self, event: Event) -> None:
-        """Handles one event, and then those that it leads to."""
+        """Handles one event in the state machine, puts the resulting instructions into their queues, then handles the events these
+        cause.
+        """
         self._events.append(event)
         if self._draining:
             return
@@ -353,12 +355,14 @@ class Agent:
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
-        """Checks the host, and renews the Lease with the newest report; returns the seconds until the next heartbeat."""
+        """Checks the host, and renews the node's Lease with the newest report; returns the seconds until the next
+        heartbeat.
+        """
         await self._check_host()
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
-        """Posts attempts whose processes survive KILL, and shows a flaw of the host, or its end, in the LatticeNode."""
+        """Posts the attempts whose processes survive KILL, and shows the host's flaw (or that it is gone) in the LatticeNode."""
         survivors = self._outside.host.survivors()
         for key, message in survivors.items():
             self.post(Survived(key, message))
@@ -383,13 +387,16 @@ class Agent:
             self._queues.queue_registration(self.node)
 
     async def tick(self) -> float | None:
-        """Posts that time has passed: a walltime or a grace period may be over."""
+        """Posts to the state machine that time has passed, since a walltime or a grace period may be over; returns None: nothing to
+        retry.
+        """
         self.post(Tick())
         return None
 
     async def register(self) -> float | None:
-        """Keeps the LatticeNode current, and answers a recovery that asks for the journal; returns the seconds until another try, None:
-        done.
+        """Writes changed facts into the LatticeNode, and answers a recovery that asks for the journal.
+
+        Returns the seconds until a retry; None: done.
         """
         again = await self._registration.keep_true()
         try:

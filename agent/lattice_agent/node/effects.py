@@ -71,7 +71,9 @@ class Effects:
         """What no gateway has given this node, though it was asked."""
 
     def put(self, instruction: Instruction) -> Key:
-        """Lines an instruction up, and returns the key that names the line; the end of work interrupts its preparation or start."""
+        """Appends an instruction to the queue of its attempt and returns that queue's key; an order to end interrupts a preparation or
+        start.
+        """
         key = NODE_KEY if isinstance(instruction, instructions.Remember) else instruction.key
         self._pending.setdefault(key, deque()).append(instruction)
         if isinstance(instruction, instructions.Terminate) and key in self._going:
@@ -79,7 +81,9 @@ class Effects:
         return key
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the queue of a key; returns the seconds until it is to be continued after a failure, None: it is empty."""
+        """Carries out the queued instructions of a key in order; returns the seconds until a failed one is repeated, None: the queue is
+        empty.
+        """
         line = self._pending.get(key)
         while line:
             delay = await self._carry_out_one(line[0])
@@ -149,7 +153,7 @@ class Effects:
 
     @asynccontextmanager
     async def _interruptible(self, key: Key) -> AsyncIterator[None]:
-        """Lets `put` interrupt what runs inside. Raises TimeoutError where it did."""
+        """Lets `put` interrupt the block; raises TimeoutError at the block's end where it did."""
         try:
             async with asyncio.timeout(None) as self._going[key]:
                 yield

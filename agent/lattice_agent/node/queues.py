@@ -18,19 +18,19 @@ class NodeWorker(Protocol):
     """
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the instructions of this attempt."""
+        """Carries out the queued instructions of an attempt; returns the seconds until a retry, None: done."""
 
     async def persist(self, key: Key) -> float | None:
-        """Writes the status that the attempt's reporter concludes."""
+        """Writes the status that this node, as the attempt's reporter, concludes; returns the seconds until a retry, None: done."""
 
     async def beat(self) -> float | None:
-        """Renews the node's Lease."""
+        """Renews the node's Lease; returns the seconds until the next time."""
 
     async def tick(self) -> float | None:
-        """Tells the state machine that time has passed."""
+        """Posts to the state machine that time has passed; returns the seconds until a retry, None: done."""
 
     async def register(self) -> float | None:
-        """Keeps the node's LatticeNode current."""
+        """Writes changed facts into the node's LatticeNode; returns the seconds until a retry, None: done."""
 
 
 class WorkQueues:

@@ -83,7 +83,7 @@ class ImageShelf(Protocol):
     """The node's cache of images as operators see it; `Images` is the implementation."""
 
     async def content(self) -> CacheContent:
-        """Returns the images of the cache, those in use by digest, and the room there is."""
+        """Returns the images in the node's cache, the digests of those in use, and the size and free space of the cache."""
         ...
 
     async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
@@ -95,5 +95,5 @@ class ImageShelf(Protocol):
         ...
 
     def pulled(self, digest: str) -> int:
-        """Returns how many bytes stand of an image that is on its way; 0: of none."""
+        """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
         ...

@@ -163,7 +163,7 @@ class AttemptView:
         )
 
     def _cause(self) -> str:
-        """Returns why the nodes that still run are to be ended; empty: they are not."""
+        """Returns the reason to end the attempt on nodes that still run it; empty: there is none."""
         for member in self._present():
             match member.phase:
                 case Phase.START_FAILED:

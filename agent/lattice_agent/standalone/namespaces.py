@@ -38,14 +38,14 @@ class _OpenHow(ctypes.Structure):
 
 
 def separate() -> None:
-    """Gives this process, which has one thread, a mount namespace of its own, which mounts of the machine reach and none leaves."""
+    """Moves this process, which must have one thread, into a new mount namespace: it sees later mounts of the machine, not the reverse."""
     _checked(_libc.unshare(CLONE_NEWNS))
     _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
 
 
 @contextmanager
 def entered(procs: str) -> Iterator[None]:
-    """Lets this process, which has one thread, stand in the mount namespace of the one process that `procs` (a cgroup's) names.
+    """Moves this process (of one thread) for the block into the mount namespace of the only process in the cgroup file `procs`.
 
     Raises OSError where there is none. Nothing can be imported inside.
     """
@@ -66,7 +66,7 @@ def entered(procs: str) -> Iterator[None]:
 
 
 def _opened(procs: str) -> int:
-    """Opens the namespace; the process is looked for again after it, so that its number cannot have become another one's."""
+    """Opens the mount namespace of the process that a cgroup file names; reads the file again afterwards, since the pid may be reused."""
     pid = _only_pid(procs)
     fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     if _only_pid(procs) == pid:
@@ -85,7 +85,7 @@ def _only_pid(procs: str) -> int:
 
 @contextmanager
 def without_imports() -> Iterator[None]:
-    """Keeps this process, and what it forks, from loading code by name: an image may be mounted over the code's own directory."""
+    """Forbids imports during the block in this process and its forks, since an image may be mounted over the code's own directory."""
     kept = sys.meta_path[:], sys.path[:], sys.path_hooks[:], dict(sys.path_importer_cache)
     forbid_imports()
     try:
@@ -96,7 +96,7 @@ def without_imports() -> Iterator[None]:
 
 
 def forbid_imports() -> None:
-    """Lets nothing be imported in this process any more but what is loaded."""
+    """Makes every import of a module that is not loaded yet fail in this process from now on."""
     for names in (sys.meta_path, sys.path, sys.path_hooks):
         names.clear()
     sys.path_importer_cache.clear()
@@ -132,7 +132,7 @@ def attach(mount: int, target: int) -> None:
 
 
 def _said(made: int) -> str:
-    """Returns the file system's own last message, without its mark of severity; empty: it said nothing."""
+    """Returns the file system's last message about a mount, without its mark of severity; empty: it gave none."""
     last = b""
     try:
         while line := os.read(made, 1024):

@@ -68,7 +68,7 @@ class Runner:
         return bool(data)
 
     def _begin(self, request: dict[str, Any]) -> None:
-        """Forks the child of one request; its answer comes through a pipe."""
+        """Forks a child that carries out one request and sends its answer through a pipe."""
         try:
             read_end, write_end = os.pipe()
             launch = request.get("launch", {})

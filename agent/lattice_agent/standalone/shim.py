@@ -175,7 +175,7 @@ class Shim:
 
     @contextmanager
     def _namespace(self) -> Iterator[None]:
-        """Stands where the tasks are forked: with the software of the work, and with a /tmp of their own."""
+        """Enters, for the block in which tasks are forked, the mount namespaces with the work's software and its own /tmp."""
         launch = self.launch
         held: AbstractContextManager[None] = nullcontext()
         tmp: AbstractContextManager[None] = nullcontext()
@@ -360,7 +360,7 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
 
 
 def _give_up_new_privileges() -> None:
-    """Lets no program raise the rights of this process and of all that come from it: a user has chosen files that such programs read."""
+    """Sets no_new_privs for this process and its descendants: setuid programs give no rights, since they might read files of the user."""
     nothing = ctypes.c_ulong(0)
     if _libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
         raise OSError(ctypes.get_errno(), "the privileges of programs cannot be given up")

@@ -135,7 +135,7 @@ class ImageCache:
             return None
 
     def find(self, digest: str) -> CachedImage | None:
-        """Returns an image that stands whole in the cache, as far as its record and its size tell."""
+        """Returns an image that is complete in the cache by its record and its size; None: it is absent or incomplete."""
         stem = self.images / file_stem(digest)
         try:
             record = msgspec.json.decode(stem.with_suffix(".json").read_bytes(), type=ImageRecord)
@@ -167,7 +167,7 @@ class ImageCache:
         durable.write_durably(str(self.images), f"{file_stem(image.digest)}.json", msgspec.json.encode(record))
 
     def room(self) -> Room:
-        """Returns how large the cache's file system is, and what is free of it."""
+        """Returns the size and the free bytes of the cache's file system."""
         found = os.statvfs(self.directory)
         return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
@@ -195,13 +195,13 @@ class ImageCache:
         return sizes
 
     def delete_image(self, digest: str) -> None:
-        """Removes an image with all that stands beside it; again does no more than once."""
+        """Removes an image with all files beside it; may be repeated."""
         for suffix in PARTS:
             with suppress(FileNotFoundError):
                 (self.images / f"{file_stem(digest)}{suffix}").unlink()
 
     def set_sticky(self, digest: str, *, sticky: bool) -> None:
-        """Lets an image stay whatever room is wanted, or no longer."""
+        """Marks an image as never evicted for room (`sticky`), or removes that mark."""
         path = self.images / f"{file_stem(digest)}.sticky"
         if sticky:
             path.touch()

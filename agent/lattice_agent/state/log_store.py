@@ -192,7 +192,7 @@ def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
 
 
 def shed(directory: Path, stream: str, now: float) -> int:
-    """Deletes the output of an ended attempt but for a segment that says how much it was; returns the bytes freed, 0: nothing to delete."""
+    """Replaces the output of an ended attempt by a segment that tells how many bytes it had; returns the bytes freed, 0: none."""
     numbers = segments(directory, stream)
     paths = [directory / f"{stream}.{number}" for number in numbers]
     freed = sum(path.stat().st_size for path in paths)

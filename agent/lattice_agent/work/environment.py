@@ -61,7 +61,10 @@ def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
 
 
 def of_hook(work: NodeWork, when: str) -> dict[str, str]:
-    """Gives the environment of the site's hooks, in which nothing is the user's: LATTICE_* and SLURM_* whatever the work is given."""
+    """Returns the environment of a site's hook: LATTICE_* and SLURM_* variables of the work, and none that the user sets.
+
+    `when`: prologue or epilogue.
+    """
     account = work.account or work.user
     own = {"PATH": HOOK_PATH, "LANG": "C.UTF-8", "LATTICE_USER": account, "LATTICE_HOOK": when}
     slurm = _slurm_of_node(work, work.workdir) | {"SLURM_SCRIPT_CONTEXT": {"prologue": "prolog_slurmd"}.get(when, "epilog_slurmd")}
@@ -69,7 +72,7 @@ def of_hook(work: NodeWork, when: str) -> dict[str, str]:
 
 
 def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
-    """Gives the LATTICE_* variables that all tasks of this node share."""
+    """Returns the LATTICE_* variables that all tasks of this node share."""
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
         "LATTICE_JOB_ID": str(work.number),
@@ -148,7 +151,7 @@ def effective(
     exported: Mapping[str, str] | None = None,
     software: MountedSoftware = NO_SOFTWARE,
 ) -> dict[str, str]:
-    """Selects the variables of Secrets that stand: what the work names itself, a hook exports, and LATTICE_* and SLURM_*, are stronger."""
+    """Returns the variables of Secrets (`private`) that are set: those that neither the work nor a hook sets, nor LATTICE_* or SLURM_*."""
     stronger = work.variables.keys() | (exported or {}).keys() | of_node(work, workdir=workdir).keys() | software.variables.keys()
     return {name: value for name, value in private.items() if name not in stronger}
 

@@ -71,7 +71,9 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Writes the subjects of one shard into both of its bindings where they differ; returns the seconds until the next check."""
+        """Writes the users of one shard of nodes into both of its role bindings where they differ; returns the seconds until the
+        next check.
+        """
         remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
         ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
         back = {name for name in sorted(ours & remembered) if await self._is_back(name)}

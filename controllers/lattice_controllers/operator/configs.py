@@ -64,7 +64,9 @@ class ConditionSource(Protocol):
     """Knows a condition of the cluster that the status of the LatticeConfig shows; `FailOpen` is the implementation."""
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """Returns the conditions with its own one added or replaced; unchanged while it knows nothing yet. `now` is RFC 3339."""
+        """Returns the conditions with this part's own one added or replaced, unchanged while it has nothing to tell yet; `now`: RFC
+        3339.
+        """
         ...
 
 

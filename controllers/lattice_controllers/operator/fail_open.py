@@ -70,7 +70,9 @@ class FailOpen:
             await self._clock.sleep(LOOK_SECONDS)
 
     def see(self, text: str) -> None:
-        """Counts what the metrics show since the last reading; a lower count comes from a server that restarted, or from another server."""
+        """Adds the failures that the API server's metrics (`text`) show since the last call; a lower count means a restarted or another
+        server.
+        """
         now, count = self._clock.now(), passed(text)
         more = 0 if self._before is None else count - self._before if count >= self._before else count
         self._before = count
@@ -85,7 +87,7 @@ class FailOpen:
             self._configs.add(CONFIG)
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """Returns the conditions with WebhookAnswering as it is now; unchanged before the first reading."""
+        """Returns the conditions with the present WebhookAnswering added or replaced; unchanged before the metrics were first read."""
         if self._before is None:
             return conditions
         if not self._count:

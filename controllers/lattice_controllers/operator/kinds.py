@@ -161,7 +161,7 @@ def _handler(resource: Resource, named: Named) -> Any:
 
 
 async def _stop() -> None:
-    """Cancels every task of kopf: `kopf.operator` would cancel all younger tasks of the loop, those of this process too."""
+    """Cancels the tasks of kopf and no others of this process (the end of `kopf.operator` would cancel all younger tasks of the loop)."""
     while tasks := [task for task in asyncio.all_tasks() if _is_of_kopf(task)]:
         for task in tasks:
             task.cancel()

@@ -64,7 +64,7 @@ class LedgerMirror:
                 observer.accounts_changed(changed)
 
     async def refresh(self) -> None:
-        """Reads the Ledger; on an error it logs that and keeps the last reading. Raises Corrupt."""
+        """Reads the Ledger again; logs an error of the server and keeps the last reading; raises Corrupt where the ledger is malformed."""
         try:
             await self.read()
         except Corrupt:

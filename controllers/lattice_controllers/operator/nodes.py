@@ -99,7 +99,7 @@ class NodeStates:
             observer.nodes_changed()
 
     def retime(self, timing: Timing) -> None:
-        """Puts other timeouts in force, and enqueues every node to be judged by them."""
+        """Puts changed timeouts in force and enqueues every node, to be judged by the new ones."""
         if timing != self.timing:
             self.timing = timing
             for name in self.informer.objects:
@@ -144,7 +144,7 @@ class NodeStates:
         await self._look_at(draining, now)
 
     async def _look_at(self, names: list[str], now: float) -> None:
-        """Enqueues those of these draining, drained or booting nodes whose state may end now; reads the ledger once for all drains."""
+        """Enqueues the named draining, drained and booting nodes whose state may change now; reads the ledger once for all drains."""
         asking = False
         for name in names:
             state, begun = self._begun[name]
@@ -161,7 +161,9 @@ class NodeStates:
                 self.queue.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Judges one node, and writes its state where that differs from what is written."""
+        """Judges the state of one node and writes it where it changed; returns None, since events and
+        `_look_at` enqueue it again.
+        """
         node = self.informer.objects.get(name)
         if node is None:
             return None

@@ -96,7 +96,9 @@ class Requests:
             self.queue.add(change.key)
 
     async def reconcile(self, name: str) -> float | None:
-        """Answers one request, or deletes it when its answer is old enough; returns the seconds until it may be deleted, None: not due."""
+        """Answers one certificate request, or deletes it when its answer is old enough; returns seconds until the deletion, None: none
+        is due.
+        """
         found = self.informer.objects.get(name)
         if found is None:
             return None
@@ -119,7 +121,9 @@ class Requests:
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
     async def _put_away(self, found: Mapping[str, Any]) -> float | None:
-        """Deletes an answered request once its agent has had the time to read it; until then returns the seconds that are left."""
+        """Deletes an answered request once its agent has had the time to read the answer; returns the seconds that are left until then,
+        else None.
+        """
         metadata = found["metadata"]
         told = [one["lastTransitionTime"] for one in found["status"].get("conditions") or () if one.get("lastTransitionTime")]
         left = parse_time(max(told, default=metadata["creationTimestamp"])) + self._kept - self._clock.now()
@@ -174,7 +178,9 @@ def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) 
 
 
 def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -> str:
-    """Returns what the PEM request asks for that is not the node's own (key, subject, names); empty: nothing."""
+    """Returns a clause on what the PEM request claims that is not the node's own (key, subject, names); empty: it claims nothing
+    foreign.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -124,7 +124,7 @@ class Settlement:
         self._measured.unsettled.set(self.backlog)
 
     async def _compare(self) -> None:
-        """Reads records again that a new complete list shows older than they are known here, or does not show."""
+        """Reads from the server the records that the newest complete list lacks, or has in an older version than this process knows."""
         lists = self.informer.lists
         if self._compared == lists:
             return
@@ -149,7 +149,9 @@ class Settlement:
                 self._want(key, allocation)
 
     async def _tried(self, tenant: str, work: Callable[[str], Awaitable[None]]) -> bool:
-        """Runs the work for one tenant; False where it failed, which is logged: the next round tries again. Raises Corrupt."""
+        """Runs `work` for one tenant; returns False, and logs the error, where it failed, so that the next round repeats it; raises
+        Corrupt.
+        """
         try:
             await work(tenant)
         except Corrupt:

@@ -59,7 +59,7 @@ class ImageFinder(Protocol):
         ...
 
     async def metadata(self, image: UenvImage) -> ImageMetadata | None:
-        """Returns what is attached to an image; None: nothing is."""
+        """Returns the metadata attached to an image in the registry; None: none is attached."""
         ...
 
 
@@ -172,7 +172,9 @@ class SoftwareResolver:
         await self._condition(allocation, FALSE, reason, message)
 
     async def _wait(self, allocation: Allocation, failure: LatticeError, tries: int, timeout: str) -> float | None:
-        """Shows why the registry did not answer, or refuses after the time; returns the seconds until it is asked again."""
+        """Shows the registry's failure in the allocation's status; after `timeout` refuses the allocation. Returns seconds to the next
+        try, or None.
+        """
         left = parse_time(allocation.metadata.creation_timestamp) + parse_duration(timeout) - self._clock.now()
         if left <= 0:
             said = f"not resolved within {timeout} (software.resolveTimeout): {failure.message}"
@@ -204,7 +206,7 @@ class SoftwareResolver:
 
 
 def awaits(allocation: Allocation) -> bool:
-    """Tells whether the operator still owes an allocation its images."""
+    """Tells whether an allocation names images that the operator has not resolved yet."""
     status = allocation.status
     if status.software or not names_registry(allocation.spec.environment) or is_final(status):
         return False
@@ -222,7 +224,7 @@ def reason_of(refusal: LatticeError) -> str:
 
 
 def pinned(image: MountedImage, found: UenvImage) -> dict[str, Any]:
-    """Returns an entry of `status.software`, without what is empty: every writer encodes it alike, since it never changes."""
+    """Returns an image's entry of `status.software`, without empty fields, so that all writers encode equal entries equally."""
     entry = SoftwareImage(
         source=image.reference.text, digest=found.digest, size=found.layer.size, mount=image.mount,
         repository=found.repository.path, layer=found.layer.digest,

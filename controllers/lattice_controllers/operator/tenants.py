@@ -67,7 +67,9 @@ class Tenants:
         return tenant.spec.finished_retention if tenant is not None else ""
 
     async def reconcile(self, name: str) -> float | None:
-        """Brings namespaces, roles, bindings and status of one tenant to what its spec says; returns the seconds until the next check."""
+        """Makes namespaces, roles, bindings and status of one tenant agree with its spec; returns seconds to the next check, None: it is
+        gone.
+        """
         try:
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
         except NotFound:

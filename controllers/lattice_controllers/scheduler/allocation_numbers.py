@@ -50,5 +50,5 @@ class AllocationNumbers:
         return allocation.status.number or self.assign(allocation.metadata.uid)
 
     def release(self, uid: str) -> None:
-        """Drops the memory of an allocation's number: its object is gone, or its status carries the number."""
+        """Drops the number kept for an allocation; called when its object is gone or its status shows the number."""
         self._given.pop(uid, None)

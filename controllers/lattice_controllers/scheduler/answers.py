@@ -171,7 +171,7 @@ class AnswerServer:
         return await self._leading().queue(vcluster, reader_of(query), int(limit or QUEUE_LIMIT), version=version_of(query))
 
     async def _status(self, request: web.Request) -> web.Response:
-        """Answers 304 where the gateway has the very answer already, as its `If-None-Match` says."""
+        """Answers a request for status rows; with 304 and no body where the request's `If-None-Match` names the present answer."""
         query = request.query
         user, wide = reader_of(query).user, query.get("wide") == "true"
         found = await self._leading().status(selection_of(query), version=version_of(query), wide=wide)

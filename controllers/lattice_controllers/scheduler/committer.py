@@ -254,7 +254,8 @@ class Committer:
                 return
 
     async def _stands(self, before: Head) -> bool:
-        """Tells, after a PUT without an answer, whether this commit is stored; False: the one before it still is, or nobody can tell yet.
+        """Reads the Ledger after a PUT without an answer: True where this commit is stored, False where the one before is, or it is
+        unknown.
 
         Raises Deposed when neither is stored: another leader has taken the ledger, or it went back.
         """
@@ -278,7 +279,7 @@ class Committer:
 
 
 def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) -> LedgerStatus:
-    """Returns the status that was read, if it is of this leader's term and of one of these commits.
+    """Returns the ledger status just read if this leader wrote it: its term, and one of these commits.
 
     Raises Deposed: `LedgerWentBack` where it is older than the last one, else another leader has taken the ledger.
     """

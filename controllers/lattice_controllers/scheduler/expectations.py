@@ -81,6 +81,6 @@ class Expectations:
         return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
 
     def wrote(self, uid: str) -> None:
-        """Notes that the status was written just now, with the expected start in it where there is a forecast."""
+        """Notes that an allocation's status, with its present expected start, was written at this moment."""
         if uid in self.found:
             self._written[uid] = self._clock.monotonic()

@@ -125,7 +125,7 @@ class Forecasts:
             self.forecaster.learn(features_of(candidate, status.node_count, candidate.walltime), ran)
 
     def drop_allocation(self, uid: str) -> None:
-        """Drops what is kept of an allocation whose object is gone."""
+        """Drops the forecast and the predictions of an allocation whose object is gone."""
         self._learnt.discard(uid)
         self.forecaster.drop_allocation(uid)
 

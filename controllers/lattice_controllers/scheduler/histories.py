@@ -37,7 +37,9 @@ class Histories:
         self._cluster = cluster
 
     async def ask(self, nodes: Iterable[Node], recovery: str, since: int) -> None:
-        """Asks those nodes that have not been asked in this recovery; they omit what was settled up to `since`, a seq of the ledger."""
+        """Asks those nodes for their journals that were not asked in this recovery yet; they leave out attempts settled up to seq
+        `since`.
+        """
         owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
@@ -51,7 +53,7 @@ class Histories:
         return {node: answer for node, answer in joined.items() if answer is not None}
 
     async def close(self, nodes: Collection[Node]) -> None:
-        """Takes the question back from these nodes, and deletes their NodeHistory objects."""
+        """Removes the request for journals from these nodes' statuses, and deletes their NodeHistory objects."""
         names = {node.metadata.name for node in nodes}
         await self._each([node.metadata.name for node in nodes if node.status.recovery is not None], None)
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:

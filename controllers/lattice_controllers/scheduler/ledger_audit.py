@@ -57,7 +57,7 @@ class LedgerAudit:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     async def _verify_once(self) -> None:
-        """Verifies once; raises Deposed where Ledger or NodeIndex is gone: the next term makes it again, or says why it does not."""
+        """Verifies the stored ledger once; raises Deposed where Ledger or NodeIndex is gone, since only a new term may make them again."""
         try:
             index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
             ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)

@@ -196,7 +196,7 @@ class Nodes:
             observer.plans_touched(groups)
 
     def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
-        """Gives nodes the home vclusters that changed VClusters declare for their groups."""
+        """Sets the home vcluster of every node anew, by the groups that the changed VClusters declare."""
         homes = home_groups(vclusters)
         if homes == self._homes:
             return
@@ -253,7 +253,7 @@ class Nodes:
         return self._format_of(members)
 
     def lowest_format(self) -> int:
-        """Returns the newest format that every node of the cluster reads; the ledger is written in it, too."""
+        """Returns the highest format number that every node of the cluster reads, in which the ledger and plans are written."""
         return self._format_of(self.indices)
 
     def _format_of(self, names: Iterable[str]) -> int:
@@ -281,7 +281,7 @@ class Nodes:
         return groups
 
     def trust(self) -> None:
-        """Trusts the operator from now on: every node that it calls Ready counts as alive."""
+        """Takes the operator's judgement from now on: every node whose LatticeNode is Ready counts as alive."""
         self.trusted = True
         for name in self.nodes:
             self._refresh(name)

@@ -108,7 +108,7 @@ class PendingWork:
         self.moves.pop(uid, None)
 
     def clear_placed(self, uid: str) -> None:
-        """Removes everything kept of an allocation, its score too: its status shows the placement, or its object is gone."""
+        """Removes candidate, reason and score of an allocation; called when its status shows its placement, or its object is gone."""
         self.withdraw(uid)
         self.scores.pop(uid, None)
 

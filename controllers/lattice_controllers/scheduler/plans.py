@@ -95,7 +95,7 @@ class Plans:
         return list(self._keys)
 
     def enqueue(self, groups: Iterable[str]) -> None:
-        """Enqueues these plans, by name, to be written if their text is not what it must be."""
+        """Enqueues these plans, by name; a worker writes each whose stored text differs from the one that the ledger demands."""
         for group in groups:
             self.queue.add(group)
 

@@ -192,7 +192,7 @@ class QueryService:
             return known if known is not None else await _aside(self._rows.answer_later(selection, wide=wide))
 
     async def _reach(self, version: str) -> None:
-        """Waits until the cache is no older than a version, and what it has brought until then is in the queues; an empty one is there."""
+        """Waits until the cache is no older than a version and its changes are in the queues; returns at once for an empty version."""
         if version:
             await self._rows.reach(version)
             await self._candidates.catch_up(CATCH_UP_SECONDS)

@@ -83,7 +83,7 @@ class Quotas:
         return list(self._foreign.values())
 
     async def run(self) -> None:
-        """Follows those of Koordinator's kinds that are installed later; ends once all are followed."""
+        """Waits for those of Koordinator's kinds that are not installed yet and follows each once it is; ends when all are followed."""
         async with asyncio.TaskGroup() as group:
             while self._absent:
                 await self._clock.sleep(ABSENT_SECONDS)
@@ -112,7 +112,7 @@ class Quotas:
             self.changed()
 
     def changed(self) -> None:
-        """Has the trees declared anew before the next cycle."""
+        """Notes that the quota trees must be built anew, from the objects that declare groups, before the next cycle."""
         self._dirty = True
         if self.working:
             self._cycle_due.set()

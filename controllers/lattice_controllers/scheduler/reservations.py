@@ -90,7 +90,7 @@ class Reservations:
             self._again()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts an allocation for the Reservation that it names, until it has ended."""
+        """Handles a changed Allocation: counts it among those that ask for the Reservation that it names, until it has ended."""
         one = change.new or change.old
         if one is None:
             return

@@ -42,7 +42,9 @@ class AllocationSource(Protocol):
 
     @property
     def lists(self) -> int:
-        """Counts complete lists: only between two of them versions follow each other, as etcd may be restored."""
+        """Returns how many complete lists were read; versions are comparable only within one count, since etcd may be restored in
+        between.
+        """
         ...
 
     async def reach(self, version: str) -> str:
@@ -66,7 +68,7 @@ class StatusAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Returns its bytes."""
+        """Returns the size of the answer in bytes."""
         return len(bytes(self.rows)) + len(bytes(self.details))
 
 
@@ -94,7 +96,7 @@ class StatusCache:
         return found if (found.dropped == -inf or found.dropped < after) and after <= found.kept else None
 
     def answer_later(self, selection: Selection, *, wide: bool) -> Callable[[], StatusAnswer]:
-        """Returns what makes the answer of this moment, in another thread; one at a time."""
+        """Returns a function that makes the answer for this moment; it may run in another thread, one at a time."""
         held, lists, version = list(self._source.objects.values()), self._source.lists, self._source.version
         return lambda: self._answer(held, lists, version, selection, wide=wide)
 
@@ -140,7 +142,7 @@ class StatusCache:
 
 
 def _key(selection: Selection, *, wide: bool) -> tuple[Selection, bool]:
-    """Returns what an answer is kept by: the selection without the time, which two questions seldom have in common."""
+    """Returns the key under which an answer is kept: the selection without its time, and whether the answer is wide."""
     return msgspec.structs.replace(selection, after=None), wide
 
 

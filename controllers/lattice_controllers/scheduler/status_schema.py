@@ -92,7 +92,7 @@ def _lacking(schema: Mapping[str, Any], view: type[msgspec.Struct], path: str) -
 
 
 def _structs(annotation: Any) -> Iterator[type[msgspec.Struct]]:
-    """Yields the struct among a type and its parameters: `tuple[Attempt, ...]`, `Exit | None`."""
+    """Yields the struct types in a type annotation, such as Attempt in `tuple[Attempt, ...]` and Exit in `Exit | None`."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         yield annotation
     for part in getattr(annotation, "__args__", ()):

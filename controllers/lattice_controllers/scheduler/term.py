@@ -292,11 +292,11 @@ class Term:
             self.allocations.queue.add(uid)
 
     def plans_touched(self, groups: Iterable[str]) -> None:
-        """Enqueues these plans, by name, to be written if their text is not what it must be."""
+        """Enqueues these plans, by name; a worker writes each whose stored text differs from the one that the ledger demands."""
         self.plans.enqueue(groups)
 
     def report_heard(self, node: str, report: NodeReport) -> None:
-        """Shows a node's report to the recovery, which finds out whether it is of another ledger."""
+        """Passes a node's report to the recovery, which pauses the committer where the report shows a seq that this ledger never had."""
         self.recovery.heard(node, report)
 
     # -- what informers tell ------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class Term:
             await clock.sleep(SURE_SECONDS)
 
     async def _hear(self) -> None:
-        """Waits until it is known which nodes are alive; from then on statuses show that work waits for nodes."""
+        """Waits until node liveness is known (`await_live_nodes`); only then statuses show that work waits for nodes."""
         outside = self._outside
         await await_live_nodes(
             outside.cluster,
@@ -383,7 +383,7 @@ class Term:
 
 
 def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
-    """Returns the parts of a Tenant that decide: its spec, and the budget that an outside source reported."""
+    """Returns the parts of a Tenant that cycles use: its spec, and the budget that an outside source reported (None: no source)."""
     return tenant.spec, tenant.status.external_budget
 
 

@@ -94,7 +94,7 @@ class FreeFromNow:
         return self._begins[bisect_left(self._begins, end) - 1]
 
     def _reductions(self, buckets: Collection[Bucket], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
-        """Returns how many nodes may be used of each bucket of which not every free node may."""
+        """Returns, for each bucket with free nodes that windows or reservations keep, how many of its nodes may still be used."""
         profile, now = self._profile, self._profile.now
         touched = [] if windows_only else list(profile.table.by_bucket)
         if reservation:

@@ -26,7 +26,7 @@ class StepFunction:
 
     @classmethod
     def of_changes(cls, first: int, changes: dict[float, int]) -> StepFunction:
-        """Makes the function that begins with the count `first` and changes by the given number at each time."""
+        """Makes the function that is `first` at the beginning and grows by `changes[time]` (negative: falls) at each time."""
         times = sorted(changes)
         return cls([ALWAYS, *times], list(accumulate([changes[time] for time in times], initial=first)))
 
@@ -35,7 +35,7 @@ class StepFunction:
         return self.counts[bisect_right(self.times, time) - 1]
 
     def changes(self) -> dict[float, int]:
-        """Returns by how much the count changes at each time except `ALWAYS`; the caller owns the dict."""
+        """Returns a new dict with the change of the count at each time except `ALWAYS`."""
         counts = self.counts
         return dict(zip(self.times[1:], map(sub, counts[1:], counts), strict=False))
 

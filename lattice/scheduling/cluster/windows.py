@@ -29,7 +29,9 @@ class Windows:
         return any(window.start < end and start < window.end for window in self.ordered)
 
     def closed(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> ReservationWindow | None:
-        """Returns the first window that closes a bucket in [start, end) to work of this Reservation (empty: of none); None: none does."""
+        """Returns the first window that keeps work of this Reservation (empty: of none) off a bucket in [start, end); None: no window
+        does.
+        """
         for window in self.on_bucket(bucket):
             if window.start < end and start < window.end and window.name != reservation:
                 return window

@@ -56,7 +56,7 @@ class ReasonCache:
         return self._by_shape
 
     def once(self, what: str, key: tuple[object, ...], find: Callable[[], _T]) -> _T:
-        """Returns the result of `find`, which is called once for each `what` and key until nodes or reservations change."""
+        """Returns the result of `find`; calls it once for each pair of `what` and `key` until nodes or reservations change."""
         self.current()
         full = (what, *key)
         if full not in self._found:
@@ -195,7 +195,7 @@ class Explainer:
         return None
 
     def _away(self, candidate: Candidate, eq_class: EquivalenceClass, eligible: int) -> str:
-        """Says how many nodes would fit but are at home in other vclusters; empty: none."""
+        """Returns a clause on how many nodes fit but are at home in other vclusters; empty: there are none."""
         everywhere = census_of(self._state.node_cache, candidate.need).eligible
         if everywhere <= eligible:
             return ""
@@ -337,7 +337,9 @@ class Explainer:
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: FreeCounts, missing: int) -> str:
-        """Says when `missing` nodes come free at the latest; only for sensitive work, which holds no reservation to say it (else empty)."""
+        """Returns a clause on when `missing` nodes come free at the latest; empty for all but sensitive work, whose reservation tells
+        it.
+        """
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""
         ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())
@@ -402,7 +404,7 @@ def _what(window: ReservationWindow | None, name: str, candidate: Candidate) -> 
 
 
 def _lent(reclaims: Sequence[Reclaim]) -> str:
-    """Says which borrowers would give nodes back, and in which time; nothing is reclaimed yet."""
+    """Returns a clause on which borrowers would have to give nodes back, and in which time; reclaims nothing."""
     counts: dict[str, int] = {}
     for one in reclaims:
         counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)

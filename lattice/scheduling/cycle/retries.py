@@ -31,7 +31,7 @@ class Retries:
         self._vcluster, self._now = classes.policy.name, classes.now
 
     def needless(self) -> Mapping[str, Candidate]:
-        """Returns, by uid, the candidates whose evaluation would end as it did in the last cycle; nobody where anyone's might not."""
+        """Returns, by uid, the candidates that need no evaluation since it would end as in the last cycle; empty where that is not sure."""
         last = self._state.unschedulable.pop(self._vcluster, None)
         if last is None or last.at > self._now or last.opportunities != self._state.opportunities(self._now):
             return _NOBODY
@@ -44,7 +44,7 @@ class Retries:
         return {one.uid: one for one in self._queue.candidates if one.uid not in coming}
 
     def keep(self) -> None:
-        """Keeps who found no nodes in this cycle, where nodes are all that they wait for and nobody could have more of them by now."""
+        """Stores the candidates that found no nodes in this cycle for the next one, provided that nodes are all that they wait for."""
         if self._reservations.lasting and self._is_open():
             holders = self._state.holders
             waiting = {one.uid: one for one in self._queue.candidates if one.uid not in holders}

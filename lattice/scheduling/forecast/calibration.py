@@ -56,13 +56,15 @@ class PredictedStart(NamedTuple):
     cell: Cell
 
     def by(self, latest: float) -> PredictedStart:
-        """Returns the prediction limited to `latest`, the latest start that a reservation promises."""
+        """Returns the prediction with p50 and p90 no later than `latest` (seconds since the epoch), the latest start by a reservation."""
         return self if self.p90 <= latest else self._replace(p50=min(self.p50, latest), p90=latest)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The comparison of an actual start with its first and its last prediction: start − p50 in seconds, and whether it came by p90."""
+    """The comparison of an actual start with the first and the last prediction of it: start − p50 in seconds, and whether it came by
+    p90.
+    """
 
     first_error: float
     first_covered: bool
@@ -126,7 +128,9 @@ class Calibration:
         return PredictedStart(now, p50, max(p50, rehearsed + factor * scale), rehearsed, scale, cell)
 
     def learnt(self, cell: Cell) -> tuple[float, float]:
-        """Returns how many scales p50 and p90 lie behind the start rehearsed with median run times; 0 and 1 before the first start."""
+        """Returns by how many scales p50 and p90 lie after the start simulated with median run times; 0 and 1 before anything was
+        learnt.
+        """
         if cell not in self._learnt:
             self._learnt[cell] = self._shift(cell), self._factor(cell)
         return self._learnt[cell]
@@ -160,12 +164,12 @@ class Calibration:
                 self.drop_predictions(uid)
 
     def _like(self, cell: Cell) -> tuple[_Sorted, ...]:
-        """Returns the scores of all starts, of those of equal width, of equal band, and of the same cell: ever more like this one."""
+        """Returns the scores kept of all starts, of those of equal width, of equal band, and of the same cell, in this order."""
         band, width = cell
         return self._all, self._widths[width], self._bands[band], self._cells[band][width]
 
     def _factor(self, cell: Cell) -> float:
-        """Returns how many scales p90 lies behind the rehearsed start, averaged in logarithms so that one extreme wait does not
+        """Returns by how many scales p90 lies after the simulated start, averaged in logarithms so that one extreme wait does not
         dominate.
         """
         known = 0.0

@@ -235,7 +235,7 @@ class Columns:
         return next(wide, mine[0] if mine else -1)
 
     def held(self, nodes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Returns (column, nodes) of these node indices; nodes that are not usable lie in no column."""
+        """Returns (column, count) pairs that count how many of these nodes (indices) each column has; unusable nodes lie in no column."""
         of_node = self.of_node
         return tuple(sorted(Counter(of_node[node] for node in nodes if node in of_node).items()))
 
@@ -306,7 +306,7 @@ class Caps:
 
 
 def _divided(whole: int, masks: Iterable[int]) -> list[int]:
-    """Splits a bit set into parts so that each mask is a union of parts."""
+    """Splits the bit set `whole` into the fewest parts such that each of the masks, within it, is a union of parts."""
     parts = [whole] if whole else []
     for mask in dict.fromkeys(masks):
         parts = [piece for part in parts for piece in (part & mask, part & ~mask) if piece]

@@ -187,7 +187,7 @@ class _Reader:
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
-        """Converts a candidate at its minimum of nodes."""
+        """Converts a candidate, at its minimum of nodes, to a job with the median and one with a long run time."""
         window = self.columns.window_of(candidate)
         opens = self._snapshot.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
@@ -303,7 +303,7 @@ def _sizes(stage: SimulatorInput) -> list[int]:
 
 
 def _room_at_last(stage: SimulatorInput) -> list[int]:
-    """Returns the headroom of each cap after all work with a known end has ended."""
+    """Returns the headroom of each cap, by its number, after all running work with a known end has ended."""
     room = list(stage.room)
     for held in stage.held:
         if held.expected < NEVER:

@@ -64,7 +64,7 @@ class _Window:
     answers: dict[float, float] = field(default_factory=dict)
 
     def add_run(self, share: float) -> None:
-        """Keeps one run, and forgets the oldest where there are too many."""
+        """Adds a run that lasted the share `share` of its walltime, and drops the oldest beyond `WINDOW` runs."""
         entry = (share, self.count)
         self.count += 1
         self.arrived.append(entry)

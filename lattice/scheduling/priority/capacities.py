@@ -70,7 +70,7 @@ class NodeCounts:
         self.alike[fingerprint] = self.alike.get(fingerprint, 0) + count
 
     def reach(self) -> list[int]:
-        """Returns how many nodes the 1, 2, 3 … largest groups hold together."""
+        """Returns a list of how many nodes the largest 1, 2, 3 … groups have together."""
         return cost.reach(filter(None, self.groups.values()))
 
     def largest(self) -> int:

@@ -69,7 +69,7 @@ class _ScoredQueue:
     _settled: bool = True
 
     def replace(self, candidates: list[Candidate]) -> None:
-        """Replaces the candidates; what follows from them is found by `settle`, once it is asked for."""
+        """Replaces the candidates; their entries are made later, by `settle`."""
         if self.candidates != candidates:
             self.candidates = candidates
             self._settled = False
@@ -278,7 +278,7 @@ class Scoring:
         return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._settled().items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
-        """Takes over the backlog that a recording, or an earlier scheduler, noted."""
+        """Replaces the backlog by one that a recording, or an earlier scheduler, has noted."""
         for vcluster, gpu_hours, seen, waiting in backlog:
             self._columns[vcluster] = _ScoredQueue(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 

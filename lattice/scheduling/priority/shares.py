@@ -110,7 +110,7 @@ class Shares:
     # Events
 
     def agree(self, terms: Mapping[str, Terms]) -> bool:
-        """Replaces the terms of every tenant; tenants without a target share equally the part that the others leave.
+        """Puts these terms (share and budgets by tenant) in force; tenants without a target share equally what the others leave.
 
         Returns True where budgets now count other hours than before; the caller must then charge every attempt again, to new
         `Shares`.
@@ -135,11 +135,14 @@ class Shares:
                 self._runs.pop(key, None)
 
     def begin(self, now: float) -> float:
-        """Returns the time from which usage counts: the begin of the longest budget period, or `FORGOTTEN_HALF_LIVES` ago if earlier."""
+        """Returns the time (epoch seconds) before which usage counts for nothing.
+
+        It is the begin of the longest budget period, or `FORGOTTEN_HALF_LIVES` half-lives ago where that is earlier.
+        """
         return min(self.meter.begin(now), now - FORGOTTEN_HALF_LIVES * self._half_life)
 
     def see(self, run: Run) -> None:
-        """Counts a run that started, changed or ended; the same run told again changes nothing."""
+        """Replaces the known run with the same key by this one and counts the difference; an equal run changes nothing."""
         before = self._runs.get(run.key)
         if before == run:
             return

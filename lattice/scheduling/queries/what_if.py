@@ -155,7 +155,7 @@ def undone(state: ClusterState) -> Iterator[ClusterState]:
 
 
 def may_ever(outcome: Outcome) -> bool:
-    """Tells whether an outcome leaves hope: placed, or waiting with a chance to start; False where waiting does not help."""
+    """Tells whether an outcome is a placement, or a wait that may end by itself; False where the work never starts as things are."""
     return isinstance(outcome, Placed) or not never_starts(outcome.reason, outcome.message)
 
 

@@ -59,7 +59,7 @@ class RowCodec(Generic[T]):
 
     @property
     def way(self) -> Way:
-        """Returns the converters with which such a value is a column of another row."""
+        """Returns (writer, reader) that convert a value of this codec's class to and from one column of another row."""
         return self.row, self.value
 
 

@@ -43,7 +43,7 @@ def sentence(balance: Balance, period: str, until: float | None) -> str:
 
 
 def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | None:
-    """Returns Waiting where a budget of the candidate's tenant, project or user is used up (in `spent`); None where none is."""
+    """Returns Waiting where a budget in `spent` is that of the candidate's tenant, project or user; None: no used-up budget applies."""
     tenant = candidate.tenant
     for scope in (
         Scope(OF_TENANT, tenant), Scope(OF_PROJECT, tenant, candidate.project), Scope(OF_USER, tenant, candidate.user),

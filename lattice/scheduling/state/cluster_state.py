@@ -306,7 +306,7 @@ class ClusterState:
         return self._profile
 
     def resume(self, reservations: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
-        """Takes over the reservations of a recorded cluster state; the node cache must have the same buckets as the recorded one."""
+        """Replaces backfill reservations and heirs by those of a recorded state, whose node cache must have had the same buckets."""
         self.backfill_reservations = {name: dict(some) for name, some in reservations.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.adopt_buckets()
@@ -331,11 +331,13 @@ class ClusterState:
         self.moves[vcluster] = list(moves)
 
     def keep_unschedulable(self, vcluster: str, found: Unschedulable) -> None:
-        """Keeps who found no nodes in a cycle of a vcluster."""
+        """Stores, for the vcluster's next cycle, the candidates that found no nodes in its cycle just ended."""
         self.unschedulable[vcluster] = found
 
     def opportunities(self, now: float) -> Opportunities:
-        """Returns a stamp that changes with whatever may give nodes to waiting work: nodes, reservations, windows, the rounding of ends."""
+        """Returns a stamp that is equal only while nothing has changed that could let waiting work start: nodes, reservations, windows,
+        ends.
+        """
         profile = self._profile
         return self.node_cache.changes, profile.layout, profile.windows, profile.releases.restarts, now // EPOCH
 
@@ -428,7 +430,7 @@ class ClusterState:
             use.running -= 1
 
     def _lose(self, taker: NodeHolder) -> None:
-        """Notes which nodes of earlier holders a new holder has taken, for when the earlier ones are dropped."""
+        """Notes which nodes of other holders a new holder has taken over, so that dropping those holders does not free them."""
         nodes = set(taker.nodes)
         for uid, holder in self.holders.items():
             shared = nodes.intersection(holder.nodes)

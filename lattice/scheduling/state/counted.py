@@ -48,7 +48,7 @@ class CountedNodes:
         """By node that is Down: when it was first seen so, seconds since the epoch."""
 
     def look(self, trees: Mapping[str, str], now: float) -> News:
-        """Brings the sums up to date with the node cache at `now` (seconds since the epoch); returns what has changed since the
+        """Updates the sums of resources to the node cache at `now` (seconds since the epoch); returns what has changed since the
         last call.
 
         `trees`: the tree of each node by name (absent: the default tree).

@@ -122,7 +122,7 @@ class PendingQueue:
 
 
 def opens(candidate: Candidate) -> float:
-    """Returns until when a candidate's own wishes keep it waiting, seconds since the epoch; `NEVER` where gates must check it in
+    """Returns when hold, not-before and back-off no longer keep a candidate waiting (epoch seconds); `NEVER`: gates must check it in
     each cycle.
     """
     if (

@@ -351,7 +351,9 @@ class QuotaUsage:
             self._rooms_version = self.version
 
     def _counts_as(self, leaf: str, kind: Hardware, plainest: Hardware) -> Hardware:
-        """Returns the plainest class if a node of `kind` counts the same in all groups of a leaf, else `kind`: answers are cached by it."""
+        """Returns the class by which answers are cached: `plainest` if a node of `kind` counts the same in all groups of a leaf, else
+        `kind`.
+        """
         key = (leaf, kind, plainest)
         found = self._alike.get(key)
         if found is None:
