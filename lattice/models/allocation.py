@@ -416,7 +416,7 @@ class SoftwareImage(Part):
     """An image of the site's registry that a reference of the spec names."""
 
     source: Annotated[str, Field(min_length=1, max_length=512)]
-    """The reference, as it was written, without its mount point."""
+    """The reference, as it was written, without its mount point; of equal ones the first stands for all."""
     digest: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
     """Of its manifest; the first 16 digits are its id."""
     size: Annotated[int, Field(ge=0)] = 0
@@ -431,7 +431,9 @@ class SoftwareImage(Part):
 
 PinnedImages = Annotated[
     list[SoftwareImage],
-    Field(max_length=16, json_schema_extra=kube(list_type="atomic") | rules(Rule("self == oldSelf", IMAGES_ARE_PINNED))),
+    Field(
+        max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["source"]) | rules(Rule("self == oldSelf", IMAGES_ARE_PINNED))
+    ),
 ]
 
 

@@ -141,7 +141,11 @@ class SoftwareResolver:
         found = [(one, await self._find(one.label, options) if one.label is not None else None) for one in references]
         mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
         check_images(mounted, views)
-        return [pinned(image, one.image) for image, (_, one) in zip(mounted, found, strict=True) if one is not None]
+        images: dict[str, dict[str, Any]] = {}
+        for image, (reference, one) in zip(mounted, found, strict=True):
+            if one is not None:
+                images.setdefault(reference.text, pinned(image, one.image))
+        return list(images.values())
 
     async def _find(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
         """Returns the image of a label; allocations that ask within moments of each other share one answer, a failure too."""

@@ -122,6 +122,13 @@ async def test_what_is_empty_is_not_written_as_the_scheduler_would_not_write_it_
     assert site.status()["software"] == [{name: value for name, value in PINNED.items() if name != "mount"}]
 
 
+async def test_an_image_at_two_mount_points_is_pinned_once(site: Site) -> None:
+    async with site.running():
+        await site.submit(uenv="prgenv/24.11:v1:/one,prgenv/24.11:v1:/two")
+        await site.clock.run_for(1)
+    assert site.status()["software"] == [{**PINNED, "mount": "/one"}]
+
+
 async def test_a_label_that_moves_changes_nothing_of_what_is_pinned(site: Site) -> None:
     async with site.running():
         await site.submit()
