@@ -60,14 +60,14 @@ class RegistryProgram:
         """The address as software.registry has it, with the prefix of these tests."""
         return f"http://{self.host}/uenv"
 
-    def push_uenv(self, folder: Path, place: str, tag: str, content: str, metadata: Mapping[str, Any] | None = ENV_JSON) -> str:
+    def push_uenv(self, folder: Path, place: str, tag: str, content: str | bytes, metadata: Mapping[str, Any] | None = ENV_JSON) -> str:
         """Pushes an image to `namespace/system/uarch/name/version` and attaches its metadata; returns its digest."""
         client = oras.client.OrasClient(hostname=self.host, insecure=True, auth_backend="basic" if self.login else "token")
         if self.login:
             client.auth.set_basic_auth(*self.login)
         folder.mkdir(parents=True, exist_ok=True)
         image = folder / "store.squashfs"
-        image.write_text(content, encoding="utf-8")
+        image.write_bytes(content.encode() if isinstance(content, str) else content)
         target = f"{self.host}/uenv/{place}:{tag}"
         digest = _push(client, target, image, "application/x-squashfs", {"org.opencontainers.image.created": "2026-11-20T10:00:00Z"})
         if metadata is not None:

@@ -50,9 +50,6 @@ def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Fin
         if image.text.endswith(FILE_ENDINGS):
             sentence = f"{field}: {image.text[:60]!r} looks like a file, and is read as a label"
             yield Refused("LabelInvalid", sentence, field, f"write ./{image.text[:60]}, or the whole path from /")
-        else:
-            sentence = f"{field}: {image.text[:60]!r}: images of a registry are not mounted by this release"
-            yield Refused("LabelInvalid", sentence, field, "name a squashfs file that the nodes see: /PATH, ./PATH or ~/PATH")
 
 
 def _judge_mounts(images: list[UenvReference]) -> Iterator[Finding]:

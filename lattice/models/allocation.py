@@ -65,7 +65,7 @@ class Environment(Part):
     output: Output | None = None
     """Files for the output."""
     uenv: Text | None = None
-    """Software environments, by commas: labels, or squashfs files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
+    """Software environments, by commas: labels, ids, digests or files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
     image: Text | None = None
     """An OCI image."""
     view: Text | None = None

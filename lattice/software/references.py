@@ -105,7 +105,7 @@ class MountedImage:
 
 
 def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> None:
-    """Raises Rejected for what no node could set up: two images at one mount point (MountTwice), a view that none has (ViewUnknown).
+    """Raises Rejected for what no node could set up: two images at one mount point (MountInvalid), a view that none has (ViewUnknown).
 
     Of an image without attached metadata nothing is known before it is mounted: a view that it may have passes.
     """
@@ -113,7 +113,7 @@ def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> N
     for image in images:
         if image.mount in seen:
             said = f"more than one image mounted at the mount point {image.mount}: {seen[image.mount]}, {image.reference.text}"
-            raise Rejected(said, reason="MountTwice")
+            raise Rejected(said, reason="MountInvalid")
         if image.mount:
             seen[image.mount] = image.reference.text
     for view in views:

@@ -1,4 +1,4 @@
-"""Work in software of its user's own: squashfs files, mounted for it alone, with views; squashfs-mount's cases and uenv's, by kubectl."""
+"""Work in software, of its user's own or the site's registry, mounted for it alone, with views: squashfs-mount's and uenv's cases, by kubectl."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lattice.kube.resources import CONFIGS
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
+from tests.registries import running_registry
 from tests.squashfs import described, make_image, needs_mksquashfs
 
 pytestmark = [needs_mksquashfs(), pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")]
@@ -27,7 +28,7 @@ def me(control_plane: Instance, shared_tenant: Room) -> Person:
 
 @pytest.fixture(scope="module")
 def home(control_plane: Instance) -> Iterator[Path]:
-    """A directory of alice's, with images of hers: app 42 and 43, tool, plain (without metadata), and one cut off."""
+    """A directory of alice's, with images of hers: app 42 and 43, tool, bare, plain (without metadata), and one cut off."""
     place = control_plane.where.user_home("alice") / "images"
     place.mkdir()
     for version in (42, 43):
@@ -40,6 +41,7 @@ def home(control_plane: Instance) -> Iterator[Path]:
     }
     tool = described("tool", "/user-tools", {"tool": values, "app": {}})
     make_image(place / "tool.squashfs", {"bin/tool": "#!/bin/sh\necho hello tool\n"}, tool)
+    make_image(place / "bare.squashfs", {"bin/tool": "#!/bin/sh\necho hello bare\n"}, tool)
     make_image(place / "plain.squashfs", {"file": "plain\n"})
     (place / "half.squashfs").write_bytes((place / "plain.squashfs").read_bytes()[:200])
     (place / "target").mkdir()
@@ -124,6 +126,7 @@ def test_what_no_node_could_mount_fails_at_once_and_is_not_tried_again(
         ({"uenv": "/a.squashfs:/m/../etc"}, "without . and .."),
         ({"uenv": "/a.squashfs:/m,/b.squashfs:/m"}, "more than one image mounted at the mount point '/m'"),
         ({"uenv": "mine.squashfs"}, "looks like a file"),
+        ({"uenv": "app/42.0:v1@arapiles%zen3+"}, "unexpected '+'"),
         ({"uenv": "/a.squashfs", "view": "a:b:c"}, "is no view"),
         ({"view": "a"}, "give spec.environment.uenv"),
         ({"noDefaultView": True}, "give spec.environment.uenv"),
@@ -169,3 +172,75 @@ def test_the_example_runs_in_an_image_of_ones_home(control_plane: Instance) -> N
     finally:
         alice.kubectl("delete", "allocation", "own-software", "--ignore-not-found")
         image.unlink()
+
+
+# images of the site's registry
+
+
+@pytest.fixture(scope="module")
+def registry(
+    control_plane: Instance, admin: BlockingCluster, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """A registry that the nodes reach: app 42 and 43 and tool with attached metadata, bare without; digests by label."""
+    folder, network = tmp_path_factory.mktemp("registry"), control_plane.site().network
+    views = {"app": {"list": {"PATH": [{"op": "prepend", "value": ["/user-environment/bin"]}]}}}
+    with running_registry(folder, address=network.gateway if network is not None else "127.0.0.1") as program:
+
+        def push(label: str, place: str, tag: str, image: str, metadata: dict[str, Any] | None) -> str:
+            return program.push_uenv(folder / label, f"deploy/arapiles/zen3/{place}", tag, (home / image).read_bytes(), metadata)
+
+        app = described("app", "/user-environment", views)
+        digests = {
+            "app/42": push("a", "app/42.0", "v1", "app42.squashfs", app),
+            "app/43": push("b", "app/43.0", "v1", "app43.squashfs", app),
+            "tool": push(
+                "c", "tool/17.3.2", "v1", "tool.squashfs", described("tool", "/user-tools", {"tool": {"scalar": {"TOOLVAR": "ATTACHED"}}})
+            ),
+            "bare": push("d", "bare/1.0", "v1", "bare.squashfs", None),
+        }
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registry": program.url, "system": "arapiles"}}})
+        yield digests
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": None}})
+
+
+def test_work_runs_in_an_image_of_the_registry_by_label_id_and_digest(registry: dict[str, str], me: Person) -> None:
+    digest = registry["app/43"]
+    names = {"label": "app/43.0:v1", "version": "app/43.0", "id": digest.removeprefix("sha256:")[:16], "digest": digest}
+    for name, asked in names.items():
+        me.apply(f"by-{name}", entrypoint="sh -c 'app; echo $UENV_MOUNT_LIST'", environment={"uenv": asked, "view": "app"})
+    for name in names:
+        hello, mounts = printed(me, f"by-{name}").splitlines()
+        assert hello == "hello app 43"
+        assert mounts.endswith(f"/images/{digest.replace(':', '-')}.squashfs:/user-environment")
+        assert me.get(f"by-{name}")["status"]["software"][0]["digest"] == digest
+
+
+def test_registry_and_file_stand_beside_each_other_and_attached_metadata_comes_before_what_is_inside(
+    registry: dict[str, str], me: Person, home: Path
+) -> None:
+    environment = {"uenv": f"{home}/app42.squashfs,tool:{home}/target", "view": "app,tool"}
+    me.apply("beside", entrypoint=f"sh -c 'app; {home}/target/bin/tool; echo $TOOLVAR; echo $UENV_VIEW'", environment=environment)
+    assert printed(me, "beside").splitlines() == [
+        "hello app 42", "hello tool", "ATTACHED", f"/user-environment:app:app,{home}/target:tool:tool",
+    ]  # fmt: skip
+    me.apply("inside", entrypoint="sh -c 'tool; echo $TOOLVAR; echo $UENV_VIEW'", environment={"toolsUenv": "bare", "view": "bare:tool"})
+    assert printed(me, "inside").splitlines() == ["hello bare", "SET", "/user-tools:bare:tool"]
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "expected", "said"),
+    [
+        ("ambiguous", {"uenv": "app"}, "ImageRefused", "app/43.0:v1"),
+        ("absent", {"uenv": "wombat/1.0:v1"}, "ImageNotFound", "wombat"),
+        ("unseen", {"uenv": "app/42.0", "view": "tools"}, "ViewUnknown", "'tools' does not exist"),
+        ("same", {"uenv": "app/42.0,app/43.0"}, "MountInvalid", "more than one image mounted at the mount point"),
+        ("gone", {"uenv": "app/42.0:/user-environment/none"}, "MountInvalid", "cannot be used"),
+    ],
+)
+def test_an_image_that_cannot_be_had_or_mounted_ends_the_work_with_the_list(
+    registry: dict[str, str], me: Person, name: str, environment: dict[str, str], expected: str, said: str
+) -> None:
+    me.apply(f"reg-{name}", entrypoint="true", environment=environment)
+    status = me.ended(f"reg-{name}")
+    message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
+    assert (status["phase"], reason(status), said in message) == ("Failed", expected, True), status

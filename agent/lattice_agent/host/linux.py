@@ -77,7 +77,7 @@ class LinuxHost:
         if cache is not None:
             held = Threads(f"the image cache {cache.directory}", count=2, within=_ANSWER_SECONDS)
             images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
-        mounts = Mounts(scopes_, self.runner_client, self._kernel, clock)
+        mounts = Mounts(scopes_, self.runner_client, self._kernel, clock, cache)
         self.launcher = Launcher(
             journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks, mounts, images
         )

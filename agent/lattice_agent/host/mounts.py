@@ -24,6 +24,7 @@ from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
 from lattice_agent.host.threads import Threads
 from lattice_agent.standalone.mount_targets import MADE
+from lattice_agent.state.image_cache import ImageCache
 from lattice_agent.work import environment
 from lattice_agent.work.environment import Account
 
@@ -32,33 +33,38 @@ TRIES = 20
 KILL_SECONDS = 10.0
 LOOK_SECONDS = 0.005
 LONGEST_NOTE = 300
-IMAGE_REFUSED, MOUNT_INVALID, VIEW_UNKNOWN = "ImageRefused", "MountInvalid", "ViewUnknown"
+IMAGE_REFUSED, VIEW_UNKNOWN = "ImageRefused", "ViewUnknown"
 USER_TOOLS = MADE[1]
 
 
 @dataclass(frozen=True)
 class _AskedImage:
-    """An image before it is mounted: its file on the node, the mount point that is given (empty: none), and the one that it has else."""
+    """An image before it is mounted: its file on the node, the mount point that is given (empty: none), and the one that it has else.
+
+    `attached` is the metadata that came from the registry beside the file; None: there is none, and what the image itself says counts.
+    """
 
     reference: UenvReference
     file: str
     mount: str
     fallback: str = ""
+    attached: bytes | None = None
 
     def asked(self, *, inspect: bool) -> dict[str, Any]:
         """Returns the image as an entry of the request to mount it; `inspect`: asks for the metadata in the image too."""
         own = self.reference.label is None
         return {
             "source": self.reference.text, "path": self.file, "own": own, "mount": self.mount, "fallback": self.fallback,
-            "inspect": inspect or not self.mount,
+            "inspect": self.attached is None and (inspect or not self.mount),
         }  # fmt: skip
 
 
 class Mounts:
     """Makes and removes the mount namespaces of the attempts of one node."""
 
-    def __init__(self, scopes: Scopes, runner: RunnerClient, kernel: Threads, clock: Clock) -> None:
-        self._scopes, self._runner, self._kernel, self._clock = scopes, runner, kernel, clock
+    def __init__(self, scopes: Scopes, runner: RunnerClient, kernel: Threads, clock: Clock, cache: ImageCache | None = None) -> None:
+        """Takes images of the site's registry from `cache`; None: this node keeps none."""
+        self._scopes, self._runner, self._kernel, self._clock, self._cache = scopes, runner, kernel, clock, cache
 
     async def mount(self, work: NodeWork, account: Account, workdir: str) -> tuple[MountedSoftware, str]:
         """Mounts the images that the work asks for; returns them with the chosen views, and a note for its user (empty: none).
@@ -67,15 +73,15 @@ class Mounts:
         would fail on every node, PrologueFailed for what this node cannot do.
         """
         try:
-            sources = _sources(work, account, workdir)
+            sources = await self._kernel.call(_sources, work, account, workdir, self._cache)
             wanted = parse_views(work.view)
         except Rejected as error:
-            raise _refused(work, error.message, _REASONS.get(error.reason, IMAGE_REFUSED)) from error
+            raise _refused(work, error.message, _REASONS.get(error.reason, error.reason)) from error
         inspect = bool(wanted) or work.default_views
         answer = await self._ask(work, account, [source.asked(inspect=inspect) for source in sources])
         if "mounts" not in answer:
             raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
-        documents = [entry["metadata"] for entry in answer["mounts"]]
+        documents = [_document(source, entry["metadata"]) for source, entry in zip(sources, answer["mounts"], strict=True)]
         metadata, notes = await asyncio.to_thread(_described, documents, sources)  # a user wrote them: they may be large
         names = names_of([source.reference for source in sources], metadata)
         images = tuple(
@@ -121,25 +127,56 @@ class Mounts:
             await self._clock.sleep(LOOK_SECONDS)
 
 
-_REASONS: Mapping[str, str] = {"MountInvalid": MOUNT_INVALID, "ViewInvalid": VIEW_UNKNOWN}
+_REASONS: Mapping[str, str] = {"ViewInvalid": VIEW_UNKNOWN, "LabelInvalid": IMAGE_REFUSED, "TooManyImages": IMAGE_REFUSED}
+"""Words of what does not read, which admission refuses, as ends of attempts."""
 
 
 def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
     return Rejected(f"node {work.node}: {why}", reason=reason)
 
 
-def _sources(work: NodeWork, account: Account, workdir: str) -> list[_AskedImage]:
-    """Returns the images of the work, its tools last. Raises Rejected for what cannot be read, and for files where the site has none."""
-    sources: list[_AskedImage] = []
-    for text, fallback in ((work.uenv, ""), (work.tools_uenv, USER_TOOLS)):
-        for reference in parse_references(text):
-            if reference.label is not None:
-                raise Rejected(f"{reference.text}: images of a registry are not mounted by this release", reason=IMAGE_REFUSED)
-            if not work.user_files:
-                said = f"{reference.text} is a file, and this site mounts images of its registry alone (software.userFiles)"
-                raise Rejected(said, reason=IMAGE_REFUSED)
-            sources.append(_AskedImage(reference, _file_of(reference.text, account, workdir), reference.mount, fallback))
-    return sources
+def _sources(work: NodeWork, account: Account, workdir: str, cache: ImageCache | None) -> list[_AskedImage]:
+    """Returns the images of the work, its tools last. Reads the cache; raises Rejected for what cannot be had."""
+    return [
+        _own_file(work, reference, account, workdir, fallback) if reference.label is None else _cached(work, reference, cache, fallback)
+        for text, fallback in ((work.uenv, ""), (work.tools_uenv, USER_TOOLS))
+        for reference in parse_references(text)
+    ]
+
+
+def _own_file(work: NodeWork, reference: UenvReference, account: Account, workdir: str, fallback: str) -> _AskedImage:
+    """Returns a file of the user's own; raises Rejected (ImageRefused) where the site takes none."""
+    if not work.user_files:
+        said = f"{reference.text} is a file, and this site mounts images of its registry alone (software.userFiles)"
+        raise Rejected(said, reason=IMAGE_REFUSED)
+    return _AskedImage(reference, _file_of(reference.text, account, workdir), reference.mount, fallback)
+
+
+def _cached(work: NodeWork, reference: UenvReference, cache: ImageCache | None, fallback: str) -> _AskedImage:
+    """Returns an image of the site's registry, as the operator pinned it and the step before this one brought it here."""
+    image = next((image for image in work.software if image.source == reference.text), None)
+    if image is None or cache is None:
+        raise Rejected(f"{reference.text} is not resolved to an image, or this node keeps none", reason="PrologueFailed")
+    try:
+        attached = cache.metadata(image.digest)
+    except OSError as error:
+        raise Rejected(f"the image cache cannot be read: {error}", reason="PrologueFailed") from error
+    file = str(cache.squashfs_file(image.digest))
+    return _AskedImage(reference, file, reference.mount or _mount_of(attached), fallback, attached)
+
+
+def _mount_of(document: bytes | None) -> str:
+    """Returns the mount point that attached metadata names; empty where there is none, or it cannot be read."""
+    with suppress(Rejected):
+        return read_metadata(document).mount if document is not None else ""
+    return ""
+
+
+def _document(source: _AskedImage, inside: str | None) -> bytes | None:
+    """Returns what an image says of itself: what is attached to it, else what is in it."""
+    if source.attached is not None:
+        return source.attached
+    return inside.encode() if inside is not None else None
 
 
 def _file_of(text: str, account: Account, workdir: str) -> str:
@@ -149,13 +186,13 @@ def _file_of(text: str, account: Account, workdir: str) -> str:
     return str(PurePosixPath(workdir) / text)
 
 
-def _described(documents: Sequence[str | None], sources: Sequence[_AskedImage]) -> tuple[list[ImageMetadata | None], list[str]]:
+def _described(documents: Sequence[bytes | None], sources: Sequence[_AskedImage]) -> tuple[list[ImageMetadata | None], list[str]]:
     """Returns each image's metadata, None for one without, and a note on each image whose metadata cannot be parsed (it has no views)."""
     found: list[ImageMetadata | None] = []
     notes: list[str] = []
     for document, source in zip(documents, sources, strict=True):
         try:
-            found.append(read_metadata(document.encode()) if document is not None else None)
+            found.append(read_metadata(document) if document is not None else None)
         except Rejected as error:
             found.append(None)
             notes.append(f"{source.reference.text}: {error.message}"[:LONGEST_NOTE])

@@ -27,7 +27,7 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.lifecycle.conditions import FALSE, condition, encode, with_condition, without_conditions
 from lattice.lifecycle.settle import is_final
-from lattice.models.conditions import SOFTWARE_RESOLVED
+from lattice.models.conditions import SOFTWARE_REFUSED, SOFTWARE_RESOLVED
 from lattice.software.image_metadata import ImageMetadata
 from lattice.software.labels import UenvLabel
 from lattice.software.pinning import asked_images, names_registry
@@ -221,10 +221,10 @@ def awaits(allocation: Allocation) -> bool:
 
 
 def reason_of(refusal: LatticeError) -> str:
-    """Returns the word of END_REASONS for a refusal: ImageNotFound, ViewUnknown, else ImageRefused, whose sentence says why."""
+    """Returns the word of END_REASONS for a refusal; ImageRefused, whose sentence says why, for words that are none."""
     if isinstance(refusal, NotFound):
         return "ImageNotFound"
-    return refusal.reason if refusal.reason == "ViewUnknown" else REFUSED
+    return refusal.reason if refusal.reason in SOFTWARE_REFUSED else REFUSED
 
 
 def pinned(image: MountedImage, found: UenvImage) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.scopes import CgroupScopes, choose
+from lattice_agent.state.image_cache import ImageCache
 
 STOPPED = Ordered("stop", 1.0)
 UID = "7d3c1f52-0b6e-4f0b-9a55-3a1f6d0c2e11"
@@ -93,12 +94,18 @@ class Ends:
 
 @asynccontextmanager
 async def machine(
-    directory: Path, node: str = "", *, swept: bool = True, reserves: Reserves = NO_RESERVES, hooks: HookDirectories | None = None
+    directory: Path,
+    node: str = "",
+    *,
+    swept: bool = True,
+    reserves: Reserves = NO_RESERVES,
+    hooks: HookDirectories | None = None,
+    cache: ImageCache | None = None,
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
     state, memory = directory / "state", directory / "memory"
-    async with open_host(state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks) as host:
+    async with open_host(state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache) as host:
         try:
             yield host, Ends(host)
         finally:

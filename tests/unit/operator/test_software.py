@@ -150,7 +150,7 @@ OTHER = UenvImage(AT, "v2", "sha256:" + "c" * 64, Descriptor(LAYER, 1), "")
         ({"uenv": "prgenv"}, [IMAGE, OTHER], "ImageRefused", "more than one uenv matches prgenv: deploy::prgenv"),
         ({"uenv": "pr genv"}, [IMAGE], "ImageRefused", "unexpected ' '"),
         ({"uenv": "prgenv/24.11:v1", "view": "nope"}, [IMAGE], "ViewUnknown", "there are: prgenv:default"),
-        ({"uenv": "prgenv/24.11:v1", "toolsUenv": "prgenv/24.11:v1"}, [IMAGE], "ImageRefused", "more than one image mounted"),
+        ({"uenv": "prgenv/24.11:v1", "toolsUenv": "prgenv/24.11:v1"}, [IMAGE], "MountInvalid", "more than one image mounted"),
     ],
 )
 async def test_what_would_fail_everywhere_is_refused_at_once(

@@ -72,4 +72,4 @@ def test_what_an_image_without_attached_metadata_may_have_is_left_to_the_node() 
 def test_two_images_at_one_mount_point_are_refused() -> None:
     with pytest.raises(Rejected, match="more than one image mounted at the mount point /e: a/1:v1, b/1:v1") as refused:
         check_images([image("a/1:v1", metadata("a", "/e")), image("b/1:v1:/e", metadata("b", "/other"))], ())
-    assert refused.value.reason == "MountTwice"
+    assert refused.value.reason == "MountInvalid"

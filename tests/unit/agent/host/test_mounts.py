@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -12,13 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lattice.errors import Rejected
+from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host import facts
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
 from lattice_agent.standalone import namespaces
+from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord
 from lattice_agent.state.log_store import LogReader
 from tests.squashfs import described, make_image, needs_mksquashfs
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
@@ -177,6 +182,34 @@ async def test_work_without_software_has_no_namespace_of_its_own_and_no_process_
         await host.clear(KEY)
 
 
+def kept(cache: ImageCache, digit: str, image: Path, document: dict[str, Any] | None) -> SoftwareImage:
+    """An image of the registry, as its pull has left it in the cache."""
+    digest = f"sha256:{digit * 64}"
+    cache.squashfs_file(digest).write_bytes(image.read_bytes())
+    if document is not None:
+        cache.squashfs_file(digest).with_suffix(".env.json").write_text(json.dumps(document))
+    record = ImageRecord(layer=digest, size=image.stat().st_size, boot=facts.boot_id())
+    cache.squashfs_file(digest).with_suffix(".json").write_bytes(msgspec.json.encode(record))
+    return SoftwareImage(source=f"image-{digit}/1:v1", digest=digest, size=record.size, layer=digest)
+
+
+async def test_images_of_the_registry_are_mounted_from_the_cache_where_what_is_attached_to_them_or_is_in_them_says(
+    targets: Path, images: Path
+) -> None:
+    cache = ImageCache(targets / "cache", CacheLimits(free=0))
+    cache.open()
+    attached = described("other", str(targets / "one"), {"v": {"scalar": {"V": "attached"}}})
+    first = kept(cache, "a", images / "tool.squashfs", attached)
+    second = kept(cache, "b", images / "tool.squashfs", None)
+    script = f"{targets}/one/bin/tool; tool=/user-tools/bin/tool; $tool; echo $V $TOOLVAR; echo $UENV_VIEW; ls {targets}/cache 2>&1"
+    asked = f"{first.source},{second.source}"
+    async with machine(targets, cache=cache) as (host, ends):
+        assert await run(host, ends, shell(script, uenv=asked, view="image-a:v,image-b/1:tool", software=(first, second))) == 2
+        said = printed(host).splitlines()
+        assert said[:4] == ["hello tool", "hello tool", "attached SET", f"{targets}/one:image-a:v,/user-tools:image-b:tool"]
+        assert "Permission denied" in said[4], "the cache itself is nobody's to read"
+
+
 # what is refused
 
 
@@ -220,7 +253,7 @@ async def refused(host: LinuxHost, ours: NodeWork) -> tuple[str, str]:
         ("{images}/app.squashfs", "wombat", "ViewUnknown", "the view 'wombat' does not exist; there are: app:app"),
         ("{images}/app.squashfs", "tool:app", "ViewUnknown", "the view 'tool:app' does not exist"),
         ("{place}/garbled.squashfs:{one}", "app", "ViewUnknown", "does not exist"),
-        ("prgenv/24.11:v1", "", "ImageRefused", "images of a registry are not mounted by this release"),
+        ("prgenv/24.11:v1", "", "PrologueFailed", "prgenv/24.11:v1 is not resolved to an image, or this node keeps none"),
     ],
 )  # fmt: skip
 async def test_what_no_node_could_mount_is_refused_with_the_reason(
