@@ -146,7 +146,7 @@ def restored(known: Known) -> Attempt:
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
-    """Returns the attempt as the disk shows it, where this process had forgotten it or never knew it: its recorded end counts.
+    """Returns the attempt with the end that the disk records, where this process had dropped it or did not know it.
 
     An attempt that is not being prepared stays as it is; one that was started here and has no record of its end is LOST.
     """

@@ -137,7 +137,7 @@ class Lifecycle:
                 out.append(Forget(key, seq))
 
     def _meet(self, key: Key, row: PlanRow) -> Attempt:
-        """Returns the attempt for a row that names one which this process does not know.
+        """Makes an attempt for a plan row whose attempt this process does not know.
 
         It is LOST where the node has lost its memory, since then nobody can tell whether it was started here.
         """

@@ -77,12 +77,12 @@ def encode(header: Header, segments: Iterable[Segment]) -> bytes:
 
 
 def header_line(header: Header) -> bytes:
-    """Writes one line with its end."""
+    """Returns a log's header as one line of JSON, with the newline."""
     return msgspec.json.encode(header) + b"\n"
 
 
 def checkpoint_line(line: CheckpointLine) -> bytes:
-    """Writes one line with its end."""
+    """Returns a checkpoint of the machine as one line of JSON, with the newline."""
     point = line.checkpoint
     body = {
         "first": line.first, "gap": line.gap, "node": point.node, "seen": point.seen, "fresh": point.fresh,
@@ -93,7 +93,7 @@ def checkpoint_line(line: CheckpointLine) -> bytes:
 
 
 def stimulus_line(stimulus: Stimulus) -> bytes:
-    """Writes one line with its end."""
+    """Returns an event and its instructions as one line of JSON, with the newline."""
     event = without_sentences(stimulus.event)
     body = {
         "at": stimulus.boottime, "event": type(event).__name__, "with": event,

@@ -123,7 +123,7 @@ class AttemptView:
         return Direction(Order.START if self.started else Order.WAIT, "", self.settled)
 
     def verdict(self) -> Verdict:
-        """Returns which change of the Allocation's status is due now."""
+        """Returns what the states of all nodes together mean for the Allocation: begun, surviving KILL, over, or nothing yet."""
         members = self._present()
         begun = len(members) == len(self.nodes) and all(_has_started(member) for member in members)
         starts = [member.started for member in members if member.started]

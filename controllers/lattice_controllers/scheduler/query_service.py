@@ -225,7 +225,7 @@ class QueryService:
         return frozenset(found)
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """Returns the charges that no usage record holds yet, of these tenants and of this user; where neither is given, of everybody."""
+        """Returns the charges, not yet in usage records, of these tenants and of this user (both empty: of everybody)."""
         found = self._usage.unsettled()
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])

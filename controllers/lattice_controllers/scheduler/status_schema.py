@@ -60,7 +60,7 @@ class StatusSchema:
         return self._lacks_nothing and not self.informer.lost
 
     def on_definition(self, change: Change[Definition]) -> None:
-        """Compares a changed CRD with the view."""
+        """Compares the fields of a changed CRD with those of the view, and logs fields that the view lacks."""
         if change.key != ALLOCATIONS.name:
             return
         lacking = sorted(unknown_fields(change.new)) if change.new is not None else []

@@ -47,7 +47,7 @@ def whole_status(status: AllocationStatus, change: Mapping[str, Any]) -> dict[st
 
 
 def _encode(status: AllocationStatus) -> dict[str, Any]:
-    """Returns the status as JSON with the zeros that its writers write: those of exits, of attempts that have ended, and of usage."""
+    """Returns the status as JSON; zeros in exits, ended attempts and usage are written, other empty fields are left out."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
     if status.conditions:
         found["conditions"] = encode(status.conditions)

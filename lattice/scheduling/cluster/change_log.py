@@ -11,7 +11,7 @@ _LONGEST: Final = 10_000
 
 
 class ChangeLog(Generic[T]):
-    """The last changes of counts in order, each as (what changed, by how much its free nodes grew).
+    """The last changes of buckets in order, each as (bucket, by how much its free nodes grew; negative: fell).
 
     A position is a number that only grows: how many changes there had been when it was read.
     """
@@ -29,7 +29,7 @@ class ChangeLog(Generic[T]):
         return self._dropped + len(self.entries)
 
     def since(self, position: int) -> dict[T, int] | None:
-        """Returns what has changed since the log stood at `position`, and by how many its free nodes grew together.
+        """Returns the buckets that changed since the log stood at `position`, each with the sum by which its free nodes grew.
 
         None: the log no longer reaches back so far.
         """

@@ -136,7 +136,7 @@ class Calibration:
         return self._learnt[cell]
 
     def predicted(self, uid: str, prediction: PredictedStart) -> None:
-        """Keeps the first and the last prediction of a pending allocation for its start."""
+        """Stores a prediction of a pending allocation's start, to be scored at the start; of several the first and the last are kept."""
         self._first.setdefault(uid, prediction)
         self._last[uid] = prediction
 

@@ -168,7 +168,10 @@ class _Reader:
         self._now = snapshot.now
 
     def holding(self, holder: NodeHolder) -> tuple[RunningWork, RunningWork]:
-        """Converts a holder: it ends after its learnt run time, at the latest at its end; overdue work is given `overrun_seconds` more."""
+        """Converts a holder to running work with the median and with a long learnt run time, cut at the holder's end.
+
+        Work past its end is taken to run for `overrun_seconds` more; work without a known end never ends.
+        """
         columns, uses, now = self.columns.held(holder.nodes), self._caps.amounts_of(holder, len(holder.nodes)), self._now
         if holder.end is None:
             unknown = RunningWork(columns, NEVER, NEVER, uses)
@@ -271,7 +274,7 @@ def foresee(snapshot: ForecastSnapshot, run_times: RunTimes) -> Foreseen:
 
 
 def features_of(work: Candidate | NodeHolder, nodes: int, walltime: float) -> RunFeatures:
-    """Returns the properties of work by which run times are learnt and looked up."""
+    """Returns the properties of an allocation on `nodes` nodes, of a walltime in seconds, by which its run time is learnt and predicted."""
     return RunFeatures(work.user, work.tenant, work.name, nodes, walltime)
 
 

@@ -122,7 +122,7 @@ class RunTimes:
             window.add_run(share)
 
     def totals(self, work: RunFeatures, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
-        """Returns quantiles (`shares`) of the whole run time in seconds, given that the work has run `elapsed` already.
+        """Returns, for each quantile in `shares` (0 to 1), the whole run time in seconds of work that has run for `elapsed` seconds.
 
         Each lies between `elapsed` and the walltime; it is the walltime where no known run lasted so long.
         """
@@ -136,5 +136,5 @@ class RunTimes:
         return [work.walltime] * len(shares)
 
     def remaining(self, work: RunFeatures, shares: Sequence[float], elapsed: float) -> list[float]:
-        """Returns quantiles (`shares`) of the seconds that work runs on after `elapsed`."""
+        """Returns, for each quantile in `shares` (0 to 1), how many seconds work still runs that has run for `elapsed` seconds."""
         return [max(0.0, total - elapsed) for total in self.totals(work, shares, elapsed)]

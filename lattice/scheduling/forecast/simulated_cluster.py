@@ -86,7 +86,7 @@ class SimulatedCluster:
 
     @property
     def capped(self) -> bool:
-        """Tells whether the simulation has caps."""
+        """Tells whether any limit (cap) is set that could keep a job of the simulation waiting."""
         return bool(self._room)
 
     def capacity_at_last(self) -> list[int]:
@@ -155,7 +155,7 @@ class SimulatedCluster:
         return free - sum(self.free[column] for column in self._sets[shape.columns] if column in closed) >= shape.nodes
 
     def spares(self, shape: JobShape, now: float, kept: Sequence[ShadowReservation]) -> bool:
-        """Tells whether a start of this shape at `now` delays none of the reservations `kept`."""
+        """Tells whether a job of this shape may start at `now` without delaying any of the reservations `kept`."""
         end = now + shape.believed
         for reservation in kept:
             if end <= reservation.shadow or shape.nodes <= reservation.extra:
@@ -169,7 +169,10 @@ class SimulatedCluster:
         return True
 
     def reserve(self, shape: JobShape, now: float) -> ShadowReservation:
-        """Returns the reservation of a head: the first time at which, by belief, its nodes are free and no window closes them."""
+        """Returns the reservation that the head of a queue gets at `now`: the first time at which, by walltimes, its nodes are free.
+
+        No window on its set lies in the head's time from then on; `shadow` NEVER: its nodes are never free.
+        """
         free, releases, shadow = self.in_set[shape.columns], self._releases[shape.columns], now
         for time in releases.times:
             if free >= shape.nodes:

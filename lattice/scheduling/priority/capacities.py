@@ -116,7 +116,7 @@ class Capacities:
     _of: list[list[_NeedCounts]] = field(default_factory=list)
 
     def follow(self, node_cache: NodeCache) -> None:
-        """Brings the counts up to date with the node cache; called before `capacity`."""
+        """Updates the counts of free and usable nodes to the present node cache; must be called before `capacity`."""
         if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._by_need) > MOST_NEEDS:
             self._begin(node_cache)
             return
