@@ -63,11 +63,10 @@ spec:
           env:
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
-            # the C library gives freed memory back, of which each thread else keeps some for itself; Python keeps no columns of its code
+            # the C library gives freed memory back, of which each thread else keeps some for itself
             - {name: MALLOC_ARENA_MAX, value: "2"}
             - {name: MALLOC_TRIM_THRESHOLD_, value: "131072"}
             - {name: MALLOC_MMAP_THRESHOLD_, value: "131072"}
-            - {name: PYTHONNODEBUGRANGES, value: "1"}
           ports:
             - {name: metrics, containerPort: {{ .metrics }}}
             {{- with .port }}
