@@ -14,6 +14,7 @@ from lattice.kube.resources import CONFIGS
 from lattice_dev.instance import Instance
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
+from tests.e2e.waiting import until
 from tests.registries import running_registry
 from tests.squashfs import described, make_image, needs_mksquashfs
 
@@ -150,6 +151,23 @@ def test_flags_directives_and_slurms_variables_name_images_from_the_working_dire
     finally:
         del me.environ["SBATCH_UENV"], me.environ["SBATCH_UENV_VIEW"]
     assert me.lattice("logs", done.stdout.strip()).stdout == "hello tool\n"
+
+
+def test_an_agent_that_is_killed_over_work_with_software_loses_no_code_and_leaves_nothing(
+    control_plane: Instance, me: Person, home: Path
+) -> None:
+    node = control_plane.site().nodes[-1]
+    script = f"#!/bin/bash\napp\ntouch {home}/target/begun\nsleep 3\napp\nexit 7\n"
+    environment = {"uenv": f"{home}/app42.squashfs", "view": "app"}
+    me.apply("survivor", script=script, environment=environment, resources={"constraints": {"nodeList": node}})
+    until((home / "target/begun").exists, within=30)
+    (home / "target/begun").unlink()
+    control_plane.kill(f"agent-{node}")
+    control_plane.start(f"agent-{node}")
+    status = me.ended("survivor", within=60)
+    assert (status["phase"], status["exit"]["code"]) == ("Failed", 7)
+    assert me.lattice("logs", "survivor").stdout == "hello app 42\n" * 2
+    assert not any(str(home) in file.read_text() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
 
 
 def test_a_site_that_takes_no_files_of_users_refuses_them(me: Person, home: Path, admin: BlockingCluster) -> None:
