@@ -362,7 +362,10 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
         def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
             agent = agents[node]
             kept = LogStore(settings.state_dir, agent.ended)
-            service = AgentService(agent.reporter, kept, clock, host.launcher.images, lambda: agent.options().software.registry)
+            launcher = host.launcher
+            service = AgentService(
+                agent.reporter, kept, clock, launcher.images, lambda: agent.options().software.registry, launcher.prologue
+            )
             return serve(settings.listen, files, service)
 
         works = GatewayWorkSource(settings.gateway, files)

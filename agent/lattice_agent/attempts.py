@@ -179,6 +179,19 @@ class Ordered(NamedTuple):
     """When TERM was sent, CLOCK_BOOTTIME."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far one step of an attempt's prologue is: `state` as the step journal has it; `since` in seconds since the epoch (0: before
+    this agent began); `bytes` of `size` stand where it brings something now.
+    """
+
+    name: str
+    state: str
+    since: float = 0.0
+    bytes: int = 0
+    size: int = 0
+
+
 @dataclass(frozen=True)
 class Known:
     """Everything that the state directory and the scopes of this node show of one attempt; a

@@ -39,6 +39,10 @@ class Agents(Protocol):
         """Yields what the node's agent reports of its image cache; raises Retry, NotFound or Denied when the call fails."""
         raise NotImplementedError
 
+    def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
+        """Yields the node's one report of an attempt's steps; raises Retry, NotFound or Denied when the call fails."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class AgentFiles:
@@ -78,6 +82,12 @@ class GrpcAgents:
     async def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
         """Yields the reports of one call, as `read_logs` does."""
         async with aclosing(self._call(node, lambda stub: stub.ServeCache(request))) as reports:
+            async for report in reports:
+                yield report
+
+    async def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
+        """Yields the report of one call, as `read_logs` does."""
+        async with aclosing(self._call(node, lambda stub: stub.ReadSteps(request))) as reports:
             async for report in reports:
                 yield report
 

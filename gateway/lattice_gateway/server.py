@@ -35,6 +35,7 @@ from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, 
 from lattice_gateway.rights import Rights
 from lattice_gateway.scheduler import Scheduler
 from lattice_gateway.software import UENV, UENVS, SoftwareCatalog
+from lattice_gateway.steps import STEPS, StepsDesk
 from lattice_gateway.usage import HISTORY, USAGE, USAGE_OF_TENANT, UsageDesk
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Server:
         self._questions = Questions(cluster, self._rights, scheduler)
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self._software = SoftwareCatalog(cluster, registry_auth)
+        self._steps = StepsDesk(cluster, self._rights, agents)
         self._caches = CacheDesk(self._rights, agents, nodes.objects, self._software.images)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
@@ -93,6 +95,7 @@ class Server:
             ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
             ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect), ("POST", CACHE, self._caches.answer),
+            ("GET", STEPS, self._steps.answer),
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,6 +77,8 @@ def test_a_cancel_amid_a_hook_that_hangs_ends_it_and_the_epilogue_comes_before_t
     hook("epilogue", f"echo clean >> {place}/epilogue")
     me.apply("hanger", entrypoint="true")
     until((place / "hangs").exists, within=30)
+    shown = re.search(r"^Steps: +(nid\d+): hooks", me.lattice("status", "hanger").stdout, re.MULTILINE)
+    assert shown is not None, me.lattice("status", "hanger").stdout
     me.lattice("cancel", "hanger")
     assert me.ended("hanger", within=30)["phase"] == "Cancelled"
     assert (place / "epilogue").read_text() == "clean\n"

@@ -87,6 +87,11 @@ class Images:
         finally:
             del self._wanted[work.key]
 
+    def progress(self, key: Key) -> tuple[int, int]:
+        """Returns how many bytes stand of the images that are being pulled for an attempt, and how many they have."""
+        under_way = [self.pulling[digest] for digest in self._wanted.get(key, ()) if digest in self.pulling]
+        return sum(pull.bytes for pull in under_way), sum(pull.size for pull in under_way)
+
     async def content(self) -> CacheContent:
         """Returns the images in the node's cache, the digests of those in use, and the size and free space of the cache."""
         in_use = self._expected() | await self._disk.call(self._in_use)

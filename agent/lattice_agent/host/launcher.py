@@ -61,7 +61,7 @@ class Launcher:
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
         self._hooks, self._mounts, self.images = hooks, mounts, images
-        self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing)
+        self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing, clock)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
         """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
@@ -79,7 +79,7 @@ class Launcher:
         ]
         if self._hooks is not None:
             steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
-        steps.append(PrologueStep("images", self._bring_images, wanted=_wants_images))
+        steps.append(PrologueStep("images", self._bring_images, wanted=_wants_images, brought=self._brought))
         steps.append(PrologueStep("mounts", self._mount, self._mounts.unmount, again=True, wanted=_wants_software))
         return tuple(steps)
 
@@ -159,6 +159,9 @@ class Launcher:
             await self._record_refusal(work, error.message, reason=error.reason)
             raise
         return {}
+
+    def _brought(self, key: Key) -> tuple[int, int]:
+        return self.images.progress(key) if self.images is not None else (0, 0)
 
     async def _run_epilogue(self, key: Key) -> None:
         entry = await self._disk.call(self._journal.entry, key)

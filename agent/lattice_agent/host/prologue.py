@@ -7,9 +7,10 @@ is ever repeated on top of a half of itself; to undo one twice does no more than
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lattice_agent.attempts import Key, NodeWork
+from lattice.daemon.clock import Clock
+from lattice_agent.attempts import Key, NodeWork, StepProgress
 from lattice_agent.host.threads import Threads, whole
 from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE, Note, StepJournal
 
@@ -35,14 +36,18 @@ class PrologueStep:
     lasting: bool = False
     again: bool = False
     wanted: Callable[[NodeWork], bool] | None = None
+    brought: Callable[[Key], tuple[int, int]] | None = None
+    """Returns how many bytes stand of what the step brings now, and how many there will be; None: it brings nothing."""
 
 
 class Prologue:
     """Carries out and undoes the prologue's steps of a node's attempts, and notes each step in the journal before and after it."""
 
-    def __init__(self, steps: Sequence[PrologueStep], notes: StepJournal, disk: Threads) -> None:
+    def __init__(self, steps: Sequence[PrologueStep], notes: StepJournal, disk: Threads, clock: Clock) -> None:
         self.steps = tuple(steps)
-        self._notes, self._disk = notes, disk
+        self._notes, self._disk, self._clock = notes, disk, clock
+        self._progress: dict[Key, dict[str, StepProgress]] = {}
+        """By attempt and name, the steps that this agent has seen begin and not be undone."""
 
     async def carry_out(self, work: NodeWork) -> dict[str, str]:
         """Carries out the steps of an attempt that are not done yet, in order; returns the environment variables that all steps give the
@@ -56,6 +61,8 @@ class Prologue:
                 continue
             if found is None or found.state != DONE or step.again:
                 found = await self._carry_out_one(step, work, half=found is not None and found.state != DONE)
+            else:
+                self._show(StepProgress(step.name, DONE), work.key)
             variables |= found.variables
         return variables
 
@@ -66,6 +73,20 @@ class Prologue:
         variables = await step.carry_out(work)
         await self._note(step, work.key, DONE, variables)
         return Note(step.name, DONE, dict(variables))
+
+    def progress(self, key: Key) -> list[StepProgress]:
+        """Returns the begun steps of an attempt in the order of the list, with the bytes of those that bring something now."""
+        shown = self._progress.get(key, {})
+        return [_with_bytes(shown[step.name], step, key) for step in self.steps if step.name in shown]
+
+    def _show(self, found: StepProgress, key: Key) -> None:
+        shown = self._progress.setdefault(key, {})
+        if found.state == UNDONE:
+            shown.pop(found.name, None)
+        else:
+            shown[found.name] = found
+        if not shown:
+            del self._progress[key]
 
     def begun(self, key: Key) -> bool:
         """Tells whether any step of an attempt has begun and is not undone yet; reads the journal from disk."""
@@ -81,4 +102,12 @@ class Prologue:
                 await self._note(step, key, UNDONE)
 
     async def _note(self, step: PrologueStep, key: Key, state: str, variables: Variables | None = None) -> None:
+        self._show(StepProgress(step.name, state, self._clock.now()), key)
         await whole(self._disk.call(self._notes.note, key, step.name, state, durable=step.lasting, variables=variables))
+
+
+def _with_bytes(found: StepProgress, step: PrologueStep, key: Key) -> StepProgress:
+    if step.brought is None or found.state != BEGUN:
+        return found
+    brought, size = step.brought(key)
+    return replace(found, bytes=brought, size=size)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from lattice.views.allocation import SoftwareImage
-from lattice_agent.attempts import Key
+from lattice_agent.attempts import Key, StepProgress
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.images import CacheContent
 from lattice_agent.members import Direction, Member
@@ -76,6 +77,14 @@ class Peers(Protocol):
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Talks with the reporter for a member until the member has no state any more; reconnects for ever, after at most 1 s."""
+        ...
+
+
+class Steps(Protocol):
+    """The steps of attempts' prologues as they are now; `Prologue` is the implementation."""
+
+    def progress(self, key: Key) -> Sequence[StepProgress]:
+        """Returns the begun steps of an attempt in order; empty: nothing is prepared here."""
         ...
 
 

@@ -20,7 +20,7 @@ from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import ImageShelf, Logs, ReporterSide
+from lattice_agent.peers.interface import ImageShelf, Logs, ReporterSide, Steps
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ STOP_SECONDS = 0.5
 
 CoordinateContext = aio.ServicerContext[pb.MemberState, pb.ReporterState]
 LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]]
+StepsContext = aio.ServicerContext[pb.ReadStepsRequest, AsyncIterator[pb.StepsReport]]
 CacheContext = aio.ServicerContext[pb.CacheRequest, AsyncIterator[pb.CacheReport]]
 
 
@@ -47,10 +48,20 @@ class AgentService(rpc.AgentServicer):
     """Answers other agents and the gateway, whose certificates say who they are."""
 
     def __init__(
-        self, reporter_side: ReporterSide, kept: Logs, clock: Clock, images: ImageShelf | None = None, registry: Callable[[], str] = str
+        self,
+        reporter_side: ReporterSide,
+        kept: Logs,
+        clock: Clock,
+        images: ImageShelf | None = None,
+        registry: Callable[[], str] = str,
+        steps: Steps | None = None,
     ) -> None:
-        """Serves the cache of `images` (None: the node keeps none), which come from `registry`, the site's (empty: it has none)."""
+        """Serves the cache of `images` (None: the node keeps none), which come from `registry`, the site's (empty: it has none).
+
+        `steps` are those of attempts' prologues; None: nothing is prepared here.
+        """
         self._reporter = reporter_side
+        self._steps = steps
         self._logs = kept
         self._clock = clock
         self._images, self._registry = images, registry
@@ -118,6 +129,14 @@ class AgentService(rpc.AgentServicer):
             return
         async for chunk in logs.read(directory, attempt, logs.wanted(request), lambda: self._logs.ended(key), self._clock):
             yield chunk
+
+    async def ReadSteps(self, request: pb.ReadStepsRequest, context: StepsContext) -> AsyncIterator[pb.StepsReport]:  # noqa: N802 - the protobuf's name
+        """Reports the steps of an attempt's prologue once, to the gateway alone, which has checked the reader's rights."""
+        caller = peer_name(context)
+        if caller != GATEWAY:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"steps are read through the gateway, not by {caller or 'nobody'}")
+        found = self._steps.progress(Key(request.uid, request.attempt)) if self._steps is not None else ()
+        yield pb.StepsReport(steps=map(wire.step_to_wire, found))
 
     async def ServeCache(self, request: pb.CacheRequest, context: CacheContext) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protobuf's name
         """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice_agent.attempts import Key, ResourceUse
+from lattice_agent.attempts import Key, ResourceUse, StepProgress
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
+from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING
+
+_STEP_STATES = {BEGUN: pb.STEP_BEGUN, DONE: pb.STEP_DONE, UNDOING: pb.STEP_UNDOING}
 
 
 def member_to_wire(member: Member) -> pb.MemberState:
@@ -59,3 +62,9 @@ def direction_from_wire(message: pb.ReporterState) -> Direction:
     """Decodes the reporter's direction; an order that this agent does not know counts as WAIT."""
     order = Order(message.order) if message.order in {order.value for order in Order} else Order.WAIT
     return Direction(order, message.cause, message.settled)
+
+
+def step_to_wire(found: StepProgress) -> pb.StepProgress:
+    """Encodes how far a step is."""
+    state = _STEP_STATES.get(found.state, pb.STEP_STATE_UNSPECIFIED)
+    return pb.StepProgress(name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size)

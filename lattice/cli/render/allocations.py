@@ -67,8 +67,11 @@ def reason_sentence(allocation: Allocation) -> str:
     return f"{why.reason}: {message}" if message else why.reason
 
 
-def allocation_details(one: Allocation, now: float) -> list[str]:
-    """Returns the lines of `lattice status` on one allocation, from what it asks for to how its attempts ended."""
+def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str]:
+    """Returns the lines of `lattice status` on one allocation, from what it asks for to how its attempts ended.
+
+    `steps` says what its nodes do before or after the work; empty: nothing.
+    """
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
     attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)
@@ -84,6 +87,7 @@ def allocation_details(one: Allocation, now: float) -> list[str]:
             ("Used", _used(status.exit)),
             ("Nodes", _nodes(one)),
             ("Head node", status.head),
+            ("Steps", steps),
             ("Attempt", f"{status.attempt} of at most {spec.lifecycle.requeue.max + 1}" if status.attempt > 1 else ""),
             ("Earlier", attempts),
             ("User", spec.user),

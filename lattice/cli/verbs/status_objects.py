@@ -29,7 +29,9 @@ def show_named(console: Console) -> int:
         if items:
             console.objects("Allocation", items, one=len(console.args.allocations) == 1)
     elif len(found) == 1 and console.format == "table":
-        console.say(*allocation_details(found[0], console.outside.now()))
+        from lattice.cli.steps import steps_text
+
+        console.say(*allocation_details(found[0], console.outside.now(), steps_text(console, found[0])))
     elif found:
         rows, details = [status_row(one) for one in found], [status_detail(one) for one in found]
         console.say(*rows_table(console, Listed("", rows, details if console.format == "wide" else [], led=False), users=True))

@@ -125,6 +125,25 @@ WARM_IMAGE: CacheAction.ValueType  # 2
 EVICT_IMAGE: CacheAction.ValueType  # 3
 Global___CacheAction: _TypeAlias = CacheAction  # noqa: Y015
 
+class _StepState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_STATE_UNSPECIFIED: _StepState.ValueType  # 0
+    STEP_BEGUN: _StepState.ValueType  # 1
+    STEP_DONE: _StepState.ValueType  # 2
+    STEP_UNDOING: _StepState.ValueType  # 3
+
+class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper): ...
+
+STEP_STATE_UNSPECIFIED: StepState.ValueType  # 0
+STEP_BEGUN: StepState.ValueType  # 1
+STEP_DONE: StepState.ValueType  # 2
+STEP_UNDOING: StepState.ValueType  # 3
+Global___StepState: _TypeAlias = StepState  # noqa: Y015
+
 @_typing.final
 class TaskExit(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -465,3 +484,81 @@ class CacheReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CacheReport: _TypeAlias = CacheReport  # noqa: Y015
+
+@_typing.final
+class ReadStepsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadStepsRequest: _TypeAlias = ReadStepsRequest  # noqa: Y015
+
+@_typing.final
+class StepProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    state: Global___StepState.ValueType
+    since: _builtins.float
+    """seconds since the epoch, the node's clock; 0: before this agent began"""
+    bytes: _builtins.int
+    """of what it brings now, so many stand"""
+    size: _builtins.int
+    """0: it brings nothing, or has brought it"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: Global___StepState.ValueType = ...,
+        since: _builtins.float = ...,
+        bytes: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "since", b"since", "size", b"size", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepProgress: _TypeAlias = StepProgress  # noqa: Y015
+
+@_typing.final
+class StepsReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepProgress]:
+        """in order; none: nothing is prepared here"""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[Global___StepProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepsReport: _TypeAlias = StepsReport  # noqa: Y015

@@ -45,6 +45,11 @@ class AgentStub:
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.ReadSteps = channel.unary_stream(
+                '/lattice.v1.Agent/ReadSteps',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadStepsRequest.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.StepsReport.FromString,
+                _registered_method=True)
         self.ServeCache = channel.unary_stream(
                 '/lattice.v1.Agent/ServeCache',
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.SerializeToString,
@@ -71,6 +76,13 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadSteps(self, request, context):
+        """The steps before and after the work of an attempt on this node, as they are now: one report.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ServeCache(self, request, context):
         """The cache of images on this node, for the gateway, which has checked the right to it.
         """
@@ -90,6 +102,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.FromString,
                     response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
+            ),
+            'ReadSteps': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadSteps,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadStepsRequest.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.StepsReport.SerializeToString,
             ),
             'ServeCache': grpc.unary_stream_rpc_method_handler(
                     servicer.ServeCache,
@@ -152,6 +169,33 @@ class Agent:
             '/lattice.v1.Agent/ReadLogs',
             lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadLogsRequest.SerializeToString,
             lattice_dot_rpc_dot_v1_dot_agent__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lattice.v1.Agent/ReadSteps',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadStepsRequest.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.StepsReport.FromString,
             options,
             channel_credentials,
             insecure,

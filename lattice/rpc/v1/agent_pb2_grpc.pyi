@@ -22,6 +22,8 @@ class AgentStub:
     """
     ReadLogs: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadLogsRequest, _agent_pb2.LogChunk]
     """What the work printed on this node."""
+    ReadSteps: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadStepsRequest, _agent_pb2.StepsReport]
+    """The steps before and after the work of an attempt on this node, as they are now: one report."""
     ServeCache: _aio.UnaryStreamMultiCallable[_agent_pb2.CacheRequest, _agent_pb2.CacheReport]
     """The cache of images on this node, for the gateway, which has checked the right to it."""
 
@@ -45,6 +47,14 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_agent_pb2.ReadLogsRequest, _abc.AsyncIterator[_agent_pb2.LogChunk]],
     ) -> _abc.AsyncIterator[_agent_pb2.LogChunk]:
         """What the work printed on this node."""
+
+    @_abc_1.abstractmethod
+    def ReadSteps(
+        self,
+        request: _agent_pb2.ReadStepsRequest,
+        context: _aio.ServicerContext[_agent_pb2.ReadStepsRequest, _abc.AsyncIterator[_agent_pb2.StepsReport]],
+    ) -> _abc.AsyncIterator[_agent_pb2.StepsReport]:
+        """The steps before and after the work of an attempt on this node, as they are now: one report."""
 
     @_abc_1.abstractmethod
     def ServeCache(

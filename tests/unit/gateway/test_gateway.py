@@ -37,6 +37,7 @@ class FakeAgent(AgentServicer):
         self.script = script
         self.requests: list[pb.ReadLogsRequest] = []
         self.callers: list[str] = []
+        self.steps: list[pb.StepProgress] = []
 
     async def Coordinate(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ReporterState]:  # noqa: N802 - the protocol's name
         """Not served by this fake."""
@@ -47,6 +48,11 @@ class FakeAgent(AgentServicer):
         """Keeps no images."""
         del context
         yield pb.CacheReport(done=request.action == pb.LIST_IMAGES)
+
+    async def ReadSteps(self, request: pb.ReadStepsRequest, context: Any) -> AsyncIterator[pb.StepsReport]:  # noqa: N802 - the protocol's name
+        """The steps that it was given, of any attempt."""
+        del context
+        yield pb.StepsReport(steps=self.steps if request.attempt else [])
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protocol's name
         """What the script says."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.prologue import Prologue, PrologueStep
@@ -92,7 +93,7 @@ def journal_in(directory: Path) -> Journal:
 
 
 def prologue(journal: Journal, effects: Effects) -> Prologue:
-    return Prologue(effects.steps(), DyingNotes(journal, effects), Threads("the disk", count=1, within=10.0))
+    return Prologue(effects.steps(), DyingNotes(journal, effects), Threads("the disk", count=1, within=10.0), SystemClock())
 
 
 async def test_steps_run_in_order_give_variables_and_are_undone_in_reverse(tmp_path: Path) -> None:
@@ -106,6 +107,40 @@ async def test_steps_run_in_order_give_variables_and_are_undone_in_reverse(tmp_p
     assert not steps.begun(key())
     await steps.undo(key())
     assert effects.undone == ["hooks", "scope", "mounts"], "undone once"
+
+
+async def test_each_moment_shows_the_steps_that_have_begun_with_the_bytes_that_stand(tmp_path: Path) -> None:
+    seen: list[list[tuple[str, str, int, int]]] = []
+
+    def shown() -> list[tuple[str, str, int, int]]:
+        return [(one.name, one.state, one.bytes, one.size) for one in steps.progress(key())]
+
+    async def bring(_: NodeWork) -> Mapping[str, str]:
+        seen.append(shown())
+        return {}
+
+    async def leave(_: Key) -> None:
+        seen.append(shown())
+
+    images = PrologueStep("images", bring, leave, brought=lambda _: (3, 10))
+    journal = journal_in(tmp_path)
+    steps = Prologue(
+        [PrologueStep("scope", bring, leave), images], StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock()
+    )
+    assert shown() == []
+    await steps.carry_out(work())
+    assert shown() == [("scope", "done", 0, 0), ("images", "done", 0, 0)]
+    follower = Prologue(steps.steps, StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock())
+    await follower.carry_out(work())
+    assert [one.state for one in follower.progress(key())] == ["done", "done"], "what an earlier agent has done is shown, too"
+    await steps.undo(key())
+    assert seen == [
+        [("scope", "begun", 0, 0)],
+        [("scope", "done", 0, 0), ("images", "begun", 3, 10)],
+        [("scope", "done", 0, 0), ("images", "undoing", 0, 0)],
+        [("scope", "undoing", 0, 0)],
+    ]
+    assert shown() == []
 
 
 async def test_an_agent_that_follows_does_not_repeat_what_is_done_once_and_keeps_its_variables(tmp_path: Path) -> None:
@@ -128,7 +163,7 @@ async def test_a_step_that_is_interrupted_is_undone_and_nothing_is_noted_after_t
         undone.append("hang")
 
     journal = journal_in(tmp_path)
-    steps = Prologue([PrologueStep("hang", hang, undo)], StepJournal(journal), Threads("the disk", count=1, within=10.0))
+    steps = Prologue([PrologueStep("hang", hang, undo)], StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock())
     call = asyncio.get_running_loop().create_task(steps.carry_out(work()))
     await begun.wait()
     call.cancel()
@@ -146,7 +181,9 @@ async def test_a_step_that_is_refused_leaves_the_later_ones_alone(tmp_path: Path
         raise Rejected("no", reason="PrologueFailed")
 
     first, _, last = effects.steps()
-    steps = Prologue([first, PrologueStep("refused", refuse), last], StepJournal(journal_in(tmp_path)), Threads("d", count=1, within=10.0))
+    steps = Prologue(
+        [first, PrologueStep("refused", refuse), last], StepJournal(journal_in(tmp_path)), Threads("d", count=1, within=10.0), SystemClock()
+    )
     with pytest.raises(Rejected):
         await steps.carry_out(work())
     assert effects.made == ["mounts"]

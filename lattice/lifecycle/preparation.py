@@ -1,0 +1,40 @@
+"""Answers of the gateway about the steps of an attempt on its nodes, before and after the work, as `lattice status ID` shows them."""
+
+from __future__ import annotations
+
+import msgspec
+
+BEGUN, DONE, UNDOING = "Begun", "Done", "Undoing"
+
+
+class StepRow(msgspec.Struct, rename="camel", frozen=True):
+    """One step of a prologue on one node: `state` is Begun, Done or Undoing; `since` in seconds since the epoch (0: unknown); of what it
+    brings now, `bytes` of `size` stand (0: it brings nothing).
+    """
+
+    name: str
+    state: str
+    since: float = 0.0
+    bytes: int = 0
+    size: int = 0
+
+
+class NodeSteps(msgspec.Struct, rename="camel", frozen=True):
+    """The begun steps of one node in order; where its agent cannot be asked, `message` says why."""
+
+    node: str
+    steps: list[StepRow]
+    message: str = ""
+
+    @property
+    def current(self) -> StepRow | None:
+        """Returns the step that is carried out or undone now; None: every begun one is done."""
+        return next((step for step in self.steps if step.state != DONE), None)
+
+
+class Preparation(msgspec.Struct, rename="camel", frozen=True):
+    """The nodes of an allocation's present attempt that were asked; `left_out`: how many more it has."""
+
+    attempt: int
+    nodes: list[NodeSteps]
+    left_out: int = 0
