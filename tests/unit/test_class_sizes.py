@@ -15,7 +15,6 @@ MOST_FIELDS = 10
 LEFT: dict[str, tuple[int, int]] = {
     "ClusterState": (296, 17),
     "EquivalenceClass": (355, 9),
-    "Explainer": (304, 0),
     "PendingQueue": (97, 15),
     "QuotaUsage": (346, 12),
     "_ScoredQueue": (72, 11),
