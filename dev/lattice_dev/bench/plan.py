@@ -196,6 +196,8 @@ class _Naive:
             concerns = number != job.window and not one.columns.isdisjoint(columns)
             if concerns and shadow < one.end and shadow + job.believed > one.start:
                 shadow = one.end
+        if job.window >= 0 and shadow + job.believed > self.stage.column_windows[job.window].end:
+            return [job.columns, NEVER, 0]
         return [job.columns, shadow, extra]
 
 

@@ -49,7 +49,7 @@ class FreeCounts:
     def __init__(self, node_cache: NodeCache, buckets: Sequence[Bucket], parts: GroupCountsByClass | None = None) -> None:
         """Counts the free nodes of these buckets; with `parts` the counts are shared and follow the node cache, without they do not."""
         self._node_cache = node_cache
-        self.number = node_cache.number_pool()
+        self.number = next(node_cache.pool_numbers)
         """The number of the set of buckets; a pool made by `capped` or `sharing` keeps the number of its origin."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None

@@ -7,6 +7,7 @@ by its own methods only: the scheduler's `Nodes` calls `put` and `drop`, the clu
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -212,8 +213,8 @@ class NodeCache:
     """The changes of buckets: by how much the free nodes of each grew (0: only its ends changed)."""
     ends_log: ChangeLog[tuple[Bucket, float]] = field(default_factory=ChangeLog)
     """The changes of `Bucket.ends`: by how much the nodes of a bucket grew that are held until an end."""
-    _pools: int = 0
-    """The number of a pool that was given last."""
+    pool_numbers: Iterator[int] = field(default_factory=itertools.count)
+    """The next item is a number that no other pool of this node cache has."""
 
     @property
     def buckets(self) -> Mapping[Key, Bucket]:
@@ -258,9 +259,7 @@ class NodeCache:
         self.table.prune(self._leave(facts))
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
-        """Marks nodes as held until `until`, as `take` does, where each bucket gives its lowest free nodes; `counts`: how many of
-        which bucket.
-        """
+        """Marks nodes as held until `until`, as `take` does: the lowest free ones, so many (`counts`) of each bucket."""
         self.due = min(self.due, until)
         taken = self.taken
         for index in indices:
@@ -314,9 +313,7 @@ class NodeCache:
             self._count_change(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
-        """Splits the buckets so that each lies wholly inside or outside of each of these node sets; sets given before that are
-        absent are merged.
-        """
+        """Splits the buckets so that each lies wholly inside or outside of each of these node sets, and merges them along others."""
         if masks == self.masks:
             return
         touched = 0
@@ -336,11 +333,6 @@ class NodeCache:
             return False
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
         return self.due <= now
-
-    def number_pool(self) -> int:
-        """Returns a number for a new pool; no other pool of this node cache has it."""
-        self._pools += 1
-        return self._pools
 
     def validate(self) -> None:
         """Rebuilds the buckets from the nodes and compares; raises Corrupt on a difference."""

@@ -172,10 +172,10 @@ class Cycle:
             if isinstance(fit, Fit):
                 outcome = self._place(candidate, shape, fit, score)
                 if isinstance(outcome, Placed):
-                    revocation.keep()
+                    revocation.make_final()
                 return outcome
             if held is None and (granted := self.reservations.grant(candidate, shape, None, fit)) is not None:
-                revocation.keep()
+                revocation.make_final()
         if held is not None:
             granted = self.reservations.grant(candidate, shape, held, fit)
         return self._explainer.waiting(candidate, shape, score, fit, granted)

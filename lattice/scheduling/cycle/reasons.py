@@ -48,17 +48,10 @@ class Explainer:
         self._windows = WindowReasons(state, reservations.profile, self.cache, now)
 
     def waiting(
-        self,
-        candidate: Candidate,
-        shape: RequestShape,
-        score: Score | None,
-        fit: NoFit = NO_NODES,
+        self, candidate: Candidate, shape: RequestShape, score: Score | None, fit: NoFit = NO_NODES,
         reservation: BackfillReservation | None = None,
-    ) -> Waiting:
-        """Makes the outcome of a candidate that was not placed: reason, sentence, and the latest start by its reservation.
-
-        `reservation`: the backfill reservation that it holds (None: none); `fit`: why the search found nothing.
-        """
+    ) -> Waiting:  # fmt: skip
+        """Makes the outcome of a candidate that was not placed; `reservation`: the one that it holds, `fit`: why nothing was found."""
         wake = self._windows.wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if reservation is None else reservation.start)
@@ -159,10 +152,8 @@ class Explainer:
         used = self._state.node_cache.watts
         message = f"needs {count_nodes(candidate.minimum)} that draw {kilowatts(fit.watts)}"
         if fit.watts > limit:
-            return (
-                "PowerBudget",
-                f"{message}, more than the whole power budget of {kilowatts(limit)}: ask for fewer nodes, or wait until it is raised",
-            )
+            message = f"{message}, more than the whole power budget of {kilowatts(limit)}"
+            return "PowerBudget", f"{message}: ask for fewer nodes, or wait until it is raised"
         return "PowerBudget", f"{message}; {kilowatts(used)} of the power budget of {kilowatts(limit)} are in use"
 
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:

@@ -23,15 +23,15 @@ from lattice.scheduling.state.reservation_order import POWER, cause_of
 
 
 class Revocation:
-    """The reservations that one candidate revokes for the time of a `with` block; they are restored at its end unless `keep` was called."""
+    """The reservations that one candidate revokes for a `with` block; its end restores them unless `make_final` was called."""
 
     __slots__ = ("kept",)
 
     def __init__(self) -> None:
         self.kept = False
 
-    def keep(self) -> None:
-        """Makes the revocation final: the holders get new reservations when they are evaluated."""
+    def make_final(self) -> None:
+        """Keeps the reservations revoked at the end of the block: their holders get new ones when they are evaluated."""
         self.kept = True
 
 

@@ -185,6 +185,8 @@ class SimulatedCluster:
             concerns = number != shape.window and not column_window.columns.isdisjoint(self._members[shape.columns])
             if concerns and shadow < column_window.end and shadow + shape.believed > column_window.start:
                 shadow = column_window.end
+        if shape.window >= 0 and shadow + shape.believed > self._column_windows[shape.window].end:
+            return ShadowReservation(shape.columns, NEVER, 0)  # its own window ends before it could
         return ShadowReservation(shape.columns, shadow, free - shape.nodes)
 
     def _closed(self, shape: JobShape, now: float) -> frozenset[int]:

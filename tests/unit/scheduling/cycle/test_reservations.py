@@ -37,7 +37,7 @@ def test_what_a_higher_class_revokes_stands_again_unless_it_is_kept(keep: bool) 
     with reservations.revoked_below(HIGH) as revocation:
         assert uid(1) not in reservations.profile.reservations
         if keep:
-            revocation.keep()
+            revocation.make_final()
     assert reservations.profile.reservations.get(uid(1)) is (None if keep else before)
     state.validate()
     reservations.commit()

@@ -41,7 +41,7 @@ def scenes(draw: st.DrawFn) -> tuple[ClusterState, dict[str, list[Candidate]]]:
     if draw(st.booleans()):
         start = NOW + draw(st.just(-5.0) | seconds)
         closed = mask_of(index for index, kind in enumerate(kinds) if kind == "a")
-        made.set_windows([ReservationWindow("m", start, start + draw(seconds), closed)])
+        made.set_windows([ReservationWindow("m", start, max(start, NOW) + draw(seconds), closed)])
     for index in range(len(kinds)):
         if draw(st.booleans()):
             left = draw(seconds)
