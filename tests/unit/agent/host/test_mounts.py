@@ -426,7 +426,7 @@ async def test_a_shim_that_is_killed_ends_the_work_and_leaves_no_mount(targets: 
         assert host.scopes.standing_scopes() == []
 
 
-async def test_a_preparation_that_is_stopped_amid_a_file_that_hangs_is_undone(targets: Path, images: Path) -> None:
+async def test_a_preparation_that_is_stopped_at_any_moment_is_undone(targets: Path, images: Path) -> None:
     async with machine(targets) as (host, ends):
         ours = shell("true", uenv=f"{images}/plain.squashfs:{targets}/one")
         for delay in (0.0, 0.005, 0.01, 0.02, 0.05):
