@@ -177,7 +177,9 @@ class AgentSettings(StartSettings):
         return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
 
     def reserves(self) -> Reserves:
-        """Reads what the node keeps from work. Raises Rejected where that is malformed, or where no processor would be left."""
+        """Returns the processors and the memory that the settings reserve from work; raises Rejected where they are malformed or leave
+        no processor.
+        """
         try:
             cpus = frozenset(parse_ranges(self.reserved_cpus))
             memory = quantity_bytes(self.reserved_memory) if self.reserved_memory else None
@@ -190,7 +192,7 @@ class AgentSettings(StartSettings):
         return Reserves(cpus, memory)
 
     def cache_limits(self) -> CacheLimits:
-        """Reads the limits of the image cache. Raises Rejected for those that contradict each other."""
+        """Returns the size limits of the image cache from the settings; raises Rejected where they contradict each other."""
         try:
             free = quantity_bytes(self.cache_free)
         except Rejected as error:

@@ -207,7 +207,7 @@ def _said_target(image: Image, fallback: str) -> str:
 
 
 def _mount_all(images: list[Image], identity: streams.UserIdentity) -> None:
-    """Moves every mount to its place, in an order in which one may lie in another."""
+    """Moves every mount to its mount point, outer mount points before those that lie in them."""
     try:
         for image in images:
             image.target = mount_targets.read_target(image.target)

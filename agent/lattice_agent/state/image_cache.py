@@ -128,7 +128,7 @@ class ImageCache:
         return self.drafts / file_stem(digest)
 
     def metadata(self, digest: str) -> bytes | None:
-        """Returns the `env.json` that is attached to an image; None: nothing is."""
+        """Returns the bytes of the `env.json` that is attached to an image; None: none is attached."""
         try:
             return (self.images / f"{file_stem(digest)}.env.json").read_bytes()
         except FileNotFoundError:

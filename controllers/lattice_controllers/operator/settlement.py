@@ -41,7 +41,7 @@ class RecordObserver(Protocol):
     """Is told which attempts usage records have come to hold; `Hours` is the implementation."""
 
     def settled(self, fresh: Fresh) -> None:
-        """Receives the rows by which the records have grown."""
+        """Handles usage records that have grown: `fresh` holds their new rows."""
         ...
 
 

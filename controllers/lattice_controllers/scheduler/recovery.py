@@ -111,7 +111,7 @@ class HeldWork(Protocol):
         ...
 
     def requeue_pending(self) -> None:
-        """Enqueues every pending allocation to be reconciled: what was held may go on."""
+        """Enqueues every pending allocation to be reconciled, since the recovery no longer holds any of them back."""
         ...
 
 
