@@ -8,7 +8,7 @@ same gates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -196,16 +196,13 @@ GATES: Final = (
 """Every gate before nodes, in its order: the only place that states it."""
 
 
-class _Unlimited(dict[int, bool]):
-    """Persons whom no gate limits, by number; each is found out at the first question, for a queue knows many who are gone."""
-
-    def __init__(self, state: ClusterState, limitless: bool, persons: Sequence[tuple[str, str]]) -> None:
-        self._state, self._persons = state, persons
-        self._possible = limitless and state.quota_usage is None and not state.exhausted
-
-    def __missing__(self, person: int) -> bool:
-        found = self[person] = self._possible and boundless(self._state, self._persons[person][0])
-        return found
+def _unlimited(state: ClusterState, limitless: bool, queue: PendingQueue) -> dict[int, bool]:
+    """Returns for each person of a queue, by number, whether no gate limits him; `limitless`: the vcluster sets no limit."""
+    people = set(queue.people)
+    if not limitless or state.quota_usage is not None or state.exhausted:
+        return dict.fromkeys(people, False)
+    tenants = {tenant: boundless(state, tenant) for tenant in {queue.persons[person][0] for person in people}}
+    return {person: tenants[queue.persons[person][0]] for person in people}
 
 
 class GateChain:
@@ -220,7 +217,7 @@ class GateChain:
         self._headrooms: dict[int, Headroom] = {}
         self._limited: list[int] = []
         """Persons with finite headroom, whose headroom is computed again after a placement."""
-        self.unlimited: Mapping[int, bool] = _Unlimited(state, self._limitless, queue.persons)
+        self.unlimited: Mapping[int, bool] = _unlimited(state, self._limitless, queue)
         """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
