@@ -146,7 +146,7 @@ class Cycle:
         """Ends the cycle: hands its reservations, and the moves of those of the last cycle, to the cluster state."""
         self.reservations.commit()
         if not self._explain:
-            self._retries.keep()
+            self._retries.keep_unschedulable()
 
     def _evaluate_alone(self, candidate: Candidate, number: int, admission: Admission | Waiting, score: Score | None) -> Outcome:
         """Evaluates one candidate by its gates' answer and free nodes only; reservations are neither sought nor revoked."""

@@ -43,7 +43,7 @@ class Retries:
         coming = {one.uid for one in newcomers}
         return {one.uid: one for one in self._queue.candidates if one.uid not in coming}
 
-    def keep(self) -> None:
+    def keep_unschedulable(self) -> None:
         """Stores the candidates that found no nodes in this cycle for the next one, provided that nodes are all that they wait for."""
         if self._reservations.lasting and self._is_open():
             holders = self._state.holders
