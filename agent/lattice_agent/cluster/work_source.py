@@ -60,7 +60,7 @@ class WorkSource(Protocol):
     """Reads the Allocation of a plan row; `GatewayWorkSource` is the implementation, `WorkCache` the one that hollow nodes share."""
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Returns the Allocation at the row's generation or newer; with `stale`, at another resourceVersion than that.
+        """Returns the Allocation at the row's generation or newer; with `stale`, at a newer resourceVersion than that.
 
         `variables` asks for the values of `environment.variablesFrom` too. Raises NotFound (it is gone, or the attempt is over), Denied (it
         is not this node's work), Retry (no gateway answers).
@@ -149,7 +149,7 @@ def _translated(error: aio.AioRpcError, asked: str) -> LatticeError:
 class WorkCache:
     """Reads each Allocation once for all hollow nodes of a process.
 
-    A kept Allocation is given again while its generation and version are what a row asks for.
+    A kept Allocation is given again while its generation and version are what a row asks for; one that has been found outdated is not.
     """
 
     def __init__(self, works: WorkSource) -> None:
@@ -178,5 +178,5 @@ class WorkCache:
 
 def _serves(found: FetchedWork, row: PlanRow, stale: str, variables: bool) -> bool:
     """Tells whether a kept Allocation is as new, and has the variables, as asked for."""
-    metadata = found.work.metadata
-    return metadata.generation >= row.generation and metadata.resource_version != stale and (found.variables is not None or not variables)
+    generation, newer = found.work.metadata.generation, not stale or found.version > int(stale)
+    return generation >= row.generation and newer and (found.variables is not None or not variables)
