@@ -56,6 +56,7 @@ LEDGER_UNCERTAIN: Final = "lattice.dev/uncertain"
 NAME_CONFLICT: Final = "NameConflict"
 HEALTHY: Final = "Healthy"
 CERTIFICATE_EXPIRING: Final = "CertificateExpiring"
+CACHE_FULL: Final = "CacheFull"
 """The conditions of a LatticeNode that its agent writes, each only once there is something to say."""
 
 NODE_STATES: Final = ("Unknown", "Booting", "Ready", "Degraded", "Down", "Draining", "Drained", "Disabled", "Failed")

@@ -100,6 +100,9 @@ class NodeRecovery(Part):
     """What was settled up to this sequence number the ledger knows; what came later the node tells."""
 
 
+ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", max_length=71)]
+
+
 class LatticeNodeStatus(Part):
     """What operator, agent and scheduler know of a node; the writer of each field is named in parentheses."""
 
@@ -114,7 +117,7 @@ class LatticeNodeStatus(Part):
     heartbeat: Annotated[int, Field(ge=0)] = 0
     """Number of the heartbeat that the state was judged on (operator)."""
     conditions: Conditions = Field(default_factory=list)
-    """Ready, with reason and message (operator); NameConflict, Healthy and CertificateExpiring, once there was something to say (agent)."""
+    """Ready (operator); NameConflict, Healthy, CertificateExpiring, CacheFull, once there was something to say (agent)."""
     health: Annotated[str, Field(max_length=16, json_schema_extra={"enum": ["Healthy", "Unhealthy"]})] | None = None
     """The agent's own judgement (agent)."""
     capabilities: Capabilities | None = None
@@ -141,6 +144,8 @@ class LatticeNodeStatus(Part):
     """The recovery of the ledger to which the node owes its history (scheduler)."""
     formats: Annotated[dict[str, Annotated[int, Field(ge=1)]], Field(max_length=16)] = Field(default_factory=dict)
     """Highest format number that the agent reads, by text (agent)."""
+    cached_images: Annotated[list[ImageDigest], Field(max_length=256, json_schema_extra=kube(list_type="set"))] | None = None
+    """While its image cache is full: the digests of the images that it has (agent)."""
 
 
 class LatticeNode(Kind):

@@ -235,6 +235,11 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
         "what was prepared for an attempt that has ended could not be undone within work.epilogueTimeout (condition Healthy)",
         "mend what the message names; the node tries again by itself",
     ),
+    Reason(
+        "CacheFull",
+        "no room can be made in the node's image cache for an image that was wanted: work goes elsewhere that needs images it has not",
+        "`lattice cache status --nodes NODE` shows what it keeps, `lattice cache evict` removes it (condition CacheFull)",
+    ),
     Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""

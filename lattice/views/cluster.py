@@ -89,6 +89,7 @@ class NodeStatus(View, frozen=True):
     hollow: bool = False
     recovery: NodeRecovery | None = None
     formats: dict[str, int] = {}
+    cached_images: tuple[str, ...] | None = None
 
 
 class Node(View, frozen=True):

@@ -16,7 +16,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE, NODES
 from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
-from lattice.models.conditions import CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
+from lattice.models.conditions import CACHE_FULL, CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
 from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
@@ -89,6 +89,9 @@ class Registration:
         self._heartbeat_seconds = heartbeat_seconds
         self.flaw = Flaw("", "")
         self.expiring = Flaw("", "")
+        self.full = Flaw("", "")
+        self.cached_images: tuple[str, ...] = ()
+        """The images of the node while its cache is `full`."""
 
     async def register(self) -> Node:
         """Creates the node's object, or takes it over; returns it. Raises Rejected(NameTaken) while
@@ -137,6 +140,7 @@ class Registration:
     async def _write(self, found: Node) -> Node:
         """Patches the facts, health and conditions that differ from the object; returns the object then."""
         status = self._me.status(healthy=not self.flaw.message)
+        status["cachedImages"] = list(self.cached_images) if self.full.message else None
         body: dict[str, Any] = {"status": status}
         conditions = self._conditions_now(found)
         if conditions != found.status.conditions:
@@ -188,6 +192,7 @@ class Registration:
         for kind, wrong, right, flaw, over in (
             (HEALTHY, FALSE, TRUE, self.flaw, "nothing is wrong with it any more"),
             (CERTIFICATE_EXPIRING, TRUE, FALSE, self.expiring, "its certificates are renewed"),
+            (CACHE_FULL, TRUE, FALSE, self.full, "there is room in its image cache"),
         ):
             shown = condition(conditions, kind)
             if flaw.message and (shown is None or shown.status == right or shown.reason != flaw.reason):
@@ -216,6 +221,7 @@ def _says(found: Node, status: dict[str, Any]) -> bool:
         and shown.health == status["health"]
         and shown.hollow == status["hollow"]
         and shown.formats == status["formats"]
+        and shown.cached_images == (None if status["cachedImages"] is None else tuple(status["cachedImages"]))
         and all(_same(msgspec.to_builtins(shown.capabilities).get(name), value) for name, value in capabilities.items())
     )
 

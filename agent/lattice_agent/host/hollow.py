@@ -196,6 +196,10 @@ class HollowHost:
         """Returns 0: nothing is written anywhere."""
         return 0
 
+    async def cache_full(self) -> tuple[str, tuple[str, ...]]:
+        """Returns nothing: hollow nodes keep no images."""
+        return "", ()
+
     def pulling(self) -> Collection[Key]:
         """Returns nothing: hollow nodes pull no images."""
         return ()

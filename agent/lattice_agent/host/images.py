@@ -22,13 +22,15 @@ from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.threads import Threads
-from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room
+from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room, to_evict
 
 log = logging.getLogger(__name__)
 
 PULLER: Final = (sys.executable, "-m", "lattice_agent.puller")
 FULL_SECONDS: Final = (30.0, 90.0, 180.0)
 """Pauses between tries while the cache is full: three more tries in five minutes."""
+MOST_TOLD: Final = 256
+"""Images that a node names while its cache is full."""
 
 
 @dataclass
@@ -55,13 +57,14 @@ class Images:
         self.cache = cache
         self.pulling: dict[str, PullProgress] = {}
         """Pulls under way, by digest."""
-        self.full_since: float | None = None
-        """Since when the cache has had no room for an image that was wanted, seconds since the epoch; None: it has."""
+        self._lacking: tuple[int, str] | None = None
+        """The bytes of an image for which there was no room, and the sentence; None: there was."""
         self._auth, self._boot, self._clock, self._disk, self._in_use = auth, boot, clock, disk, in_use
         self._wanted: dict[Key, frozenset[str]] = {}
         """Digests that attempts are being prepared with: not in use yet, and not to be evicted."""
         self._warming: Counter[str] = Counter()
         self._locks: dict[str, asyncio.Lock] = {}
+        """By digest; never removed, since one may be waited for."""
 
     def waiting(self) -> frozenset[Key]:
         """Returns the attempts whose images are being pulled or checked."""
@@ -128,6 +131,20 @@ class Images:
         event(log, "ImageEvicted", digest=found[0], by="operator")
         return found[0]
 
+    async def fullness(self) -> tuple[str, tuple[str, ...]]:
+        """Returns why there is no room for an image that was wanted, and the digests that are kept; empty once there is room again."""
+        if self._lacking is None:
+            return "", ()
+        need, said = self._lacking
+        try:
+            content = await self.content()
+        except Retry as error:
+            return error.message, ()
+        if to_evict(content.images, need, content.room, self.cache.limits, content.in_use) is not None:
+            self._lacking = None
+            return "", ()
+        return said, tuple(sorted(image.digest for image in content.images))[:MOST_TOLD]
+
     def pulled(self, digest: str) -> int:
         """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
         return self.pulling[digest].bytes if digest in self.pulling else 0
@@ -148,8 +165,6 @@ class Images:
             if found is None:
                 await self._pull_with_room(image, registry, pauses)
             await self._disk.call(self.cache.touch, image.digest, self._clock.now())
-        if not lock.locked():
-            self._locks.pop(image.digest, None)
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
         """Hashes an image that an earlier boot has left, and returns it; None: its bytes differ from its digest, and it was deleted."""
@@ -174,13 +189,13 @@ class Images:
             except Retry as error:
                 if error.reason != CACHE_FULL:
                     raise
-                self.full_since = self.full_since or self._clock.now()
                 if pause is None:
+                    self._lacking = image.size, error.message
                     raise
                 event(log, "CacheFull", logging.WARNING, digest=image.digest, message=error.message, retry_seconds=pause)
                 await self._clock.sleep(pause)
             else:
-                self.full_since = None
+                self._lacking = None
                 return
 
     async def _make_room(self, image: SoftwareImage) -> None:
@@ -214,8 +229,10 @@ class Images:
                     last = line
                     with suppress(msgspec.MsgspecError):
                         progress.bytes = msgspec.json.decode(line, type=_PullerLine).bytes or progress.bytes
+        except OSError as error:
+            raise Retry(f"{image.source}: no process is to be had to pull it: {error}", reason="PullerKilled") from error
         finally:
-            del self.pulling[image.digest]
+            self.pulling.pop(image.digest, None)
         _judge(last, image)
 
 
@@ -253,8 +270,9 @@ async def _process() -> AsyncIterator[asyncio.subprocess.Process]:
     try:
         yield child
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+        if child.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # it has just ended
+                os.killpg(child.pid, signal.SIGKILL)
         await asyncio.shield(child.wait())
 
 

@@ -110,6 +110,10 @@ class Host(Protocol):
         """Returns how many exit records are in memory only, as of the last check of the disk."""
         ...
 
+    async def cache_full(self) -> tuple[str, tuple[str, ...]]:
+        """Returns why no room can be made in the image cache for an image that was wanted, and the digests that it has; empty: it can."""
+        ...
+
     def pulling(self) -> Collection[Key]:
         """Returns the attempts whose images are on their way to this node."""
         ...

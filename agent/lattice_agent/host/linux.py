@@ -131,6 +131,10 @@ class LinuxHost:
         """Returns how many exit records are in memory only, as of the last check of the disk."""
         return self._in_memory
 
+    async def cache_full(self) -> tuple[str, tuple[str, ...]]:
+        """Returns why the image cache has no room for an image that was wanted, and the digests that it has; empty: it has."""
+        return await self.launcher.images.fullness() if self.launcher.images is not None else ("", ())
+
     def pulling(self) -> Collection[Key]:
         """Returns the attempts whose images are being pulled or checked."""
         return self.launcher.images.waiting() if self.launcher.images is not None else ()

@@ -19,7 +19,7 @@ from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
 from lattice.ledger.reports import PULLING, UNSERVED
-from lattice.models.conditions import EPILOGUE_FAILED, UNKILLABLE
+from lattice.models.conditions import CACHE_FULL, EPILOGUE_FAILED, UNKILLABLE
 from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
 from lattice_agent.cluster import reports
@@ -359,6 +359,7 @@ class Agent:
         heartbeat.
         """
         await self._check_host()
+        await self._check_cache()
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
@@ -378,6 +379,15 @@ class Agent:
             word, level = ("Unhealthy", logging.WARNING) if found.message else ("Healthy", logging.INFO)
             log_event(log, word, level, node=self.node, reason=found.reason if found.message else None, message=found.message or None)
             self._registration.flaw = found
+            self._queues.queue_registration(self.node)
+
+    async def _check_cache(self) -> None:
+        """Shows in the LatticeNode that the image cache is full, with the images that it has, or that it is no longer."""
+        said, held = await self._outside.host.cache_full()
+        found = Flaw(CACHE_FULL if said else "", said)
+        before = self._registration.full
+        if bool(said) != bool(before.message) or (said and held != self._registration.cached_images):
+            self._registration.full, self._registration.cached_images = found, held
             self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:

@@ -381,7 +381,7 @@ class Allocations:
         within = self._quotas.within(quota)
         return candidate_of(
             allocation, vcluster, self._nodes.indices, back_off_until=self._back_off(allocation), blocked=blocked,
-            quota=quota, within=within,
+            quota=quota, within=within, avoid=self._nodes.without_room_for(allocation.status.software),
         )  # fmt: skip
 
     def _back_off(self, allocation: Allocation) -> float:

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Protocol
 
 from lattice.daemon.clock import Clock
@@ -33,6 +35,7 @@ from lattice.scheduling.cluster.node_cache import UNHEARD, NodeCache
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import format_time
+from lattice.views.allocation import SoftwareImage
 from lattice.views.cluster import Lease, Node, VCluster
 from lattice.views.ledger import NodeIndex, Plan
 from lattice_controllers.scheduler.committer import LedgerAccess
@@ -65,6 +68,10 @@ class NodeObserver(Protocol):
 
     def report_heard(self, node: str, report: NodeReport) -> None:
         """Receives a node's newest report, as read from its Lease."""
+        ...
+
+    def caches_changed(self) -> None:
+        """Is told that the image cache of a node is full, or no longer, or has other images."""
         ...
 
 
@@ -100,6 +107,8 @@ class Nodes:
         self._index_version = ""
         self._leases_synced = False
         self._homes: dict[str, str] = {}
+        self._full: dict[str, frozenset[str]] = {}
+        """The images, by digest, of each node whose image cache is full."""
 
     # -- what informers tell ------------------------------------------------------------------------
 
@@ -115,6 +124,7 @@ class Nodes:
             self.nodes[change.key] = change.new
         self._refresh(change.key)
         before, after = change.old, change.new
+        self._note_cache(change.key, before, after)
         if _plan_format(before) != _plan_format(after) and change.key in self.indices:
             self._replan([plan_name(self.indices[change.key])])
         if before is None or after is None or before.status.state != after.status.state or before.spec != after.spec:
@@ -122,6 +132,25 @@ class Nodes:
         if before is not None and after is not None and before.status.address != after.status.address and change.key in self.indices:
             self._replan([plan_name(self.indices[change.key])])
             self._touch(change.key)
+
+    def _note_cache(self, name: str, before: Node | None, after: Node | None) -> None:
+        """Keeps the images of a node whose cache is full, and tells observers of a change."""
+        held = after.status.cached_images if after is not None else None
+        if held is None:
+            self._full.pop(name, None)
+        else:
+            self._full[name] = frozenset(held)
+        if held != (before.status.cached_images if before is not None else None):
+            for observer in self.observers:
+                observer.caches_changed()
+
+    def without_room_for(self, images: Sequence[SoftwareImage]) -> int:
+        """Returns the nodes, as a bit set, whose image cache is full and lacks one of these images."""
+        if not images or not self._full:
+            return 0
+        wanted = {image.digest for image in images}
+        full = (self.indices[name] for name, held in self._full.items() if name in self.indices and not wanted <= held)
+        return reduce(or_, (1 << index for index in full), 0)
 
     def on_lease(self, change: Change[Lease]) -> None:
         """Handles a changed Lease of a node: a heartbeat, with a report where the annotation holds one."""

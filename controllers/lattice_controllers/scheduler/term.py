@@ -295,6 +295,10 @@ class Term:
         """Enqueues these plans, by name; a worker writes each whose stored text differs from the one that the ledger demands."""
         self.plans.enqueue(groups)
 
+    def caches_changed(self) -> None:
+        """Has every pending allocation made a candidate anew: it avoids nodes whose image cache is full and lacks its images."""
+        self.allocations.requeue_pending()
+
     def report_heard(self, node: str, report: NodeReport) -> None:
         """Passes a node's report to the recovery, which pauses the committer where the report shows a seq that this ledger never had."""
         self.recovery.heard(node, report)

@@ -43,18 +43,19 @@ def candidate_of(
     blocked: tuple[str, str] | None = None,
     quota: str = "",
     within: int | None = None,
+    avoid: int = 0,
 ) -> Candidate:
     """Returns the candidate of a pending allocation; `indices` gives the index of each node by name.
 
     `blocked` keeps it waiting whatever is free; `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's
-    tree divides (None: any). A field that does not parse (the webhook was away) blocks it with NeverFits and the sentence that
-    names the error.
+    tree divides (None: any), `avoid` the set of nodes that it takes only where too few others exist. A field that does not parse
+    (the webhook was away) blocks it with NeverFits and the sentence that names the error.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
     try:
         minimum, maximum = _count(spec.resources.nodes)
-        need = _away_from_failures(need_of(spec.resources, indices), status, indices, minimum)
+        need = _away_from_failures(need_of(spec.resources, indices), status, indices, minimum, avoid)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
         not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
@@ -103,9 +104,9 @@ def narrowed(need: Need, within: int) -> Need:
     return replace(need, only=within if need.only is None else need.only & within)
 
 
-def _away_from_failures(need: Need, status: AllocationStatus, indices: Mapping[str, int], minimum: int) -> Need:
-    """Returns the need without the nodes whose prologue failed in the last attempts, where enough others exist."""
-    failed = 0
+def _away_from_failures(need: Need, status: AllocationStatus, indices: Mapping[str, int], minimum: int, avoid: int) -> Need:
+    """Returns the need without the nodes to avoid and those whose prologue failed in the last attempts, where enough others exist."""
+    failed = avoid
     for entry in reversed(status.attempts):
         if entry.reason != PROLOGUE_FAILED:
             break

@@ -52,6 +52,9 @@ class Watched:
     def plans_touched(self, groups: Iterable[str]) -> None:
         """No test asks for the plans."""
 
+    def caches_changed(self) -> None:
+        """Counts nothing."""
+
     def report_heard(self, node: str, report: NodeReport) -> None:
         """No test asks for what a recovery hears."""
 
