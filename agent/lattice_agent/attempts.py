@@ -181,7 +181,7 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """How far one step of an attempt's prologue is: `state` as the step journal has it; `since` in seconds since the epoch (0: before
+    """The progress of one step of a prologue: `state` as the step journal has it; `since` in seconds since the epoch (0: before
     this agent began); `bytes` of `size` stand where it brings something now.
     """
 

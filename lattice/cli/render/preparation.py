@@ -1,4 +1,4 @@
-"""What nodes do before and after the work of an allocation, as `lattice status ID` shows it. Pure."""
+"""The steps of nodes before and after the work of an allocation, as `lattice status ID` shows them. Pure."""
 
 from __future__ import annotations
 
