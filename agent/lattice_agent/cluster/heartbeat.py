@@ -84,7 +84,7 @@ class Heartbeat:
     async def _renew(self, text: str) -> None:
         seconds = max(1, round(3 * self._seconds()))
         body: dict[str, Any] = {
-            "metadata": {"annotations": {ANNOTATION: text}},
+            "metadata": {"annotations": {ANNOTATION: text}, **UNMANAGED},
             "spec": {
                 "holderIdentity": self._identity.instance,
                 "leaseDurationSeconds": seconds,
@@ -102,7 +102,7 @@ class Heartbeat:
         version, self._version = self._version, ""
         if not version:
             return False
-        whole = {**body, "metadata": {**body["metadata"], **UNMANAGED, "name": self.node, "resourceVersion": version}}
+        whole = {**body, "metadata": {**body["metadata"], "name": self.node, "resourceVersion": version}}
         try:
             written = await self._cluster.replace(LEASES, self.node, whole, NODE_LEASE_NAMESPACE, type=Written, metadata_only=True)
         except (Stale, NotFound):
