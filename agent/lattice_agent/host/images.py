@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -222,10 +223,8 @@ class Images:
         progress = self.pulling[image.digest] = PullProgress(image.size)
         last = b""
         try:
-            async with _process() as child:
-                assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - they are pipes
-                child.stdin.write(msgspec.json.encode(request) + b"\n")
-                async for line in child.stdout:
+            async with _puller(msgspec.json.encode(request) + b"\n") as printed:
+                async for line in printed:
                     last = line
                     with suppress(msgspec.MsgspecError):
                         progress.bytes = msgspec.json.decode(line, type=_PullerLine).bytes or progress.bytes
@@ -260,20 +259,34 @@ def _judge(last: bytes, image: SoftwareImage) -> None:
     raise Retry(f"{image.source}: {answer.message or 'the process that pulls it was killed'}", reason=answer.reason or "PullerKilled")
 
 
-@asynccontextmanager
-async def _process() -> AsyncIterator[asyncio.subprocess.Process]:
-    """Yields a started puller process, and kills and reaps it at the end of the block."""
-    child = await asyncio.create_subprocess_exec(
-        *PULLER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", start_new_session=True,
+def _begun() -> subprocess.Popen[bytes]:
+    """Starts a puller, which waits for its request."""
+    return subprocess.Popen(
+        PULLER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True,
         env={**{name: os.environ[name] for name in _PASSED if name in os.environ}, "LANG": "C.UTF-8"},
     )  # fmt: skip
+
+
+@asynccontextmanager
+async def _puller(request: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """Starts a puller with its request, and yields what it prints; at the end of the block none of it is left. Raises OSError.
+
+    The loop's own subprocesses are not used: uvloop now and then closes the standard input of a child that has just begun.
+    """
+    child = _begun()
+    assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - they are pipes
+    printed = asyncio.StreamReader()
     try:
-        yield child
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(printed), child.stdout)
+        child.stdin.write(request)  # far less than a pipe holds
+        child.stdin.flush()
+        yield printed
     finally:
-        if child.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # it has just ended
-                os.killpg(child.pid, signal.SIGKILL)
-        await asyncio.shield(child.wait())
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # it is not reaped yet: the number is still its own
+        with suppress(OSError):
+            child.stdin.close()
+        await asyncio.shield(asyncio.to_thread(child.wait))
 
 
 _PASSED: Final = (
