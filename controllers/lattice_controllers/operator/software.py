@@ -80,6 +80,7 @@ class _KnownLabel:
 
     found: ResolvedLabel | LatticeError | None = None
     until: float = 0.0
+    asked: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -96,13 +97,19 @@ class SoftwareResolver:
         self._images = images
         self._tries: dict[str, tuple[int, float]] = {}
         """How many times in a row an allocation, by uid, found no answer, and when it asks again (monotonic)."""
+        self._seen: dict[str, float] = {}
+        """When this process first saw an allocation that awaits its images, by uid (monotonic)."""
         self._known: OrderedDict[tuple[SoftwareOptions, UenvLabel], _KnownLabel] = OrderedDict()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """Enqueues an allocation whose images are not resolved."""
         if change.new is not None and awaits(change.new):
+            self._seen.setdefault(change.new.metadata.uid, self._clock.monotonic())
             self.queue.add(change.key)
-        elif (gone := change.new or change.old) is not None and self._tries.pop(gone.metadata.uid, None) is not None:
+            return
+        gone = change.new or change.old
+        if gone is not None and self._seen.pop(gone.metadata.uid, None) is not None:
+            self._tries.pop(gone.metadata.uid, None)
             self.queue.forget(change.key)
 
     async def reconcile(self, key: str) -> float | None:
@@ -136,9 +143,9 @@ class SoftwareResolver:
             return SoftwareOptions()
 
     async def _resolve(self, allocation: Allocation, options: SoftwareOptions) -> list[dict[str, Any]]:
-        asked = allocation.spec.environment
+        asked, since = allocation.spec.environment, self._seen.get(allocation.metadata.uid, self._clock.monotonic())
         references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
-        found = [(one, await self._find(one.label, options) if one.label is not None else None) for one in references]
+        found = [(one, await self._find(one.label, options, since) if one.label is not None else None) for one in references]
         mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
         check_images(mounted, views)
         images: dict[str, dict[str, Any]] = {}
@@ -147,13 +154,17 @@ class SoftwareResolver:
                 images.setdefault(reference.text, pinned(image, one.image))
         return list(images.values())
 
-    async def _find(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
-        """Returns the image of a label; allocations that ask within moments of each other share one answer, a failure too."""
+    async def _find(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
+        """Returns the image of a label; allocations that were there when the registry was asked share its answer, a failure too.
+
+        One that came later (`since`, monotonic) has it asked again: its submitter may have pushed the image in between.
+        """
         answer = self._known.setdefault((options, label), _KnownLabel())
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         async with answer.lock:
-            if answer.found is None or answer.until <= self._clock.monotonic():
+            if answer.found is None or answer.until <= self._clock.monotonic() or answer.asked < since:
+                answer.asked = self._clock.monotonic()
                 try:
                     answer.found = await self._ask(label, options)
                 except LatticeError as error:

@@ -208,6 +208,16 @@ async def test_after_the_time_of_the_site_it_is_refused_with_the_last_answer_but
     assert site.status("late")["software"] == [PINNED]
 
 
+async def test_an_image_that_was_pushed_before_a_submission_is_the_one_it_gets(site: Site) -> None:
+    async with site.running():
+        await site.submit("before")
+        await site.clock.run_for(0.5)
+        site.images = [UenvImage(AT, "v1", "sha256:" + "c" * 64, Descriptor(LAYER, 1), "")]
+        await site.submit("after")
+        await site.clock.run_for(0.5)
+    assert [site.status(name)["software"][0]["digest"] for name in ("before", "after")] == [DIGEST, "sha256:" + "c" * 64]
+
+
 async def test_a_thousand_of_one_label_ask_the_registry_a_few_times(site: Site) -> None:
     async with site.running():
         for number in range(1000):
