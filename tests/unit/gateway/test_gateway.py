@@ -154,7 +154,7 @@ async def started(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
     )
     serving, shown = authority.pair("gateway-server", dns=("localhost",)), authority.pair("lattice:gateway")
     settings = Settings(
-        listen="127.0.0.1:0", certificate=serving.certificate, key=serving.key,
+        listen="127.0.0.1:0", agent_listen="127.0.0.1:0", certificate=serving.certificate, key=serving.key,
         agent_certificate=shown.certificate, agent_key=shown.key, agent_ca=str(authority.path),
     )  # fmt: skip
     found = World(tmp_path, cluster, authority, clients)
