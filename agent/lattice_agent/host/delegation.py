@@ -82,7 +82,10 @@ class DelegatedScope:
             return errors.read().decode(errors="replace").strip() or f"no answer within {ANSWER_SECONDS:g} s"
 
     def _enter(self) -> str:
-        """Puts a new sleeping process into a scope that stands, as it does while work of an earlier agent is in it."""
+        """Puts a new sleeping process into a scope that stands, as it does while work of an earlier agent is in it.
+
+        Returns an empty text, also where the scope has gone meanwhile: the caller looks again.
+        """
         self._move(_sleeping((), subprocess.DEVNULL))
         return ""
 
