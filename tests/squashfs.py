@@ -33,7 +33,7 @@ def make_image(path: Path, files: Mapping[str, str], metadata: Mapping[str, Any]
                 file.chmod(0o755 if text.startswith("#!") else 0o644)
         if metadata is not None:
             (tree / "meta").mkdir(exist_ok=True)
-            (tree / "meta/env.json").write_text(metadata if isinstance(metadata, str) else json.dumps(metadata))
+            (tree / "meta/env.json").write_text(metadata if isinstance(metadata, str) else json.dumps(metadata), errors="surrogateescape")
         argv = ["mksquashfs", str(tree), str(path), "-comp", "gzip", "-noappend", "-no-progress", "-all-root", "-quiet"]
         subprocess.run(argv, check=True, capture_output=True)
     path.chmod(0o644)

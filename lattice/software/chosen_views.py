@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,18 +71,25 @@ def _anonymous(taken: set[str]) -> str:
 def choose_views(images: Sequence[PlacedImage], wanted: Sequence[ViewName], *, defaults: bool) -> tuple[ChosenView, ...]:
     """Returns the views that are wanted, in that order, and then (`defaults`) those that images without a wanted one declare.
 
-    Raises Rejected (ViewUnknown) for a view that no image has, or more than one.
+    A view that is wanted more than once, by whatever names, counts where it comes first. Raises Rejected (ViewUnknown) for a view that no
+    image has, or more than one.
     """
-    chosen = [_choose_view(images, one) for one in wanted]
+    named: dict[str, list[ChosenView]] = {}
+    for image in images if wanted else ():
+        for view in image.views:
+            named.setdefault(view.name, []).append(ChosenView(image, view))
+    once: dict[tuple[int, str], ChosenView] = {}
+    for one in (_choose_view(images, named, name) for name in wanted):
+        once.setdefault((id(one.image), one.view.name), one)
+    chosen = list(once.values())
     for image in images if defaults else ():
         if all(one.image is not image for one in chosen):
             chosen += [ChosenView(image, view) for view in image.views if image.metadata and view.name == image.metadata.default_view]
     return tuple(chosen)
 
 
-def _choose_view(images: Sequence[PlacedImage], wanted: ViewName) -> ChosenView:
-    meant = [image for image in images if not wanted.image or wanted.image in image.names]
-    found = [ChosenView(image, view) for image in meant for view in image.views if view.name == wanted.view]
+def _choose_view(images: Sequence[PlacedImage], named: Mapping[str, Sequence[ChosenView]], wanted: ViewName) -> ChosenView:
+    found = [one for one in named.get(wanted.view, ()) if not wanted.image or wanted.image in one.image.names]
     if len(found) > 1:
         there = _listed(found)
         raise Rejected(f"there is more than one view named {str(wanted)!r}: {there}; write NAME:VIEW", reason="ViewUnknown")
@@ -150,26 +158,32 @@ class _Variables:
 
 
 def _changed(value: str, changes: Sequence[ListChange]) -> str | None:
-    """Returns the list after the changes; None: the last word is that it is unset."""
-    paths, is_set = value.split(":"), True
+    """Returns the list after the changes; None: the last word is that it is unset. No change costs more than its own paths."""
+    paths, is_set = deque(value.split(":")), True
     for change in changes:
         is_set = change.operation is not ListOperation.UNSET
         match change.operation:
             case ListOperation.SET:
-                paths = list(change.paths)
+                paths = deque(change.paths)
             case ListOperation.PREPEND:
-                paths = [*change.paths, *paths]
+                paths.extendleft(reversed(change.paths))
             case ListOperation.APPEND:
-                paths = [*paths, *change.paths]
+                paths.extend(change.paths)
             case ListOperation.UNSET:
-                paths = []
+                paths = deque()
     return ":".join(dict.fromkeys(filter(None, paths))) if is_set else None
 
 
 def uenv_variables(images: Sequence[PlacedImage], chosen: Sequence[ChosenView]) -> dict[str, str]:
-    """Returns the variables by which `uenv` and squashfs-mount tell what is mounted, and which views are set."""
+    """Returns the variables by which `uenv` and squashfs-mount tell what is mounted, and which views are set.
+
+    Raises Rejected (ImageRefused) where images have names that no program could be given.
+    """
     if not images:
         return {}
+    if sum(len(one.image.mount) + len(one.image.names[0]) + len(one.view.name) + 3 for one in chosen) > LARGEST_VALUE:
+        said = f"the names of the images and views make UENV_VIEW longer than a program can be given ({LARGEST_VALUE} characters)"
+        raise Rejected(said, reason="ImageRefused")
     return {
         "UENV_MOUNT_LIST": ",".join(f"{image.file}:{image.mount}" for image in images),
         "UENV_VIEW": ",".join(map(str, chosen)),

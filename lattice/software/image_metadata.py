@@ -20,6 +20,8 @@ LARGEST_FILE: Final = 4 * 1024 * 1024
 """Bytes of `env.json`."""
 MOST_MEMBERS: Final = 10_000
 """Files of `meta/` that are looked through for it."""
+MOST_ENTRIES: Final = 10_000
+"""Views of an image, with the changes of variables that they make and the paths in these."""
 _FILES: Final = ("meta/env.json", "env.json")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -116,10 +118,21 @@ def read_metadata(document: bytes) -> ImageMetadata:
     mount = found.get("mount")
     if not isinstance(mount, str) or not mount.startswith("/"):
         raise _invalid("env.json: mount is no absolute path")
-    views = tuple(_view(name, raw) for name, raw in _mapping(found.get("views") or {}, "views").items())
+    views = _views(_mapping(found.get("views") or {}, "views"))
     default = _text(found, "default-view")
     default = default if any(view.name == default for view in views) else ""
     return ImageMetadata(_text(found, "name") or "unnamed", _text(found, "description"), mount, views, default)
+
+
+def _views(raw: Mapping[str, Any]) -> tuple[View, ...]:
+    found, entries = list[View](), 0
+    for name, described in raw.items():
+        view = _view(name, described)
+        entries += 1 + len(view.scalars) + sum(1 + len(change.paths) for change in view.lists)
+        if entries > MOST_ENTRIES:
+            raise _invalid(f"the views have more than {MOST_ENTRIES} changes of variables, and paths in these")
+        found.append(view)
+    return tuple(found)
 
 
 def _view(name: str, raw: Any) -> View:

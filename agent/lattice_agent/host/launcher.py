@@ -92,11 +92,12 @@ class Launcher:
         await self._prepared(work, self._journal.write_journal, work, self._facts.boot_id)
         try:
             exported = await self.prologue.carry_out(work)
+            if place := self._places.get(work.key):
+                self._places[work.key] = place = dataclasses.replace(place, exported=exported)
+                describing = whole(self._preparing.call(self._describe, work, place))
+                self._fresh[work.key] = await self._recorded(work, describing)  # views may not fit what the login sets
         except Retry as error:
             raise _state_unfit(work, error) from error
-        if place := self._places.get(work.key):
-            self._places[work.key] = place = dataclasses.replace(place, exported=exported)
-            self._fresh[work.key] = await self._prepared(work, self._describe, work, place)
         starts.reached(self._clock, "prepare", work.key.uid, node=work.node)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -18,7 +18,7 @@ from lattice.daemon.clock import Clock
 from lattice.errors import Rejected, Retry, UnknownOutcome
 from lattice.software.chosen_views import MountedSoftware, PlacedImage, choose_views, names_of
 from lattice.software.image_metadata import ImageMetadata, read_metadata
-from lattice.software.references import UenvReference, parse_references, parse_views
+from lattice.software.references import UenvReference, ViewName, parse_references, parse_views
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
@@ -89,8 +89,7 @@ class Mounts:
             for source, entry, known, described in zip(sources, answer["mounts"], names, metadata, strict=True)
         )
         try:
-            software = MountedSoftware(images, choose_views(images, wanted, defaults=work.default_views))
-            flaw = environment.flaw(software.applied_to({}) | software.variables)
+            software, flaw = await asyncio.to_thread(_with_views, images, wanted, defaults=work.default_views)
         except Rejected as error:
             raise _refused(work, error.message, error.reason) from error
         if flaw:
@@ -195,5 +194,12 @@ def _described(documents: Sequence[bytes | None], sources: Sequence[_AskedImage]
             found.append(read_metadata(document) if document is not None else None)
         except Rejected as error:
             found.append(None)
-            notes.append(f"{source.reference.text}: {error.message}"[:LONGEST_NOTE])
+            note = f"{source.reference.text}: {error.message}"[:LONGEST_NOTE]
+            notes.append("".join(letter if letter.isprintable() else "?" for letter in note))  # it quotes what a user wrote
     return found, notes
+
+
+def _with_views(images: tuple[PlacedImage, ...], wanted: Sequence[ViewName], *, defaults: bool) -> tuple[MountedSoftware, str]:
+    """Returns the images with their chosen views, and a clause on a variable that cannot be set (empty: all can). Raises Rejected."""
+    software = MountedSoftware(images, choose_views(images, wanted, defaults=defaults))
+    return software, environment.flaw(software.applied_to({}) | software.variables)

@@ -28,9 +28,15 @@ OOM_SCORE = -900
 IMAGE_NOT_FOUND, IMAGE_REFUSED, MOUNT_INVALID = "ImageNotFound", "ImageRefused", "MountInvalid"
 """Reasons of END_REASONS for what would fail on every node; a failure without one is the node's."""
 METADATA = "meta/env.json"
-LARGEST_METADATA = 1 << 20
+LARGEST_METADATA, LARGEST_ANSWER = 1 << 20, 2 << 20
+"""Bytes of one image's description of itself, and of those of all images in the answer's JSON."""
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
-"""Errors at a user's file that are the file's, or its path's, and not the node's."""
+"""Errors at a user's file that say that his path leads to none."""
+OF_NODE = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.ENOSYS, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
+})  # fmt: skip
+"""Errors at a user's path that are the node's, which another node may not have; all others are the path's."""
 SUPERBLOCK = struct.Struct("<4s36xQ")
 """The beginning of a squashfs image: its mark, and at 40 the bytes that it takes."""
 MARK = b"hsqs"
@@ -75,6 +81,7 @@ def run(request: dict[str, Any], report: int) -> None:
             if asked["inspect"]:
                 image.metadata = _read_metadata(image.mount)
             image.target = asked["mount"] or _said_target(image, asked["fallback"])
+        _check_answer(images)
         _mount_all(images, identity)
     except HoldFailure as failure:
         shim.send(report, {"failure": str(failure), "reason": failure.reason})
@@ -119,11 +126,18 @@ def _open(asked: dict[str, Any], identity: streams.UserIdentity) -> Image:
                 fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         else:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        reason = IMAGE_NOT_FOUND if asked["own"] and error.errno in NOT_THERE else ""
-        raise HoldFailure(f"the image {path} cannot be opened: {error.strerror}", reason) from error
-    _check_file(path, fd)
+        _check_file(path, fd)
+    except (OSError, ValueError) as error:
+        reason = _reason(error) if asked["own"] else ""
+        raise HoldFailure(f"the image {path} cannot be opened: {getattr(error, 'strerror', error)}", reason) from error
     return Image(asked["source"], asked["own"], fd)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Returns the reason of a failure at a user's own file; empty: the node is at fault. A ValueError is of a path that can be none."""
+    if isinstance(error, ValueError) or error.errno in NOT_THERE:
+        return IMAGE_NOT_FOUND
+    return "" if error.errno in OF_NODE else IMAGE_REFUSED
 
 
 def _check_file(path: str, fd: int) -> None:
@@ -190,7 +204,16 @@ def _read_metadata(mount: int) -> str | None:
             raise HoldFailure(f"{METADATA} of an image cannot be read: {error.strerror}", IMAGE_REFUSED) from error
     if len(content) > LARGEST_METADATA:
         raise HoldFailure(f"{METADATA} of an image has more than {LARGEST_METADATA} bytes", IMAGE_REFUSED)
-    return content.decode(errors="replace")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise HoldFailure(f"{METADATA} of an image is no text in UTF-8: {error.reason} at byte {error.start}", IMAGE_REFUSED) from error
+
+
+def _check_answer(images: list[Image]) -> None:
+    """Raises HoldFailure where the images say more of themselves than one answer may carry."""
+    if sum(len(json.dumps(image.metadata)) for image in images) > LARGEST_ANSWER:
+        raise HoldFailure(f"{METADATA} of the images has more than {LARGEST_ANSWER} bytes in all, as JSON", IMAGE_REFUSED)
 
 
 def _said_target(image: Image, fallback: str) -> str:
@@ -221,7 +244,7 @@ def _mount_all(images: list[Image], identity: streams.UserIdentity) -> None:
             with suppress(FileExistsError):
                 os.mkdir(image.target, 0o755)
         target = _open_target(image.target, identity)
-        namespaces.attach(image.mount, target)
+        attach(image, target)
         os.close(target)
         os.close(image.mount)
 
@@ -233,7 +256,17 @@ def _open_target(target: str, identity: streams.UserIdentity) -> int:
         with identity.acting():
             return namespaces.open_at(AT_FDCWD, target, os.O_PATH | os.O_DIRECTORY, resolve)
     except OSError as error:
-        if error.errno not in NOT_THERE:
+        if error.errno in OF_NODE:
             raise
         why = "it is, or is reached by, a symbolic link: name the directory itself" if error.errno == errno.ELOOP else error.strerror
         raise HoldFailure(f"the mount point {target} cannot be used: {why}", MOUNT_INVALID) from error
+
+
+def attach(image: Image, target: int) -> None:
+    """Moves a mount to its opened mount point, which somebody may have removed since."""
+    try:
+        namespaces.attach(image.mount, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        raise HoldFailure(f"the mount point {image.target} cannot be used: it is removed", MOUNT_INVALID) from error

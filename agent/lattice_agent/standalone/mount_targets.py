@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from lattice_agent.standalone import leftovers, private_tmp
+
 MADE = ("/user-environment", "/user-tools")
 """Mount points that the agent makes where they are missing."""
 RESERVED = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr")
 """Directories of the system: neither they nor what lies below them is covered, since programs of root's look there."""
 SHARED = ("/", "/tmp", "/var", "/var/tmp", "/var/run", "/var/lib")  # noqa: S108 - compared, never opened
 """Directories that are not covered themselves; what lies below them may be."""
+OF_AGENT = (private_tmp.PREFIX, leftovers.ASIDE)
+"""Begin the names of the agent's own directories in those where others leave files."""
 LONGEST = 1024
 
 
@@ -32,6 +36,8 @@ def read_target(text: str) -> str:
         raise TargetFlaw(f"nothing is mounted at {path}: name a directory below it")
     if any(is_within(path, reserved) for reserved in RESERVED):
         raise TargetFlaw(f"nothing is mounted at {path}: it belongs to the system")
+    if any(path.startswith(f"{directory}/{name}") for directory in leftovers.DIRECTORIES for name in OF_AGENT):
+        raise TargetFlaw(f"nothing is mounted at {path}: it belongs to the node's agent")
     return path
 
 

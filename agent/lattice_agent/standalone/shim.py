@@ -160,7 +160,7 @@ class Shim:
             _write(launch.shim_procs, b"0")
         self._open_files()
         if launch.note:
-            self.err.write(time.time(), f"lattice: {launch.note}\n".encode())
+            self.err.write(time.time(), f"lattice: {launch.note}\n".encode(errors="replace"))
         errors_r, errors_w = os.pipe()
         with os.fdopen(errors_r, "rb") as failures:
             try:
@@ -255,7 +255,8 @@ class Shim:
             inlet.drain(now)
         for file in self.files:
             if file.lost:
-                self.err.log.write(now, f"lattice: {file.lost} bytes were not written to {file.path}: {file.error}\n".encode())
+                lost = f"lattice: {file.lost} bytes were not written to {file.path}: {file.error}\n"
+                self.err.log.write(now, lost.encode(errors="replace"))
         self.out.log.close()
         self.err.log.close()
 
@@ -352,7 +353,7 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         if os.getppid() == shim:
             os.execvpe(launch.argv[0], launch.argv, environment)  # noqa: S606 - this is what a shim is for
     except StartFailure as failure:
-        os.write(ends[2], f"{failure}\n".encode())
+        os.write(ends[2], f"{failure}\n".encode(errors="replace"))
     except BaseException as error:
         os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
     finally:
@@ -485,12 +486,17 @@ def run(launch: Launch, report: int) -> None:
 
 
 def _start(shim: Shim) -> tuple[str, bool]:
-    """Starts the tasks; returns why that failed (empty: they run), and whether the node is at fault."""
+    """Starts the tasks; returns why that failed (empty: they run), and whether the node is at fault, as it is where the kernel refuses.
+
+    Whatever else fails is an end of the work too: the right to start is taken, and nobody else would tell.
+    """
     try:
         with leftovers.locked(fcntl.LOCK_SH):
             shim.start()
     except (StartFailure, OSError) as error:
         return str(error), not isinstance(error, StartFailure)
+    except Exception as error:
+        return f"it cannot be started: {type(error).__name__}: {error}", isinstance(error, MemoryError)
     return "", False
 
 

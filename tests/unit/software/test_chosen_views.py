@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +76,38 @@ def test_names_that_an_image_gives_are_shortened_and_made_printable_in_sentences
     assert len(refused.value.message) < 2000
     assert "a?b:v0x" in refused.value.message
     assert "and 30 more" in refused.value.message
+
+
+def test_changes_of_a_long_list_cost_no_more_than_their_own_paths() -> None:
+    long = listed("P", "set", *(f"/{number}" for number in range(50_000)))
+    before = time.process_time()
+    for operation in ("append", "prepend"):
+        changes = (long, *(listed("P", operation, "/1") for _ in range(20_000)), listed("P", "set", "/x"))
+        assert after({}, View("a", "", changes, ())) == {"P": "/x"}
+    assert time.process_time() - before < 2, "each of 40,000 changes copied the list, which takes more than ten seconds"
+
+
+def test_views_cost_no_more_than_their_number() -> None:
+    images = [image(f"i{number}", *(view(f"{number}-{place}") for place in range(10_000))) for number in range(8)]
+    before = time.process_time()
+    wanted = ",".join(f"7-{place}" for place in range(8_000, 10_000))
+    assert len(choose_views(images, parse_views(wanted), defaults=True)) == 2_000
+    assert time.process_time() - before < 2, "every view was sought among all"
+
+
+def test_a_view_that_is_asked_for_again_by_whatever_names_counts_once() -> None:
+    images = [PlacedImage("/f", "/m", ("app", "app/1", "own"), ImageMetadata("own", "", "/m", (view("a"), view("b"))))]
+    chosen = choose_views(images, parse_views("b,a,app:a,app/1:a,own:a,a,own:b"), defaults=True)
+    assert [one.view.name for one in chosen] == ["b", "a"]
+
+
+def test_names_that_no_program_could_be_given_are_refused_before_they_are_joined() -> None:
+    long = image("n" * 100_000, view("a"), view("b"))
+    chosen = choose_views([long], parse_views("a,b"), defaults=False)
+    assert len(uenv_variables([long], chosen[:1])["UENV_VIEW"]) > 100_000
+    with pytest.raises(Rejected, match="UENV_VIEW longer than a program can be given") as refused:
+        uenv_variables([long], chosen)
+    assert refused.value.reason == "ImageRefused"
 
 
 PATHS = st.lists(st.sampled_from(["", "/a", "/b", "/c"]), max_size=5)

@@ -13,6 +13,7 @@ import pytest
 from lattice.errors import Rejected
 from lattice.software.image_metadata import (
     LARGEST_ARCHIVE,
+    MOST_ENTRIES,
     ListChange,
     ListOperation,
     ScalarChange,
@@ -81,6 +82,29 @@ def test_what_is_broken_is_refused_at_its_place(broken: dict[str, Any], said: st
     with pytest.raises(Rejected) as refused:
         read_metadata(document)
     assert said in refused.value.message
+
+
+def values(**found: Any) -> dict[str, Any]:
+    """A document with one view of these values."""
+    return {"v": {"env": {"values": found}}}
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        {f"v{number}": {} for number in range(MOST_ENTRIES)},
+        values(scalar={f"V{number}": "" for number in range(MOST_ENTRIES - 1)}),
+        values(list={"P": [{"op": "append", "value": []}] * (MOST_ENTRIES - 1)}),
+        values(list={"P": [{"op": "append", "value": ["/x"] * (MOST_ENTRIES - 2)}]}),
+        values(list={"P": [{"op": "set", "value": ["/x"]}] * 1000}, scalar={f"V{number}": None for number in range(MOST_ENTRIES - 2001)}),
+    ],
+    ids=["views", "scalars", "operations", "paths", "all of them"],
+)
+def test_views_operations_and_paths_are_limited_in_all(views: dict[str, Any]) -> None:
+    assert read_metadata(json.dumps({**ENV, "views": views}).encode()).views
+    with pytest.raises(Rejected, match=f"the views have more than {MOST_ENTRIES} changes") as refused:
+        read_metadata(json.dumps({**ENV, "views": {**views, "more": {}}}).encode())
+    assert refused.value.reason == "MetadataInvalid"
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])

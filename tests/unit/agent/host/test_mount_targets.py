@@ -32,6 +32,8 @@ def test_a_mount_point_is_read_without_a_slash_at_its_end(text: str, read: str) 
         ("/dev/shm", "it belongs to the system"),
         ("/usr/lib/python3.11", "it belongs to the system"),
         ("/run", "it belongs to the system"),
+        ("/tmp/.lattice-tmp-0badcafe-0badcafe-x/tmp", "it belongs to the node's agent"),
+        ("/var/tmp/.lattice-removed-0badcafe", "it belongs to the node's agent"),
     ],
 )
 def test_what_can_be_no_mount_point_is_refused_with_the_reason(text: str, said: str) -> None:
@@ -39,7 +41,7 @@ def test_what_can_be_no_mount_point_is_refused_with_the_reason(text: str, said: 
         read_target(text)
 
 
-PARTS = st.lists(st.sampled_from(["a", "a-b", "b", "meta", "..", ".", "", "proc", "tmp", "usr"]), min_size=1, max_size=4)
+PARTS = st.lists(st.sampled_from(["a", "a-b", "b", "meta", "..", ".", "", "proc", "tmp", "usr", ".lattice-tmp-1"]), min_size=1, max_size=4)
 TARGETS = PARTS.map(lambda parts: "/" + "/".join(parts))
 
 
@@ -50,6 +52,7 @@ def test_no_mount_point_that_is_taken_covers_a_directory_of_the_system(text: str
     except TargetFlaw:
         return
     assert read not in SHARED
+    assert not read.startswith("/tmp/.lattice-tmp-")
     assert not any(is_within(read, reserved) or is_within(reserved, read) for reserved in RESERVED)
 
 

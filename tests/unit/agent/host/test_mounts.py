@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host import facts
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
-from lattice_agent.standalone import namespaces
+from lattice_agent.standalone import hold, namespaces
 from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord
 from lattice_agent.state.log_store import LogReader
 from tests.squashfs import described, make_image, needs_mksquashfs
@@ -226,6 +228,22 @@ async def refused(host: LinuxHost, ours: NodeWork) -> tuple[str, str]:
     return error.value.reason, error.value.message
 
 
+@contextmanager
+def busy_files(place: Path) -> Iterator[None]:
+    """A socket, and a file of which this process has a write lease that it does not give up: who opens it would have to wait."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    fd = os.open(place / "leased", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(place / "socket"))
+            (place / "socket").chmod(0o666)
+            yield
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGIO, before)
+
+
 @pytest.mark.parametrize(
     ("uenv", "view", "reason", "said"),
     [
@@ -237,6 +255,9 @@ async def refused(host: LinuxHost, ours: NodeWork) -> tuple[str, str]:
         ("{place}/corrupt:{one}", "", "ImageRefused", "cannot be mounted"),
         ("{place}/fifo:{one}", "", "ImageRefused", "is no regular file"),
         ("{place}:{one}", "", "ImageRefused", "is no regular file"),
+        ("{place}/socket:{one}", "", "ImageRefused", "socket cannot be opened: No such device or address"),
+        ("{place}/leased:{one}", "", "ImageRefused", "leased cannot be opened: Resource temporarily unavailable"),
+        ("{place}/a\0b:{one}", "", "ImageNotFound", "cannot be opened: embedded null byte"),
         ("/dev/zero:{one}", "", "ImageRefused", "is no regular file"),
         ("/proc/self/status:{one}", "", "ImageRefused", "is no regular file"),
         ("{images}/plain.squashfs", "", "MountInvalid", "no mount point is given for"),
@@ -246,6 +267,7 @@ async def refused(host: LinuxHost, ours: NodeWork) -> tuple[str, str]:
         ("{images}/plain.squashfs:{place}/link/below", "", "MountInvalid", "symbolic link"),
         ("{images}/plain.squashfs:{place}/closed/none", "", "MountInvalid", "cannot be used: Permission denied"),
         ("{images}/plain.squashfs:/etc", "", "MountInvalid", "it belongs to the system"),
+        ("{images}/plain.squashfs:/tmp/.lattice-tmp-1", "", "MountInvalid", "it belongs to the node's agent"),
         ("{images}/plain.squashfs:{one}/../../etc", "", "MountInvalid", "without . and .."),
         ("{images}/plain.squashfs:{one},{images}/app.squashfs:{one}", "", "MountInvalid", "more than one image mounted at the mount point"),
         ("{place}/etc.squashfs", "", "MountInvalid", "it belongs to the system"),
@@ -274,10 +296,11 @@ async def test_what_no_node_could_mount_is_refused_with_the_reason(
     make_image(place / "etc.squashfs", {"passwd": "x\n"}, described("etc", "/etc"))
     make_image(place / "leads.squashfs", {"out": "-> /etc"})
     make_image(place / "garbled.squashfs", {"x": ""}, "no JSON")
-    async with machine(place) as (host, _):
-        found = await refused(host, shell("true", uenv=uenv.format(place=place, one=one, images=images), view=view))
-        assert (found[0], said in found[1]) == (reason, True), found
-        assert found[1].startswith("node n1: ")
+    with busy_files(place):
+        async with machine(place) as (host, _):
+            found = await refused(host, shell("true", uenv=uenv.format(place=place, one=one, images=images), view=view))
+            assert (found[0], said in found[1]) == (reason, True), found
+            assert found[1].startswith("node n1: ")
 
 
 async def test_a_site_may_take_no_files_of_users(targets: Path, images: Path) -> None:
@@ -295,6 +318,51 @@ async def test_metadata_that_cannot_be_read_costs_its_views_and_is_told(targets:
 
 
 # tenants who cheat
+
+
+async def test_a_note_on_metadata_that_is_no_text_costs_its_views_and_no_start(targets: Path) -> None:
+    make_image(targets / "odd.squashfs", {"file": "there\n"}, json.dumps({"mount": "/x", "views": {"\ud800\x1b": 1}}))
+    async with machine(targets) as (host, ends):
+        assert await run(host, ends, shell(f"cat {targets}/one/file", uenv=f"{targets}/odd.squashfs:{targets}/one")) == 0
+        assert printed(host) == "there\n"
+        assert "views.?? is no object" in printed(host, stream="stderr")
+
+
+async def test_views_that_do_not_fit_what_the_login_sets_are_an_end_that_is_kept(targets: Path) -> None:
+    twice = described("twice", str(targets / "one"), {"v": {"scalar": {"A": "${@SITE@}${@SITE@}"}}})
+    make_image(targets / "twice", {"file": ""}, twice)
+    async with machine(targets) as (host, _):
+        ours = shell("true", uenv=f"{targets}/twice", view="v", site_variables={"SITE": "x" * 100_000})
+        found = await refused(host, ours)
+        assert (found[0], "sets A to more characters" in found[1]) == ("ImageRefused", True)
+
+
+async def test_descriptions_that_one_answer_could_not_carry_are_refused(targets: Path) -> None:
+    make_image(targets / "large", {"one/keep": "", "two/keep": ""}, " " * 900_000)
+    make_image(targets / "control", {"file": ""}, "\x01" * 900_000)
+    make_image(targets / "binary", {"file": ""}, "\udcff" * 1000)
+    large, one = targets / "large", targets / "one"
+    async with machine(targets) as (host, _):
+        for number, (uenv, said) in enumerate((
+            (f"{large}:{one},{large}:{one}/one,{large}:{one}/two", "of the images has more than 2097152 bytes in all"),
+            (f"{targets}/control:{one}", "of the images has more than 2097152 bytes in all"),
+            (f"{targets}/binary:{one}", "of an image is no text in UTF-8"),
+        ), start=1):  # fmt: skip
+            found = await refused(host, shell("true", uenv=uenv, key=Key(UID, number)))
+            assert (found[0], said in found[1]) == ("ImageRefused", True), found
+
+
+def test_a_mount_point_that_is_removed_after_it_was_opened_is_the_users(targets: Path) -> None:
+    target = os.open(targets / "one", os.O_PATH | os.O_DIRECTORY)
+    (targets / "one").rmdir()
+    image = hold.Image("a", own=True, file=-1, target=str(targets / "one"), mount=namespaces.mounted("tmpfs", "none"))
+    try:
+        with pytest.raises(hold.HoldFailure, match="cannot be used: it is removed") as failed:
+            hold.attach(image, target)
+        assert failed.value.reason == hold.MOUNT_INVALID
+    finally:
+        os.close(image.mount)
+        os.close(target)
 
 
 async def test_a_file_is_opened_as_its_user_from_the_working_directory_and_from_home(targets: Path, images: Path) -> None:
