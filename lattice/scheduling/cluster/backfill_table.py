@@ -126,7 +126,7 @@ class BackfillTable:
         self._changes = {} if last is None else {self.layout: last}
 
     def change_to(self, layout: int) -> LayoutChange | None:
-        """Returns the change that made a layout; None: it is no longer known."""
+        """Returns the one addition or removal of a reservation that made a layout (its number); None: it is no longer known."""
         return self._changes.get(layout)
 
     def slots(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
@@ -135,7 +135,7 @@ class BackfillTable:
         return slots if before is reservation else list(self.on_buckets(reservation))
 
     def nodes_of(self, uid: str, members: Mapping[Bucket, int]) -> int:
-        """Returns how many nodes of the buckets `members` the reservation of an allocation keeps."""
+        """Returns how many nodes of the buckets `members` the reservation of an allocation keeps, which must be in the table."""
         count = 0
         for bucket, part in self._slots[uid]:
             if bucket in members:
@@ -160,9 +160,10 @@ class BackfillTable:
         return sum(uid != besides and any(bucket in members for bucket, _ in slots) for uid, slots in self._slots.items())
 
     def on_buckets(self, reservation: BackfillReservation) -> Iterator[tuple[Bucket, int]]:
-        """Yields (bucket, nodes) of a reservation on the present buckets.
+        """Yields (bucket, nodes) for the nodes that a reservation keeps of each present bucket, whether or not it is in the table.
 
-        Where a bucket that it names is gone or too small, buckets that differ only in their node sets stand in, in their order.
+        Where a bucket that it names is gone or too small, buckets that differ only in their node sets stand in, in their order; they
+        may have fewer nodes together than the reservation names.
         """
         buckets = self._node_cache.buckets
         for key, count in reservation.counts:

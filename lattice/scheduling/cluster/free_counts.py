@@ -75,13 +75,16 @@ class FreeCounts:
         self.parts = {name: parts.groups_of(some) for name, some in alike.items()}
 
     def capped(self, caps: Mapping[Bucket, int]) -> FreeCounts:
-        """Returns a pool of the same buckets with `caps` nodes of each; later changes of the node cache do not change it."""
+        """Returns a pool of the same buckets that may give `caps` nodes of each; `caps` has them all. Its counts of them never change."""
         pool = self._like(caps)
         pool._count(caps)
         return pool
 
     def sharing(self, reduction: ReducedCounts, groups_of: Callable[[Groups], Groups]) -> FreeCounts:
-        """Returns a pool of the same buckets with the caps of `reduction`, and with the counts that `groups_of` gives for its own."""
+        """Returns a pool of the same buckets that may give only the nodes that `reduction` allows.
+
+        `groups_of`: returns the reduced counts for counts of all free nodes; the counts of the new pool are made by it.
+        """
         pool = self._like(reduction.caps)
         pool.reduction = reduction
         pool.whole = groups_of(self.whole)
@@ -279,9 +282,10 @@ class FreeCountsByNeed:
         self._parts = GroupCountsByClass(node_cache)
 
     def pool_for(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
-        """Returns the pool of the nodes that admit a need and are at home in the vcluster `home`.
+        """Returns the pool of the nodes that admit a need and are at home in the vcluster `home` (empty: at home nowhere).
 
-        `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware (None: all).
+        Its counts follow the node cache. `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware
+        (None: all). Equal questions get the same object until buckets appear or go.
         """
         if self._shape != self._node_cache.shape:
             self._clear()

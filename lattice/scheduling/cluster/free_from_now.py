@@ -57,17 +57,16 @@ class FreeFromNow:
         self._begins_of = -1
 
     def of_pool(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns the nodes of a pool that work may hold from now until `end`: kept by no backfill reservation, closed by no
-        window.
+        """Returns a pool of those nodes that work may hold from now until `end`: kept by no backfill reservation, closed by no window.
 
         `reservation`: the Reservation that the work names (empty: none). The result is valid until nodes or reservations change.
         """
         return self._find(pool, end, reservation, windows_only=False)
 
     def unclosed(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns the free nodes of a pool that no window closes before `end` to work of this Reservation (empty: of none).
+        """Returns a pool of the free nodes that no window closes before `end` to work of this Reservation (empty: of none).
 
-        Unlike `of_pool`, it does not heed backfill reservations.
+        Backfill reservations take nothing away, and work of a Reservation need not lie in a window of its own, unlike in `of_pool`.
         """
         return self._find(pool, end, reservation, windows_only=True)
 

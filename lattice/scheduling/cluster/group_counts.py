@@ -180,7 +180,7 @@ class JoinedCounts:
         return [(size >> _BITS, size & _RANK) for size in self._top()]
 
     def joined_of(self, parts: Sequence[GroupCounts]) -> JoinedCounts:
-        """Returns the join of other counts of the same groups, part by part."""
+        """Returns a JoinedCounts of other parts, each of which counts the groups of the part in the same place here."""
         joined = JoinedCounts(parts, self._home)
         if self._line is not None:
             ranks, line, ordered = self._line
@@ -273,7 +273,10 @@ def tight(part: Groups, nodes: int, groups: int, usable: Callable[[int], int] | 
 
 
 def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
-    """Returns (place, nodes) of the sizes to take `nodes` from: the largest whole, then the smallest that holds the rest; ties by place."""
+    """Returns (place, nodes) of the sizes to take `nodes` from, which must suffice together: the largest whole, the last a best fit.
+
+    The last is the smallest that holds the rest. Among equal sizes the first place is taken.
+    """
     order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     chosen: list[tuple[int, int]] = []
     for at, place in enumerate(order):
@@ -292,7 +295,10 @@ def fewest_first(sizes: Sequence[int], nodes: int) -> list[tuple[int, int]]:
 
 
 def spread(part: Groups, nodes: int) -> list[tuple[int, int]]:
-    """Returns (rank, nodes) over as many groups as possible, as evenly as their sizes allow; a remainder goes to the first in order."""
+    """Returns (rank, nodes) to take from as many groups as possible, as evenly as their sizes allow; the groups must hold `nodes`.
+
+    A remainder goes to the groups of lowest rank that have nodes left. Groups of which none is taken are left out.
+    """
     given: dict[int, int] = {}
     left = nodes
     level: int | None = None

@@ -163,7 +163,7 @@ class BucketTable:
         return buckets
 
     def rank(self, group: str) -> int:
-        """Returns the place of a group in the order of names, numbers in names by value; neighbours in that order count as adjacent."""
+        """Returns the place of a group in the order of names, where numbers in names compare by value; KeyError: no bucket is of it."""
         if not self._ranks:
             names = {bucket.key.group for bucket in self.by_key.values()}
             self._ranks = {name: place for place, name in enumerate(sorted(names, key=lambda name: (natural(name), name)))}
@@ -248,7 +248,7 @@ class NodeCache:
         self.table.prune(left)
 
     def drop(self, index: int) -> None:
-        """Removes a node; if it is held, its index stays in `taken`."""
+        """Removes a node; if it is held, its index stays in `taken`; an unknown index is ignored."""
         facts = self.nodes.pop(index, None)
         if facts is None:
             return
@@ -259,7 +259,10 @@ class NodeCache:
         self.table.prune(self._leave(facts))
 
     def take_free(self, indices: Sequence[int], until: float, counts: Iterable[tuple[Bucket, int]]) -> None:
-        """Marks nodes as held until `until`, as `take` does: the lowest free ones, so many (`counts`) of each bucket."""
+        """Marks free nodes as held until `until` (seconds since the epoch), quicker than `take`, for work that a cycle placed.
+
+        `indices` must be the lowest free nodes of the buckets in `counts`, so many of each; nothing checks that.
+        """
         self.due = min(self.due, until)
         taken = self.taken
         for index in indices:
@@ -268,10 +271,10 @@ class NodeCache:
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
-        """Marks nodes as held; `until` is when they come free at the latest, seconds since the epoch.
+        """Marks nodes as held, unknown ones too; a node that is held already gets the new end.
 
-        `planned`: a cycle placed the work and so kept every backfill reservation. If False, `losses` grows, since reservations may
-        fail now.
+        `until`: when they come free at the latest, seconds since the epoch (`NEVER`: unknown). `planned`: a cycle placed the work and so
+        kept every backfill reservation. If False, `losses` grows, since reservations may fail now.
         """
         self.losses += not planned
         self.due = min(self.due, until)
@@ -313,7 +316,10 @@ class NodeCache:
             self._count_change(bucket, len(given))
 
     def split(self, masks: frozenset[int]) -> None:
-        """Splits the buckets so that each lies wholly inside or outside of each of these node sets, and merges them along others."""
+        """Replaces the node sets along which buckets are split: each bucket then lies wholly inside or outside of each of `masks`.
+
+        Buckets that only a former node set kept apart become one.
+        """
         if masks == self.masks:
             return
         touched = 0

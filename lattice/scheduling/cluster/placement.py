@@ -54,9 +54,10 @@ class Ask:
 
 
 def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
-    """Returns the part of a pool to take `nodes` nodes from; None where no part satisfies `ask`.
+    """Returns the part of a pool to take `nodes` nodes from, with the groups that it takes; None where no part satisfies `ask`.
 
-    Among equal fingerprints the one with the least `pressure` (its demand, by name of the fingerprint) is taken.
+    Where fingerprints matter, that with the fewest groups comes first, of equal ones the one of least `pressure` (demand, by its name).
+    Where none has enough, and `ask` does not require one, the fewest fingerprints that have are merged.
     """
     whole = pool.whole
     if nodes == 1 or ask.conformance == IGNORED:
@@ -119,8 +120,9 @@ def _merged(pool: FreeCounts, nodes: int) -> Found:
 
 
 def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Prefer) -> Counts:
-    """Returns how many nodes of which bucket to take from the part of the pool that `find` returned; `prefer` orders buckets of one
-    group.
+    """Returns how many nodes of which bucket to take for `nodes` nodes, from the part of the pool that `find` returned for them.
+
+    `prefer` is the sort key of the buckets of one group; its first item is the tier, and a tier is taken wholly before the next.
     """
     shares = spread(found.part, nodes) if ask.spread else tight(found.part, nodes, found.span, ask.usable)
     if len(shares) == 1:
@@ -129,8 +131,9 @@ def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Pref
 
 
 def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
-    """Chooses nodes of one group (by rank) with these fingerprints: the first tier of `prefer`, then whole switches, then preferred
-    buckets.
+    """Returns how many nodes of which bucket to take for `nodes` nodes of one group (its rank) with these fingerprints (None: any).
+
+    Takes the first tier of `prefer`, then whole switches, then preferred buckets; the group must have so many.
     """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps

@@ -27,9 +27,10 @@ _STEPS: Final = 128
 
 
 def round_up(time: float, now: float) -> float:
-    """Rounds a time up by at most 1/64 of its distance from the beginning of the epoch (4,096 s) that `now` lies in.
+    """Rounds a time (seconds since the epoch) up: to a second within 256 s of `now`, else by at most 1/64 of its distance.
 
-    Rounding the same time again at a later `now` never gives a later time. Seconds since the epoch.
+    The distance counts from the beginning of the epoch (4,096 s) that `now` lies in. A time that is past, or `NEVER`, stays as it is.
+    Rounding the same time again at a later `now` never gives a later time.
     """
     if time <= now or time == NEVER:
         return time
@@ -82,7 +83,7 @@ class Releases:
         self._by_pool: dict[int, _OfPool] = {}
 
     def is_current(self, now: float, overrun: float) -> bool:
-        """Tells whether the rounded times are still true at `now` and with this overrun; if not, the caller restarts."""
+        """Tells whether the rounded times still hold at `now` with this overrun (seconds); if not, the caller must call `restart`."""
         return self.now <= now < self._valid_until and overrun == self.overrun
 
     def restart(self, overrun: float) -> None:
@@ -128,7 +129,7 @@ class Releases:
         return known
 
     def of_pool(self, pool: FreeCounts) -> StepFunction:
-        """Returns how many nodes of a pool's buckets are free over time if no work starts; its step `ALWAYS` is the count now."""
+        """Returns how many nodes of a pool's buckets are free over time if no work starts; the first step, from `ALWAYS`, counts now."""
         known, cache = self._by_pool.get(pool.number), self._node_cache
         if known is not None and known.changes == cache.changes:
             return known.free

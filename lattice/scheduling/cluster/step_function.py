@@ -40,14 +40,17 @@ class StepFunction:
         return dict(zip(self.times[1:], map(sub, counts[1:], counts), strict=False))
 
     def first_below(self, count: int, step: int, end: float) -> int:
-        """Returns the number of the first step after `step` that begins before `end` and has less than `count`; 0: there is none."""
+        """Returns the number of the first step after `step` that begins before `end` and has less than `count`; 0: there is none.
+
+        The step numbered `step` must begin before `end` and have at least `count`.
+        """
         stop = bisect_left(self.times, end)
         if min(self.counts[step:stop]) >= count:
             return 0
         return next(number for number in range(step + 1, stop) if self.counts[number] < count)
 
     def plus(self, begin: float, end: float, by: int) -> StepFunction:
-        """Returns the function that is higher by `by` in [begin, end)."""
+        """Returns a new function that is higher by `by` (negative: lower) in [begin, end), seconds since the epoch."""
         times, counts = list(self.times), list(self.counts)
         first = bisect_left(times, begin)
         if first == len(times) or times[first] != begin:

@@ -43,7 +43,7 @@ class Line:
         return True
 
     def closest(self, groups: int) -> int:
-        """Returns the least distance in ranks between the first and the last of `groups` groups."""
+        """Returns the least distance in ranks between the first and the last of `groups` groups; the line must have so many."""
         found = self._closest.get(groups)
         if found is None:
             found = self._closest[groups] = min(map(sub, self.ranks[groups - 1 :], self.ranks))

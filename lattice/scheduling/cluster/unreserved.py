@@ -59,7 +59,7 @@ class UnreservedNodes:
     def starts(self, pool: FreeCounts, nodes: int, duration: float, before: float = NEVER) -> Iterator[float]:
         """Yields the times after now and before `before`, ascending, from which `nodes` nodes may be free for `duration` seconds.
 
-        Only the totals of the pool are checked; the caller checks its buckets.
+        Yields only times at which nodes may come free. Checks only the totals of the pool, not windows; the caller checks its buckets.
         """
         free = self.of_pool(pool)
         times, counts = free.times, free.counts
@@ -132,7 +132,10 @@ class UnreservedNodes:
         return False
 
     def of_pool(self, pool: FreeCounts) -> StepFunction:
-        """Returns how many nodes of a pool's buckets are free and not reserved over time if no work starts; its step `ALWAYS` is now."""
+        """Returns how many nodes of a pool's buckets are free and kept by no backfill reservation over time, if no work starts.
+
+        The first step, from `ALWAYS`, counts now. Windows take nothing away: they only add steps.
+        """
         table, key = self._table, (pool.number, self._table.layout)
         stamp = (self._node_cache.changes, self._node_cache.shape)
         if stamp != self._stamp:

@@ -53,7 +53,7 @@ class Booking:
 
     @property
     def changes(self) -> float | None:
-        """Returns when the next window begins or ends and so changes the state, seconds since the epoch; None: no window is left."""
+        """Returns when the open window ends or, if none is open, when the next one begins, seconds since the epoch; None: none is left."""
         if not self.spans:
             return None
         first = self.spans[0]
@@ -132,7 +132,8 @@ def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
 def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
     """Returns for each Reservation, by name, the nodes and windows that it gets; older Reservations choose first.
 
-    `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible.
+    `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible. `now`: seconds since the epoch. A
+    Reservation that gets none is in the answer too, with the reason: its text does not parse, nodes are missing, older ones hold them.
     """
     held, bookings = _OlderReservations(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
@@ -144,7 +145,7 @@ def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float,
 
 
 def node_set(mask: int, node_cache: NodeCache) -> str:
-    """Returns the nodes of a bit set as text in node set notation, in the order of their names."""
+    """Returns the names of the nodes of a bit set as text in node set notation, in the order of names; unknown indices are left out."""
     return fold_nodes(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 

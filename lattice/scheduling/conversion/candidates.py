@@ -45,11 +45,11 @@ def candidate_of(
     within: int | None = None,
     avoid: int = 0,
 ) -> Candidate:
-    """Returns the candidate of a pending allocation; `indices` gives the index of each node by name.
+    """Returns the candidate of a pending allocation (`vcluster` None: it does not exist); `indices`: the index of each node by name.
 
-    `blocked` keeps it waiting whatever is free; `quota` is its leaf of the quota tree, `within` the set of nodes that the leaf's
-    tree divides (None: any), `avoid` the set of nodes that it takes only where too few others exist. A field that does not parse
-    (the webhook was away) blocks it with NeverFits and the sentence that names the error.
+    `blocked`: a reason and a sentence that keep it waiting whatever is free. `quota`: its leaf of the quota tree. `within`: the nodes (bit
+    set) that the leaf's tree divides; None: any. `avoid`: the nodes that it takes only where too few others exist. A field of the spec
+    that does not parse (the webhook was away) blocks it with NeverFits and the sentence that names the error.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
@@ -138,7 +138,7 @@ def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
     """Returns the longest run of an allocation in seconds; None: unbounded. Raises Rejected where a text does not parse.
 
-    The allocation's own walltime counts first, then the vcluster's default, or its maximum for work that is not Bounded.
+    That is the allocation's own walltime; without one the vcluster's default, or its maximum for work that is not Bounded.
     """
     if spec.lifecycle.walltime is not None:
         return _seconds(spec.lifecycle.walltime)
@@ -169,12 +169,11 @@ def holder_of(
     start_allowance: float = START_ALLOWANCE,
     quota: str = "",
 ) -> NodeHolder:
-    """Returns the node holder of an attempt from its ledger row and its Allocation (None: the object is gone).
+    """Returns the node holder of an attempt from its ledger row and its Allocation (None: the object is gone); `quota`: its leaf.
 
-    `since` is when this process first saw the row, for objects that do not say when they were placed; `silent`: one of its nodes
-    does not report. The holder's end is startTime + walltime + grace, or the placement + walltime + grace + start allowance while
-    nothing has started; releasing work ends one grace period after `releasing_since`; None for unbounded work, and for work that is
-    releasing on a silent node. `quota` is its leaf of the quota tree; `borrowed` the nodes at home in other vclusters.
+    Its end is startTime, or before the start the placement + start allowance, + walltime + grace; releasing work ends at the latest a
+    grace + start allowance after `releasing_since`. None: held work that is unbounded or has no object; releasing on a `silent` node.
+    `since`: when this process first saw the row, for objects without these times. `borrowed`: nodes at home in other vclusters.
     """
     shown = allocation if allocation is not None and allocation.status.attempt == row.attempt else None
     placed = _placed_at(shown, since)
@@ -257,7 +256,10 @@ def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
 
 
 def _mask(node_set: str, indices: Mapping[str, int]) -> int:
-    """Returns the known nodes of a node set (text) as a bit set of indices; raises Rejected where it names more than admission allows."""
+    """Returns the known nodes of a node set (text) as a bit set of indices, 0 for an empty text; unknown names are left out.
+
+    Raises Rejected where the text does not parse, or names more than admission allows (`MOST_NAMED_NODES`).
+    """
     count = count_nodes(node_set)
     if count > MOST_NAMED_NODES:
         raise Rejected(f"a node set of {count} names is too long (limit: {MOST_NAMED_NODES})", reason="BadNodeSet")

@@ -53,13 +53,16 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
 
 
 def preemption_limits(config: Config | None) -> PreemptionLimits:
-    """Returns the limits of preemption that the LatticeConfig sets; None: the defaults."""
+    """Returns the limits of preemption that a LatticeConfig sets, the defaults for all others; `config` None: only defaults."""
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     return PreemptionLimits(most_victims=options.victims, near_completion=seconds(options.near_completion, 300.0))
 
 
 def weights_of(spec: VClusterSpec) -> Weights:
-    """Returns the weights in force, summing to 1: the vcluster's own, else those of its profile, else the balanced ones."""
+    """Returns the weights in force, summing to 1: the vcluster's own, else those of its profile, else the balanced ones.
+
+    Own weights that are all 0, or do not parse, give the balanced ones.
+    """
     if spec.weights is None:
         return PROFILES.get(spec.profile or "", BALANCED)
     exact = given_weights(spec)
@@ -74,7 +77,7 @@ def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
 
 
 def terms_of(tenant: Tenant) -> Terms:
-    """Returns the share and the budgets agreed with a tenant, from its spec."""
+    """Returns the share and the budgets agreed with a tenant, from its spec; a share above 1 counts as 1, a burst allowance of 0 as 1."""
     budget = tenant.spec.budget
     target = budget.fair_share_target
     return Terms(

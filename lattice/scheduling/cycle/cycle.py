@@ -31,12 +31,11 @@ asked for).
 
 
 def decide(state: ClusterState, vcluster: str, candidates: Iterable[Candidate], now: float, *, explain: bool = True) -> Iterator[Outcome]:
-    """Runs one cycle of a vcluster: yields one outcome for each candidate, in order of evaluation, and claims in `state` what it
-    places.
+    """Runs one cycle of a vcluster: yields an outcome of each candidate in order of evaluation, and claims in `state` what it places.
 
-    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. With `explain=False` no outcome
-    has a score, candidates that wait for nodes have neither reason nor sentence, and who waits comes in no order; the decisions are
-    the same. `now` in seconds since the epoch.
+    The caller confirms a place with `state.put_holder` or gives it back with `state.drop_holder`. A cycle that is left before its last
+    outcome keeps only the reservations given until then, and records no moves. With `explain=False` no outcome has a score, and those
+    that wait for nodes have neither reason nor sentence, and come in no order; the decisions are the same. `now`: epoch seconds.
     """
     # 1. The queue, its scores and the reservations of the last cycle; holders of reservations come first in the order.
     cycle = Cycle(state, vcluster, list(candidates), now, explain=explain)
@@ -143,7 +142,7 @@ class Cycle:
             reasons = explainer.cache.current()
 
     def commit(self) -> None:
-        """Ends the cycle: hands its reservations, and the moves of those of the last cycle, to the cluster state."""
+        """Ends the cycle: stores in the cluster state its reservations, the moves of earlier ones, and who found no nodes."""
         self.reservations.commit()
         if not self._explain:
             self._retries.keep_unschedulable()
@@ -191,6 +190,6 @@ class Cycle:
         return Placed(candidate, nodes, score, backfilled=self.reservations.any_kept)
 
     def _refuse(self, waiting: Waiting, score: Score | None) -> Waiting:
-        """Ends the reservation of a candidate that a gate keeps waiting, and returns the gate's answer with the score."""
+        """Ends the reservation of a candidate that a gate keeps waiting, and returns the gate's answer with this score."""
         self.reservations.end(waiting.candidate.uid, waiting.reason)
         return Waiting(waiting.candidate, waiting.reason, waiting.message, waiting.wake, score)

@@ -125,10 +125,10 @@ class EquivalenceClass:
         self._reach: dict[frozenset[str], tuple[list[Bucket], int, int]] = {}
 
     def fit(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Fit | NoFit:
-        """Finds nodes for a candidate to start on now for `duration` seconds without delaying a reservation.
+        """Returns nodes on which a candidate may start now for `duration` seconds without delaying a reservation, else NoFit; claims none.
 
-        As many as possible from its minimum to `most` (0: its minimum only), and no more than quota leaves (`room`). `retry`:
-        searches even where a request no larger has failed in this cycle.
+        As many as possible from its minimum to `most` (0: its minimum only), and no more than quota leaves (`room`); only its minimum
+        where some are borrowed. `retry`: searches even where a request no larger has failed in this cycle.
         """
         nodes = candidate.minimum
         if not retry and self._failed:
@@ -185,10 +185,10 @@ class EquivalenceClass:
         return find(pool, nodes, self._ask(pool)) is not None
 
     def earliest(self, candidate: Candidate, before: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the earliest backfill reservation for a candidate that delays no other; None: no time is known at which it could
-        start.
+        """Returns the backfill reservation of home nodes, after now, with the earliest start that delays no other; does not add it.
 
-        `before`: the reservation that the candidate holds; it is returned, if still possible, where no earlier one is found.
+        `before`: the reservation that the candidate had, which the caller has taken out of the table; it is returned, if still possible,
+        where no earlier one is found. None: no time is known at which the candidate could start.
         """
         eq_classes = self._eq_classes
         duration, nodes, now = eq_classes.state.occupancy(candidate), candidate.minimum, eq_classes.now
@@ -206,7 +206,10 @@ class EquivalenceClass:
         return before
 
     def limit(self, pool: FreeCounts, nodes: int) -> int:
-        """Returns the fewest groups that `nodes` nodes would take if all usable nodes of the pool were free; 0: so many do not exist."""
+        """Returns the fewest groups that `nodes` nodes would take if all usable nodes of the pool were free; 0: so many do not exist.
+
+        Where this class requires equal fingerprints, nodes of one known fingerprint only are counted.
+        """
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)
         if known is None:
@@ -226,7 +229,10 @@ class EquivalenceClass:
         return max(totals.values(), default=0)
 
     def lenders(self, candidate: Candidate) -> list[Bucket]:
-        """Returns the buckets of other vclusters whose nodes a candidate may borrow for its whole walltime."""
+        """Returns the buckets, free nodes or not, of other vclusters whose nodes a candidate may borrow for its whole walltime.
+
+        Whether the candidate is preemptible, as it must be to borrow, is not checked.
+        """
         homes = self._eq_classes.lenders(candidate.walltime)
         found = self._lent.get(homes)
         if found is None:
@@ -290,7 +296,10 @@ class EquivalenceClass:
         return idle
 
     def _still(self, held: BackfillReservation, duration: float) -> bool:
-        """Tells whether the nodes of a reservation are still free from its start for `duration` seconds."""
+        """Tells whether a reservation that was taken out of the table lasts `duration` seconds, and its nodes are free up to its end.
+
+        False where it is shorter, whatever is free, and where a node has left the pool of this class.
+        """
         profile = self._eq_classes.profile
         end = max(held.end, held.start + duration)
         slots = profile.table.slots(held)
@@ -517,7 +526,7 @@ class EquivalenceClasses:
             shape.failed = False
 
     def borrowing_left(self) -> int:
-        """Returns how many more nodes the vcluster may borrow."""
+        """Returns how many more nodes the vcluster may borrow; `NO_LIMIT` without a limit, negative where it has borrowed more."""
         most = self.policy.borrowing.max_borrowed
         return NO_LIMIT if most is None else most - self.state.uses.borrowed.get(self.policy.name, 0)
 
@@ -529,8 +538,9 @@ class EquivalenceClasses:
         return found
 
     def pressure(self, hardware: Hardware) -> float:
-        """Returns the demand on a class of hardware: for each pending need that it satisfies, nodes asked for over usable nodes
-        that satisfy it.
+        """Returns the demand on a class of hardware, 0 without any: a sum over the vcluster's pending needs that the class satisfies.
+
+        Each adds the nodes asked for ÷ the usable home nodes that satisfy it.
         """
         if self._pressure is None:
             self._pressure = self._pressures()

@@ -49,7 +49,10 @@ def boundless(state: ClusterState, tenant: str) -> bool:
 
 
 def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Headroom:
-    """Returns the least headroom that hard limits and the vcluster's limits leave to a user; −1 for a tenant without an account."""
+    """Returns the nodes and starts that hard limits and the vcluster's limits leave to a user, the least of all; `NO_LIMIT` without any.
+
+    −1 of both for a tenant without an account.
+    """
     account = state.accounts.get(tenant)
     if account is None:
         return NO_ACCOUNT
@@ -58,7 +61,10 @@ def headroom(state: ClusterState, policy: Policy, tenant: str, user: str) -> Hea
 
 
 def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the candidate alone: `blocked`, hold, not-before, back-off, a closed or deleted vcluster; None where it may start."""
+    """Returns Waiting where the candidate's own fields keep it from starting at `now` (epoch seconds), with the first reason; else None.
+
+    In this order: `blocked`, hold, not-before, back-off, a deleted or closed vcluster.
+    """
     if candidate.blocked is not None:
         return Waiting(candidate, *candidate.blocked)
     if candidate.held:
@@ -76,8 +82,9 @@ def own_wishes(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the hard limits of the tenant and its user on nodes and on running allocations, as the ledger does; None where it may
-    start.
+    """Returns Waiting where a candidate would exceed a hard limit of its tenant or user on nodes or running allocations; else None.
+
+    Compares as the ledger does, unconfirmed claims included. A tenant without an account waits too, with `NotYetEvaluated`.
     """
     if candidate.tenant not in state.accounts:
         return Waiting(candidate, "NotYetEvaluated", f'tenant "{candidate.tenant}" has no account in the ledger yet')
@@ -88,8 +95,9 @@ def hard_quota(state: ClusterState, candidate: Candidate, now: float) -> Waiting
 
 
 def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder], bool]:
-    """Returns a predicate of node holders: does this work count against the first limit (hard, or the vcluster's) that blocks the
-    candidate?
+    """Returns a function that tells whether a node holder counts against the first limit (hard, or the vcluster's) that blocks a candidate.
+
+    Where none blocks it, the function tells whether the holder is of the candidate's tenant.
     """
     tenant, user, vcluster = candidate.tenant, candidate.user, candidate.vcluster
     excess, row = _excess(state, candidate), _exceeding(state, candidate)
@@ -122,7 +130,7 @@ def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
 
 
 def vcluster_limits(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the vcluster's limits: on the user, on the user's tenant, on all its work together; None where the candidate keeps them."""
+    """Returns Waiting where a candidate would exceed a limit of its vcluster: on its user, on its tenant, on all work; else None."""
     row = _exceeding(state, candidate)
     return None if row is None else _over(candidate, *row[1:])
 
@@ -146,7 +154,7 @@ def _exceeding(state: ClusterState, candidate: Candidate) -> tuple[str, str, str
 
 
 def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks that the Reservation that a candidate names still has a window and admits it; None where it does, or none is named."""
+    """Returns Waiting where the Reservation that a candidate names has no window left or does not admit it; None: it may, or names none."""
     name = candidate.reservation
     if not name:
         return None
@@ -164,13 +172,13 @@ def admission(state: ClusterState, candidate: Candidate, now: float) -> Waiting 
 
 
 def _spent_budget(state: ClusterState, candidate: Candidate, now: float) -> Waiting | None:
-    """Checks the budgets of the candidate's tenant, project and user; None where no budget that makes work wait is used up."""
+    """Returns Waiting where a used-up budget of the candidate's tenant, project or user makes work wait; None: none does."""
     del now
     return budget(state.exhausted, candidate) if state.exhausted else None
 
 
 def _quota_share(state: ClusterState, candidate: Candidate, now: float) -> Waiting | Share | None:
-    """Checks the quota tree; returns the nodes and classes that it leaves to an admitted candidate, Waiting if not, None without a tree."""
+    """Returns the nodes and classes that the quota tree leaves to a candidate, Waiting where it blocks it; None without a tree."""
     del now
     share = state.quota_usage.share(candidate) if state.quota_usage is not None else None
     return beyond_share(candidate, share) if isinstance(share, Blocked) else share
@@ -221,9 +229,10 @@ class GateChain:
         """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
-        """Runs the gates in their order; returns Waiting of the first that blocks, else what they leave to the candidate.
+        """Runs the gates in their order; returns Waiting of the first that blocks, else how many nodes, of which classes, they leave.
 
-        `person`: its number in the pending queue. `opens`: when its own wishes no longer keep it waiting, seconds since the epoch.
+        `person`: the number of the candidate's person in the pending queue. `opens`: when the candidate's own wishes no longer keep it
+        waiting, seconds since the epoch.
         """
         if opens <= self._now and self.unlimited[person]:
             return UNRESTRICTED

@@ -27,8 +27,9 @@ class Placer:
         return shape or self.classes.shape(number, candidate, admission.classes)
 
     def fit(self, candidate: Candidate, shape: RequestShape, admission: Admission, *, retry: bool = False) -> Fit | NoFit:
-        """Finds nodes that a candidate may start on now without delaying a reservation; `retry`: searches even where its shape has
-        failed.
+        """Returns nodes that a candidate may start on now without delaying a reservation, else NoFit; claims none.
+
+        `retry`: searches even where its shape has failed in this cycle.
         """
         if shape.failed and not retry:
             return NO_NODES
@@ -43,7 +44,7 @@ class Placer:
         return beyond_share(candidate, blocked) if blocked is not None else None
 
     def claim(self, candidate: Candidate, eq_class: EquivalenceClass, fit: Fit) -> tuple[int, ...]:
-        """Claims the nodes of a fit in the cluster state; returns their indices, ascending."""
+        """Claims the nodes of a fit for a candidate in the cluster state, before the ledger knows; returns their indices, ascending."""
         node_cache = self._state.node_cache
         split = bool(node_cache.masks)
         nodes = nodes_of(fit.counts, fit.pool, split=split)

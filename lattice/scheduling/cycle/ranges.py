@@ -37,9 +37,10 @@ them 7 %, with a third 4.8 %: `lattice-dev bench fairness`.)"""
 
 
 def extended(state: ClusterState, candidates: Sequence[Candidate], now: float) -> list[Placed]:
-    """Returns the candidates that get more nodes, each with all of its nodes; claims these in `state`.
+    """Claims more nodes in `state` for candidates that asked for a range; returns those that got some, each with all of its nodes.
 
-    `candidates`: those placed in this round, not committed to the ledger yet, in the order in which they were placed.
+    `candidates`: those placed in this round, not committed to the ledger yet, in the order in which they were placed. One that has
+    borrowed nodes, or for whose home nodes other work waits (`state.waiting`), keeps what it has.
     """
     contested = {_home(state.policy(name)) for name in state.waiting}
     found: list[Placed] = []
@@ -69,7 +70,11 @@ def _home(policy: Policy) -> str:
 
 
 def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candidate) -> tuple[int, ...]:
-    """Returns as many home nodes as a candidate may have now; empty where it keeps the nodes that it was given."""
+    """Returns the home nodes (indices) that a candidate may have now, as many as possible; the caller has freed those that it had.
+
+    Beyond its minimum it gets a third of the free nodes at most. They may be no more than it had: the caller compares. Empty: none are
+    found, or a quota refuses them.
+    """
     share = state.quota_usage.share(candidate) if state.quota_usage is not None else Share()
     if isinstance(share, Blocked):
         return ()

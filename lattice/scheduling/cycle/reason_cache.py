@@ -61,8 +61,9 @@ class ReasonCache:
         self._by_free[eq_class, wanted] = free, found
 
     def never(self, shape: RequestShape, find: Callable[[], ReasonAndMessage | None]) -> ReasonAndMessage | None:
-        """Returns the reason why a shape could not start even if nothing held nodes, None where it could; `find` is called once in
-        a cycle.
+        """Returns the reason why a shape could not start even if nothing held nodes; None where it could.
+
+        Calls `find` for it once in a cycle, whatever changes meanwhile.
         """
         if shape not in self._never:
             self._never[shape] = find()

@@ -51,7 +51,10 @@ class Explainer:
         self, candidate: Candidate, shape: RequestShape, score: Score | None, fit: NoFit = NO_NODES,
         reservation: BackfillReservation | None = None,
     ) -> Waiting:  # fmt: skip
-        """Makes the outcome of a candidate that was not placed; `reservation`: the one that it holds, `fit`: why nothing was found."""
+        """Returns the outcome of a candidate that was not placed, with reason, sentence, wake-up time and the borrowers to ask for nodes.
+
+        `reservation`: the one that the candidate holds; None: none. `fit`: the answer of the search for nodes.
+        """
         wake = self._windows.wake(candidate) if candidate.reservation else None
         if self._silent:
             return Waiting(candidate, "", "", wake, score, None if reservation is None else reservation.start)
@@ -66,7 +69,7 @@ class Explainer:
         return Waiting(candidate, reason, message, wake, score, reservation.start, reclaims)
 
     def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
-        """Makes the outcome of a candidate that strict order of submission keeps behind one that waits for nodes which both could use."""
+        """Returns the outcome of a candidate that strict order keeps behind an earlier one that waits for nodes which both could use."""
         if self._silent:
             return Waiting(candidate, "", "", None, score)
         found = self._never(candidate, shape)
@@ -159,7 +162,7 @@ class Explainer:
     def _kept(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
         """Returns the reason where enough nodes are free but kept: by windows, by reservations of others, or taken in this cycle.
 
-        None: too few are free, or they do not fit together, also before this cycle; the caller then explains that.
+        None: too few were free also before this cycle, or those that are do not fit together; the caller then explains that.
         """
         wanted, once, pool = candidate.minimum, self.cache.once, eq_class.pool
         free = pool.whole.total

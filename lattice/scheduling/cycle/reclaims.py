@@ -13,10 +13,10 @@ from lattice.units import format_duration
 
 
 def reclaims_for(state: ClusterState, vcluster: str, candidate: Candidate, eq_class: EquivalenceClass) -> tuple[Reclaim, ...]:
-    """Returns the borrowers to ask for nodes of this vcluster: lowest borrowing priority first, then the latest begun, none
-    needlessly.
+    """Returns the borrowers to ask for their nodes so that a candidate of this vcluster could start; reclaims nothing.
 
-    Empty where all of them together would not give enough.
+    Lowest borrowing priority first, then the latest begun, none needlessly. Empty where enough nodes are free, or where all borrowers
+    together would not give enough.
     """
     missing = candidate.minimum - eq_class.pool.whole.total
     offers: list[tuple[int, float, str, Reclaim]] = []
@@ -41,7 +41,10 @@ def reclaims_for(state: ClusterState, vcluster: str, candidate: Candidate, eq_cl
 
 
 def lent(reclaims: Sequence[Reclaim]) -> str:
-    """Returns a clause on which borrowers would have to give nodes back, and in which time; reclaims nothing."""
+    """Returns a clause on how many nodes are lent to which vclusters, and in which time they would have to be given back.
+
+    `reclaims` must not be empty. Nothing is reclaimed by it.
+    """
     counts: dict[str, int] = {}
     for one in reclaims:
         counts[one.vcluster] = counts.get(one.vcluster, 0) + len(one.nodes)

@@ -38,9 +38,10 @@ class Holding(msgspec.Struct, gc=False):  # a cycle makes one for each holder
         self.cause, self.by = cause, by
 
     def still_wanted(self, held: BackfillReservation | None, candidate: Candidate, occupancy: float) -> BackfillReservation | None:
-        """Returns the candidate's earlier reservation, `held` or the revoked one, if it still has its length and its nodes.
+        """Returns the candidate's reservation of before, `held` or else the revoked one, if it still has its length and its nodes.
 
-        None, with the owner's change as the cause: it is shorter than `occupancy` (seconds) or has not `candidate.minimum` nodes.
+        None: it had none, or the owner has changed the work, so that it is shorter than `occupancy` (seconds) or has not
+        `candidate.minimum` nodes; the latter is recorded as the cause of its loss.
         """
         before = held or self.revoked
         if before is not None and (before.end < before.start + occupancy or before.nodes != candidate.minimum):
@@ -99,19 +100,25 @@ class ReservationHolders:
     # The order of evaluation
 
     def all_precede(self, candidates: Iterable[Candidate]) -> bool:
-        """Tells whether none of these candidates is of a higher class than some holder, so that every holder is planned before them."""
+        """Tells whether none of these candidates is of a higher preemption class than some holder, so that all holders go before them.
+
+        True without candidates, and without holders.
+        """
         lowest = min([holding.level for holding in self.by_uid.values()], default=_HIGHEST)
         return all(one.preemption_class <= lowest for one in candidates)
 
     def decide_order(self, candidates: Sequence[Candidate]) -> bool:
-        """Tells whether scores have no part in the order: at most one candidate holds no reservation, and it passes no holder."""
+        """Tells whether scores have no part in the order of evaluation, which holders of reservations then decide alone.
+
+        True where at most one candidate is no holder, and it goes before no holder.
+        """
         others = [one for one in candidates if one.uid not in self.by_uid]
         return len(others) <= 1 and self.all_precede(others)
 
     def put_first(self, candidates: Sequence[Candidate], order: Sequence[int], *, strict: bool) -> Sequence[int]:
         """Returns the order of candidates (places in the list) with holders before newcomers of their class or a lower one.
 
-        `strict`: holders go before all newcomers.
+        `order`: the places by score, highest first. `strict`: holders go before all newcomers.
         """
         given = {uid: holding.given for uid, holding in self.by_uid.items()}
         classes = [one.preemption_class for one in candidates]
@@ -126,7 +133,7 @@ class ReservationHolders:
                 self._standing[one.uid] = one.preemption_class
 
     def protect(self, uid: str) -> None:
-        """Takes a reservation from those that may be revoked: it is confirmed, searched anew or ended."""
+        """Ends the right of others to revoke an allocation's reservation, which is confirmed, searched anew or ended; changes no table."""
         self._standing.pop(uid, None)
 
     def stands_below(self, level: int) -> bool:
@@ -157,7 +164,7 @@ class ReservationHolders:
         return uids
 
     def restore(self, uids: Collection[str]) -> None:
-        """Puts the revoked reservations of these uids back into the backfill table."""
+        """Puts the revoked reservations of these holders (uids) back into the backfill table, where they may be revoked again."""
         for uid in uids:
             holding = self.by_uid[uid]
             if holding.revoked is not None:

@@ -76,7 +76,11 @@ class CycleReservations:
         return bool(self._kept)
 
     def bind(self, newcomers: Sequence[Candidate]) -> bool:
-        """Keeps every reservation of the last cycle, where nothing but these candidates is new; returns whether all of them bind them."""
+        """Confirms all reservations of the last cycle at once where only `newcomers` need evaluation; then returns True.
+
+        Returns False, and changes nothing, where holders must be evaluated: one waits for a new reservation, the start of one has come,
+        or a newcomer is a holder itself or of a higher preemption class than one.
+        """
         holders, before = self.holders, self._last.by_uid
         if len(holders.by_uid) > len(before) or min([one.start for one in before.values()], default=NEVER) <= self._now:
             return False
@@ -88,9 +92,9 @@ class CycleReservations:
         return True
 
     def put_holders_first(self, candidates: Sequence[Candidate], order: Sequence[int]) -> Sequence[int]:
-        """Returns the order of candidates (places in the list) with holders of reservations first.
+        """Returns the order of candidates (places in the list) with holders of reservations before newcomers of their class or lower.
 
-        Revokes all of their reservations if these keep more nodes than will be free.
+        `order`: the places by score. Revokes all reservations of holders if these keep more nodes than will be free.
         """
         if not self.holders.by_uid:
             return order
@@ -109,9 +113,9 @@ class CycleReservations:
         return bool(self._awaited) and candidate.uid not in self.holders.by_uid and not self._awaited.isdisjoint(eq_class.pool.buckets)
 
     def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:
-        """Tells whether a candidate may revoke reservations of lower classes.
+        """Tells whether a candidate may revoke reservations of lower classes to start now; revokes none.
 
-        It may if it holds none itself (`held` is None), or if these alone keep it from starting before its own.
+        It may if it holds none itself (`held` is None), or if these alone keep it from starting before its own; never in strict order.
         """
         if self._strict or not self.holders.stands_below(candidate.preemption_class):
             return False
@@ -121,7 +125,10 @@ class CycleReservations:
         return is_free and self.holders.keeps_before(min(held.start, self._now + shape.duration), candidate.preemption_class)
 
     def confirms(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation) -> bool:
-        """Confirms the reservation that a candidate holds if a search would only find it again; returns False where a search is needed."""
+        """Confirms the reservation that a candidate holds if a search would only find the same one again; then returns True.
+
+        Returns False, and changes nothing, where a search may find another or is needed to tell.
+        """
         if not self.firm or candidate.reservation or shape.eq_class.borrows:
             return False
         if held.start <= self._now or held.end < held.start + shape.duration or held.nodes != candidate.minimum:
@@ -155,9 +162,10 @@ class CycleReservations:
                 self.epoch += 1
 
     def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
-        """Gives a reservation to a candidate that found no nodes: `held`, its own before, or an earlier one.
+        """Gives a candidate that found no nodes its reservation of before or one with an earlier start, else a first one; returns it.
 
-        None: it may hold none (the depth is reached), power is what lacks, or no time is known at which it could start.
+        `held`: its own of before, which the caller has taken out of the table; None: none. None is returned where the depth is reached,
+        power is what lacks (`fit`), or no time is known at which it could start; it loses its reservation then.
         """
         found = self._grant(candidate, shape, held, fit)
         if held is not None and found is not held:
@@ -184,7 +192,10 @@ class CycleReservations:
         return found
 
     def end(self, uid: str, reason: str) -> None:
-        """Ends the reservation of a candidate that a gate keeps waiting with this reason; others may use its nodes."""
+        """Ends the reservation, or the right to one, of a candidate that a gate keeps waiting with this reason; none: nothing to end.
+
+        Others may use its nodes. The reason gives the cause of the loss.
+        """
         self.lasting = False
         holding = self.holders.by_uid.get(uid)
         if holding is not None:
@@ -192,7 +203,7 @@ class CycleReservations:
             holding.lose(cause_of(reason))
 
     def note_placed(self, uid: str) -> None:
-        """Ends the reservation of a candidate that is placed now."""
+        """Ends the reservation, or the right to one, of a candidate that is placed now; its loss counts as no move."""
         self.epoch += 1
         holding = self.holders.by_uid.get(uid)
         if holding is not None:
@@ -206,7 +217,7 @@ class CycleReservations:
         self._state.settle_cycle(self._vcluster, self._kept, [move for move in moves if move is not None])
 
     def _seek(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Finds the reservation to give: the own one of before, or an earlier one; None: it may hold none, or no start is known."""
+        """Returns the reservation to give: the own one of before, or an earlier one; None: it may hold none, or no start is known."""
         if shape.duration <= NEAR:
             self.lasting = False  # its end is rounded less from moment to moment
         eq_class = shape.eq_class

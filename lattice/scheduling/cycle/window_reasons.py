@@ -25,7 +25,10 @@ class WindowReasons:
         self._state, self._profile, self._cache, self._now = state, profile, cache, now
 
     def outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """Returns the reason why the Reservation that a candidate names cannot take it now; None where it can, or none is named."""
+        """Returns the reason why the Reservation that a candidate names cannot take it now; None where it can, or none is named.
+
+        The Reservation must have a window that is not over: the gate `admission` has refused the candidate otherwise.
+        """
         name = candidate.reservation
         if not name:
             return None
@@ -45,9 +48,9 @@ class WindowReasons:
         return None
 
     def crossed(self, candidate: Candidate, eq_class: EquivalenceClass, outside: FreeCounts) -> ReasonAndMessage:
-        """Returns the reason where a reservation window keeps a candidate off free nodes, with the longest walltime that would end
-        before it.
+        """Returns the reason of a candidate that a reservation window keeps off free nodes; there must be such a window.
 
+        The sentence names the longest walltime with which it would start now, if one is found, or until when the window lasts.
         `outside`: the free nodes that no window closes to the candidate.
         """
         first, starts = self._cache.once("windows", (eq_class, outside), lambda: self._windows_before(candidate, eq_class))
