@@ -164,8 +164,8 @@ class CycleReservations:
     def grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
         """Gives a candidate that found no nodes its reservation of before or one with an earlier start, else a first one; returns it.
 
-        `held`: its own of before, which the caller has taken out of the table; None: none. None is returned where the depth is reached,
-        power is what lacks (`fit`), or no time is known at which it could start; it loses its reservation then.
+        `held`: its own of before, which the caller has taken out of the table; None: none. Returns None where a newcomer finds the depth
+        reached, power is what lacks (`fit`), or no start is known; a holder then has only the right to a new one left.
         """
         found = self._grant(candidate, shape, held, fit)
         if held is not None and found is not held:

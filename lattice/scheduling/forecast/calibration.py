@@ -110,16 +110,14 @@ class Calibration:
 
     @property
     def coverage(self) -> float | None:
-        """Returns the share of the latest 1,000 starts that came by their first p90; None before the first start."""
+        """Returns the share (0 to 1) of the latest 1,000 predicted starts that came by their first p90; None before the first start."""
         return sum(self._covered) / len(self._covered) if self._covered else None
 
     def calibrated(self, now: float, rehearsed: float, late: float, *, width: float = 0.0, earliest: float = 0.0) -> PredictedStart:
         """Returns the predicted start (p50 and p90) of two simulated ones: `rehearsed` with median run times, `late` with long ones.
 
-        Both are moved by how far earlier predictions of like waits and widths were wrong; nothing is learnt by the call.
-
-        Times in seconds since the epoch. `width`: the part of the nodes that it may use which it
-        asks for (0 to 1), to find predictions like it. `earliest`: no prediction is before it.
+        Moves both by how far earlier predictions of like waits and widths were wrong; learns nothing. Times in seconds since the epoch.
+        `width`: the nodes that the work asks for as a part (0 to 1) of those that it may use. `earliest`: no prediction is before it.
         """
         scale = max(0.0, late - rehearsed) + OF_THE_WAIT * (rehearsed - now) + LEAST
         cell = bisect_right(BANDS, rehearsed - now), bisect_left(WIDTHS, width)
@@ -141,7 +139,10 @@ class Calibration:
         self._last[uid] = prediction
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the predictions of an allocation that started at `at`; None: nothing was predicted, or it was scored before."""
+        """Scores and drops the predictions of an allocation that started at `at`, seconds since the epoch, and learns from its start.
+
+        None: nothing was predicted for it, or it was scored before.
+        """
         first, last = self._first.pop(uid, None), self._last.pop(uid, None)
         if first is None or last is None:
             return None
@@ -158,7 +159,7 @@ class Calibration:
         self._last.pop(uid, None)
 
     def prune(self, pending: Collection[str]) -> None:
-        """Drops predictions of allocations that are not in `pending`, once more than 1,000 of them are kept."""
+        """Drops predictions of allocations that are not in `pending` (uids), once 1,000 more than these are kept; scores none."""
         if len(self._first) > len(pending) + SPARE:
             for uid in [uid for uid in self._first if uid not in pending]:
                 self.drop_predictions(uid)

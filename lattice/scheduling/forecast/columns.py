@@ -192,7 +192,7 @@ class Columns:
         return counts
 
     def number(self, candidate: Candidate) -> int:
-        """Returns the number of the set of nodes on which a candidate may run."""
+        """Returns the number of the set of nodes on which a candidate of the snapshot may run: its place in `sets`, `exist`, `usable`."""
         number = self._number_of.get(candidate.uid)
         if number is None:
             number = self._number_of[candidate.uid] = self._numbers[self._kept(self.eligibility(candidate))]
@@ -273,7 +273,7 @@ class Caps:
         """By number of the cap: how much more may be used; negative where the limit was lowered below what is in use."""
 
     def amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
-        """Returns (cap number, amount) of each cap that this work counts against when it holds `nodes` nodes."""
+        """Returns (cap number, amount) of each cap that this work counts against when it holds `nodes` nodes; numbers caps met first."""
         key = (work.vcluster, work.tenant, work.user, nodes)
         if key not in self._known:
             self._known[key] = self._amounts_of(work, nodes)

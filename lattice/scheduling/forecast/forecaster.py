@@ -111,7 +111,11 @@ class Forecaster:
         return forecast_snapshot(state, queues, self._masks, now, latest, unforeseen, tried)
 
     def conclude(self, snapshot: ForecastSnapshot, foreseen: Foreseen) -> dict[str, Expected]:
-        """Turns simulated starts into calibrated predictions, keeps these for scoring, and returns them by uid."""
+        """Returns the expected starts by uid: calibrated predictions of the simulated starts, which it also keeps to score them later.
+
+        Work without a foreseen start has its reason there, and its predictions are dropped. Foreseen starts of work that has started or
+        was cancelled since the snapshot are left out.
+        """
         found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
         for uid in found:
             self.calibration.drop_predictions(uid)
@@ -143,7 +147,7 @@ class Forecaster:
         return made.by(max(now, snapshot.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the predictions of an allocation that was given its nodes at `at`; None: there were none."""
+        """Scores the predictions of an allocation that was given its nodes at `at`, seconds since the epoch; None: there were none."""
         self._gone.add(uid)
         return self.calibration.started(uid, at)
 
@@ -248,7 +252,10 @@ def simulator_inputs(
 
 
 def foresee(snapshot: ForecastSnapshot, run_times: RunTimes) -> Foreseen:
-    """Runs both simulations and returns the simulated starts; pure, and the only step of a forecast that takes long."""
+    """Runs both simulations and returns the simulated starts; pure, and the only step of a forecast that takes long.
+
+    It may run in another thread, as long as nobody changes `run_times` and the snapshot's masks meanwhile.
+    """
     median, late, uids, silent = simulator_inputs(snapshot, run_times)
     slot = _slot(median)
     starts: dict[str, tuple[float, float]] = {}

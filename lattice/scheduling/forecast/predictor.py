@@ -38,8 +38,9 @@ class RunFeatures(NamedTuple):
 
 
 def levels(work: RunFeatures) -> Iterator[tuple[int, Hashable]]:
-    """Yields (number, key) of each level at which a run is kept, from one user, name and walltime to everybody; no name: no levels
-    of names.
+    """Yields (number, key) of each level at which a run is kept, from one user, name and walltime to everybody.
+
+    Levels 0 and 1, which are of names, are left out for work without a name.
     """
     user = (work.tenant, work.user)
     length = int(work.walltime).bit_length()
@@ -105,8 +106,9 @@ class RunTimes:
         self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
 
     def observe(self, work: RunFeatures, ran: float) -> None:
-        """Learns from an attempt that ended by itself or at its walltime after `ran` seconds; the caller leaves out cancelled and
-        failed ones.
+        """Learns from an attempt that ended by itself or at its walltime after `ran` seconds; a walltime of 0 or less is ignored.
+
+        The caller leaves out attempts that were cancelled or failed.
         """
         if work.walltime <= 0:
             return

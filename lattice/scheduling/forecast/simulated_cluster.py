@@ -90,7 +90,7 @@ class SimulatedCluster:
         return bool(self._room)
 
     def capacity_at_last(self) -> list[int]:
-        """Returns for each set the nodes that are free after all work with a known end has ended."""
+        """Returns for each set the nodes that are free after all work with a known end has ended; call it before `end_work` only."""
         capacity = list(self.in_set)
         for columns, _believed, _caps in self._running:
             for column, count in columns:
@@ -114,7 +114,10 @@ class SimulatedCluster:
                 self._room[cap] += amount
 
     def start_job(self, shape: JobShape, expected: float, now: float, kept: Sequence[ShadowReservation]) -> None:
-        """Starts a job of a shape for `expected` seconds, and takes its nodes from the extra nodes of the reservations `kept`."""
+        """Starts a job of a shape at `now` for `expected` seconds: takes its nodes and its part of the caps, until `end_work` frees them.
+
+        The caller has checked `fits`, `within_caps` and `spares`. Reduces the extra nodes of reservations in `kept` that it uses.
+        """
         columns = self._choose(shape, now)
         for column, count in columns:
             self.free[column] -= count
@@ -147,7 +150,7 @@ class SimulatedCluster:
         return all(self._room[cap] >= amount for cap, amount in shape.caps)
 
     def fits(self, shape: JobShape, now: float) -> bool:
-        """Tells whether enough nodes of a shape's set are free at `now` and not closed by a window."""
+        """Tells whether enough nodes of a shape's set are free and not closed by a window if a job of it starts at `now`."""
         free = self.in_set[shape.columns]
         if free < shape.nodes or not self._column_windows:
             return free >= shape.nodes
@@ -169,9 +172,9 @@ class SimulatedCluster:
         return True
 
     def reserve(self, shape: JobShape, now: float) -> ShadowReservation:
-        """Returns the reservation that the head of a queue gets at `now`: the first time at which, by walltimes, its nodes are free.
+        """Returns the reservation of a queue's head: from the first time on at which, by walltimes, its nodes are free; takes no nodes.
 
-        No window on its set lies in the head's time from then on; `shadow` NEVER: its nodes are never free.
+        No window on its set lies in the head's time from then on; `shadow` NEVER: its nodes are never free, or its own window is too short.
         """
         free, releases, shadow = self.in_set[shape.columns], self._releases[shape.columns], now
         for time in releases.times:

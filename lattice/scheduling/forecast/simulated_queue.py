@@ -77,7 +77,7 @@ class SimulatedQueue:
             shape.ranks.append(rank)
 
     def start_first(self, shape: JobShape, now: float) -> Job:
-        """Starts the job of lowest rank of a shape at `now`, and returns it."""
+        """Records that the job of lowest rank of a shape starts at `now`, takes it from those that wait, and returns it."""
         rank = shape.ranks.popleft()
         if not shape.ranks:
             del self.shapes[shape.identity]

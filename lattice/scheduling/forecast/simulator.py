@@ -52,9 +52,9 @@ class BackfillSimulator:
                     queue.enter(rank)
 
     def run(self, until: tuple[int, int] | None = None) -> list[list[float]]:
-        """Plays until no job can start any more, or until the job `until` (queue, rank) has started.
+        """Plays until no job can start any more, or until the job `until` (queue, rank) has started; may be called once.
 
-        Returns the start of each job by queue and rank, seconds from now; NEVER where none comes.
+        Returns the start of each job by queue and rank, seconds from now; NEVER where none comes, or none came before the play ended.
         """
         now = 0.0
         while True:

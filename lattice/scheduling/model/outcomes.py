@@ -41,7 +41,7 @@ class Score(msgspec.Struct, gc=False, eq=False):  # a cycle makes thousands: str
 
     @property
     def multiplier(self) -> float:
-        """Returns the factor by which the budgets multiply the sum."""
+        """Returns the factor (0.05 to 1) by which the use of budgets multiplies the sum of the weighted terms; 1 where none applies."""
         return self.made_of()[1]
 
     def __eq__(self, other: object) -> bool:

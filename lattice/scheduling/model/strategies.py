@@ -27,7 +27,7 @@ class Strategy:
     """The vcluster's nodes may be lent, and its work may run on borrowed ones."""
 
     def depth(self, policy: Policy) -> int:
-        """Returns how many blocked allocations of the vcluster hold a reservation."""
+        """Returns how many blocked allocations of the vcluster hold a reservation at most; 0: none does."""
         return policy.depth if self.reserves else 0
 
     def order(self, totals: Sequence[float]) -> Sequence[int]:
@@ -57,7 +57,11 @@ def strategy_of(policy: Policy) -> Strategy:
 
 
 def lenders_for(policies: Mapping[str, Policy], vcluster: str, walltime: float | None) -> Iterator[str]:
-    """Yields the vclusters whose idle nodes preemptible work of `vcluster` may borrow; `walltime` in seconds, None: unbounded."""
+    """Yields the vclusters whose idle nodes preemptible work of `vcluster` may borrow; `walltime` in seconds, None: unbounded.
+
+    Yields none where the policy of `vcluster` borrows nothing. Where either vcluster sets a longest duration, only work of no longer
+    walltime may borrow. How many nodes are borrowed already is not checked.
+    """
     mine = policies.get(vcluster) or Policy(vcluster)
     if not mine.borrowing.borrow or mine.borrowing.max_borrowed == 0 or not STRATEGIES[mine.kind].lends:
         return

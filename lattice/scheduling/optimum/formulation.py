@@ -79,5 +79,5 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
 
 
 def value_of(outcomes: Iterable[object]) -> float:
-    """Returns the value of a cycle's outcomes: score × nodes, summed over the placed candidates."""
+    """Returns the value of a cycle's outcomes: score × nodes, summed over the placed candidates; those without a score count 0."""
     return sum(each.score.total * len(each.nodes) for each in outcomes if isinstance(each, Placed) and each.score is not None)

@@ -63,7 +63,10 @@ class OptimalPlan:
 
 
 def best_plan(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> OptimalPlan:
-    """Returns the plan of the highest value found within the effort; of equal ones that with the fewest groups, summed over the jobs."""
+    """Returns the plan of the highest value found within the effort; of equal ones that with the fewest groups, summed over the jobs.
+
+    Where none was found, the plan places nothing and is not `proven`. `effort` None: the default. Raises Rejected without OR-Tools.
+    """
     model = PlacementModel(jobs, buckets)
     model.supply([bucket.free for bucket in buckets])
     spans = [chosen for each in model.groups for chosen in each.values()]
@@ -85,11 +88,10 @@ def installed() -> bool:
 
 
 def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> float:
-    """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, jobs left out that fit nowhere
-    alone.
+    """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, without jobs that fit nowhere alone.
 
-    Raises Rejected when the effort, where one is given, was too small. Jobs that may use the same buckets share their nodes, so the
-    size grows with the kinds of jobs, not with their number.
+    `effort` None: no limit. Raises Rejected when a given effort was too small, or without OR-Tools. Jobs that may use the same buckets
+    share their nodes, so the size grows with the kinds of jobs, not with their number.
     """
     lp = _linear_solver()
     wanted = [(job, homes) for job in jobs if (homes := _homes(job, buckets))]
@@ -193,7 +195,7 @@ class PlacementModel:
                 self.cp.add(sum(users) <= most)
 
     def solve(self, effort: Effort) -> Any | None:
-        """Solves the model; returns the solver with its values, None where it found no plan within the effort."""
+        """Solves the model and sets `proven`; returns the solver with its values, None where it found no plan within the effort."""
         solver = self._cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = effort.seed

@@ -88,7 +88,7 @@ class PreemptionDomain:
         return len(self._free)
 
     def fits(self) -> bool:
-        """Tells whether the candidate fits on free nodes, so that no preemption is needed."""
+        """Tells whether the candidate fits on free nodes, with the groups and fingerprints that it requires, so that none need be cleared."""
         regions: dict[Region, list[int]] = {}
         for index in self._free:
             regions.setdefault(self._levels[-1].region(self._cells[index]), []).append(index)
@@ -99,9 +99,9 @@ class PreemptionDomain:
         return sum(index in self._cells for index in nodes)
 
     def cheapest(self, slots: Sequence[VictimSlot], most: int, premium: float) -> ClearedNodes | None:
-        """Returns the victims to end and the nodes they clear; None: no set of at most `most` slots suffices. `fits` must be False.
+        """Returns the victims to end and the nodes that they clear; None: no set of at most `most` slots suffices. `fits` must be False.
 
-        Takes the strictest level (of groups and fingerprints) whose best set costs at most `premium` times that of the loosest
+        Takes the strictest level (of groups and fingerprints) whose cheapest set costs at most `premium` times that of the loosest
         level. Equal costs: fewest, then largest, then first in `slots`.
         """
         frees = [Counter(self._cells[index] for index in slot.nodes if index in self._cells) for slot in slots]

@@ -133,9 +133,9 @@ def preemption(
 ) -> Preemption:
     """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none; ends nothing.
 
-    `nodes` has every node that a holder holds; `eligible` are the usable ones that the candidate may have, free or held; `free` of
-    them are free now; `score` is the candidate's. Burst users go first: if a set of them alone suffices, it is taken whatever
-    others would cost; then borrowers of the candidate's vcluster, the lowest borrowing priority first; then all.
+    `nodes` has every node that a holder holds; `eligible`: the usable ones that the candidate may have, free or held; `free`: those of them
+    that are free now; `score`: the candidate's. Burst users go first: if a set of them alone suffices and costs less than the candidate's
+    value, it is taken; then they with borrowers of its vcluster, the lowest borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
     domain = PreemptionDomain(candidate, nodes, eligible, free)
@@ -165,7 +165,10 @@ def own_nodes(candidate: Candidate, policy: Policy, nodes: Mapping[int, NodeFact
 
 
 def may_preempt(pending: int, running: int) -> bool:
-    """Tells whether work of class `pending` may preempt work of class `running` (book, "Preemption Classes": down only, and by bands)."""
+    """Tells whether work of class `pending` may preempt work of class `running` (book, "Preemption Classes": down only, and by bands).
+
+    Class 0 is preempted by any class above it, 1 to 3 by 4 and above, 4 to 6 by 7 and above, 7 to 9 by 10, and 10 by none.
+    """
     if running <= 0:
         return pending > running
     if running <= 3:
@@ -230,9 +233,9 @@ def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss
 
 
 def worth(candidate: Candidate, used: Iterable[int], nodes: Mapping[int, NodeFacts], score: float, limits: PreemptionLimits) -> float:
-    """Returns the candidate's value in GPU-hours: score · GPUs of the nodes `used` · walltime, held within the limits.
+    """Returns the candidate's value in GPU-hours: score · GPUs of the nodes `used` · walltime, the walltime held within the limits.
 
-    Sensitive work is worth any cost: it is placed at once or refused.
+    Infinite for sensitive work, which is placed at once or refused.
     """
     if candidate.sensitive:
         return math.inf

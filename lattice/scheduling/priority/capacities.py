@@ -130,7 +130,7 @@ class Capacities:
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
-        """Returns the capacity for a need on the nodes at home in these vclusters; `follow` must have been called."""
+        """Returns the capacity for a need on the nodes at home in these vclusters ("": at home nowhere); `follow` must have been called."""
         if not need.lists <= node_cache.masks:
             return _count(_nodes(node_cache, need, homes))
         counts = self._by_need.get((need, homes))

@@ -45,12 +45,12 @@ def priority(preemption_class: int) -> float:
 
 
 def wait_time(waited: float, reference: float = REFERENCE_WAIT) -> float:
-    """Returns f2: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on; seconds (book, "f₂: wait_time_factor")."""
+    """Returns f2 of a wait in seconds: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on (book, "f₂: wait_time_factor")."""
     return clamp(log1p(max(0.0, waited) / reference) / log1p(SATURATION / reference))
 
 
 def fair_share(target: float, usage: float) -> float:
-    """Returns F = 2^(−usage ÷ target), both as shares of all usage; 1 without usage, 0 for any usage at a target of 0."""
+    """Returns F, a factor of f3: 2^(−usage ÷ target), both as shares of all usage; 1 without usage, 0 for any usage at a target of 0."""
     if usage <= 0:
         return 1.0
     return exp2(-usage / target) if target > 0 else 0.0
@@ -73,13 +73,13 @@ def topology(inter: float, intra: float, nodes: int) -> float:
 
 
 def inter_node(groups_needed: int, groups_available: int) -> float:
-    """Returns 1 − groups needed ÷ groups available; 0 where no group is available (book, "f₄: topology_fitness")."""
+    """Returns the part of f4 between nodes: 1 − groups needed ÷ available ones; 0 without any (book, "f₄: topology_fitness")."""
     return clamp(1 - groups_needed / groups_available) if groups_available > 0 else 0.0
 
 
 @cache
 def intra_node(gpus: int, *, unified: bool) -> float:
-    """Returns β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Memory Topology", "Extending f₄").
+    """Returns the part of f4 within a node: β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Extending f₄").
 
     `gpus`: asked for on each node; up to one has no links to lose. `unified`: CPU and GPU memory are one domain. Links and NUMA domains
     that no agent reports count as `UNKNOWN`.
@@ -91,7 +91,7 @@ def intra_node(gpus: int, *, unified: bool) -> float:
 
 
 def data_readiness(on_hot_tier: float | None = None) -> float:
-    """Returns f5: the share of the input that is on the hot tier; None: unknown (book, "f₅: data_readiness")."""
+    """Returns f5: the share of the input that is on the hot tier, `UNKNOWN` where none is known (book, "f₅: data_readiness")."""
     return UNKNOWN if on_hot_tier is None else clamp(on_hot_tier)
 
 
@@ -106,12 +106,12 @@ def gpu_hours(nodes: int, gpus: int, walltime: float | None) -> float:
 
 
 def energy(price: float | None = None) -> float:
-    """Returns f7: 1 − the price of electricity now, normalised to [0, 1]; None: unknown (book, "f₇: energy_cost")."""
+    """Returns f7: 1 − the price of electricity now, scaled to [0, 1]; `UNKNOWN` without a price (book, "f₇: energy_cost")."""
     return UNKNOWN if price is None else clamp(1 - price)
 
 
 def checkpoint(minutes: float | None) -> float:
-    """Returns f8: 1 ÷ (1 + minutes to a checkpoint); None: the work takes none (book, "f₈: checkpoint_efficiency")."""
+    """Returns f8: 1 ÷ (1 + minutes to a checkpoint); 0 for None, work that takes none (book, "f₈: checkpoint_efficiency")."""
     return 0.0 if minutes is None else clamp(1 / (1 + max(0.0, minutes)))
 
 
@@ -131,9 +131,9 @@ def conformance(largest_equal_set: int, nodes: int) -> float:
 
 
 def multiplier(utilisation: float) -> float:
-    """Returns m(u): 1 up to 0.8 of the budget, then half a cosine down to 0.05 at 1.2.
+    """Returns the budget multiplier of a score, m(u): 1 up to 0.8 of the budget, then half a cosine down to 0.05 at 1.2 and above.
 
-    u is usage ÷ budget (book, "Quota Enforcement", "GPU-Hours Budget").
+    u (`utilisation`) is usage ÷ budget (book, "Quota Enforcement", "GPU-Hours Budget").
     """
     if utilisation <= PENALTY_FROM:
         return 1.0
@@ -144,7 +144,7 @@ def multiplier(utilisation: float) -> float:
 
 
 def reach(capacities: Iterable[int]) -> list[int]:
-    """Returns how many nodes the 1, 2, 3 … largest groups hold together."""
+    """Returns a list of how many nodes the largest group, the 2 largest, the 3 largest … have together; `capacities`: nodes by group."""
     return list(accumulate(sorted(capacities, reverse=True)))
 
 

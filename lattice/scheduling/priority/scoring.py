@@ -256,7 +256,10 @@ class Scoring:
     _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
-        """Returns the scores of the candidates, all of one vcluster, in the order in which they are given."""
+        """Returns the scores of the candidates, all of one vcluster, in the order in which they are given; counts them as its backlog.
+
+        They are computed when the first is read, which must be before nodes, shares or backlog change. `now`: seconds since the epoch.
+        """
         vcluster = candidates[0].vcluster if candidates else ""
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
@@ -266,7 +269,7 @@ class Scoring:
         return Scores(len(columns.candidates), lambda: self._found(columns, node_cache, now))
 
     def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
-        """Sums the GPU-hours of all holders for f6: walltime × nodes × GPUs of a node (0 counts as 1)."""
+        """Sets `running_gpu_hours`, for f6, to the sum over all holders: walltime × nodes × GPUs of its first node (0 counts as 1)."""
         hours = 0.0
         for holder in holders:
             first = node_cache.nodes.get(holder.nodes[0]) if holder.nodes else None
@@ -274,11 +277,11 @@ class Scoring:
         self.running_gpu_hours = hours
 
     def backlog(self) -> tuple[Backlog, ...]:
-        """Returns the GPU-hours that wait in each vcluster, as of its last cycle."""
+        """Returns the GPU-hours that wait in each vcluster, as of its last scoring; vclusters that count as empty are left out."""
         return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._settled().items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
-        """Replaces the backlog by one that a recording, or an earlier scheduler, has noted."""
+        """Sets the backlog of the vclusters named to what a recording, or an earlier scheduler, has noted; others keep theirs."""
         for vcluster, gpu_hours, seen, waiting in backlog:
             self._columns[vcluster] = _ScoredQueue(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
@@ -383,7 +386,7 @@ class Scoring:
 
 
 def checkpoint_term(candidate: Candidate) -> float:
-    """Returns f8 of a candidate; 0 for work that is not preemptible or takes no checkpoint."""
+    """Returns f8 of a candidate, by the memory that it asks for on a node; 0 for work that is not preemptible or takes no checkpoint."""
     if not candidate.checkpointable or candidate.non_preemptible:
         return cost.checkpoint(None)
     need = candidate.need

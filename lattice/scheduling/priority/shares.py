@@ -123,7 +123,10 @@ class Shares:
         return self.meter.agree({name: each.budgets for name, each in terms.items()})
 
     def charge(self, charge: Charge, sign: int) -> None:
-        """Adds the usage of an attempt (`sign` +1) or removes it (−1); an attempt without an end goes on using its nodes."""
+        """Adds the usage of an attempt (`sign` +1) or removes what was added for it (−1).
+
+        An attempt without an end goes on using its nodes. Adding one twice counts it twice.
+        """
         for place, (begin, end, nodes, gpus) in enumerate(spans(charge)):
             self._add(charge.tenant, charge.user, charge.project, begin, end, sign * nodes, sign * gpus)
             if end is not None:
@@ -203,13 +206,19 @@ class Shares:
         return self.meter.balance(Scope(OF_TENANT, tenant), now).fraction
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns the factor of the score for work of this user and project, by the budget most used of those that apply; 1 without one."""
+        """Returns the factor (0.05 to 1) of the score for work of this user and project, by the budget most used of those that apply.
+
+        1 where none applies.
+        """
         if self._terms.get(tenant, _NO_TERMS).budgets is NO_BUDGETS:
             return 1.0
         return multiplier(self.meter.worst(tenant, user, project, now))
 
     def burst(self, tenant: str, now: float) -> int:
-        """Returns 0 within the target share, 1 above it within the burst allowance, 2 above that; preemption takes higher numbers first."""
+        """Returns how far a tenant exceeds its share: 0 within its target, 1 above it within the burst allowance, 2 above that.
+
+        Preemption takes work of tenants with a number above 0 first. A tenant without terms has a target of 0.
+        """
         target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
         if usage <= target:
             return 0
