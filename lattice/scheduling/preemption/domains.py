@@ -88,7 +88,7 @@ class PreemptionDomain:
         return len(self._free)
 
     def fits(self) -> bool:
-        """Tells whether the candidate fits on free nodes, with the groups and fingerprints that it requires, so that none need be cleared."""
+        """Tells whether the candidate fits on free nodes, with the groups and fingerprints that it requires, so that nothing need end."""
         regions: dict[Region, list[int]] = {}
         for index in self._free:
             regions.setdefault(self._levels[-1].region(self._cells[index]), []).append(index)

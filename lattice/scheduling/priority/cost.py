@@ -79,10 +79,10 @@ def inter_node(groups_needed: int, groups_available: int) -> float:
 
 @cache
 def intra_node(gpus: int, *, unified: bool) -> float:
-    """Returns the part of f4 within a node: β·links + (1−β)·locality, β = 0.7 with GPUs, else 0.3 (book, "Extending f₄").
+    """Returns the part of f4 within a node: β·links + (1−β)·locality, with β = 0.7 for work with GPUs, else 0.3.
 
     `gpus`: asked for on each node; up to one has no links to lose. `unified`: CPU and GPU memory are one domain. Links and NUMA domains
-    that no agent reports count as `UNKNOWN`.
+    that no agent reports count as `UNKNOWN` (book, "Memory Topology", "Extending f₄").
     """
     beta = 0.7 if gpus else 0.3
     links = 1.0 if gpus <= 1 else UNKNOWN

@@ -46,7 +46,10 @@ def changes(
     vclusters: Collection[str] = (),
     queues: Queues | None = None,
 ) -> tuple[Change, ...]:
-    """Returns the changes that `search` finds, without its pauses."""
+    """Returns the changes of a candidate's request with which it would start now, all at once; `search` has the parameters.
+
+    Empty: none was found, it starts unchanged, or it waits for something else than nodes and limits.
+    """
     return tuple(change for change in search(state, candidate, now, gpu_types, vclusters, queues) if change is not None)
 
 

@@ -95,7 +95,10 @@ def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ())
 
 
 def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[Candidate]:
-    """Returns a queue, given in order of score, with the holders of reservations moved to their place before others."""
+    """Returns a queue, given in order of score, in order of evaluation: holders of reservations before newcomers of their class or lower.
+
+    Under strict order of submission, holders go before all others.
+    """
     given = {**state.heirs.get(vcluster, {}), **{uid: one.given for uid, one in state.backfill_reservations.get(vcluster, {}).items()}}
     if not given:
         return queue
@@ -105,7 +108,7 @@ def planned(state: ClusterState, vcluster: str, queue: list[Candidate]) -> list[
 
 
 def unable(context: QueryContext, one: Candidate) -> str:
-    """Returns the reason why free nodes would not start a pending allocation now (held, too early, never fits …); empty: they would."""
+    """Returns the reason why free nodes would not start a pending allocation now (one of `IN_NOBODYS_WAY`); empty: they would."""
     if one.held:
         return "Held"
     if one.not_before > context.now:
@@ -120,18 +123,18 @@ def startable(context: QueryContext, queue: Sequence[Candidate]) -> list[Candida
 
 
 def position_of(queue: Sequence[Candidate], candidate: Candidate) -> Position | None:
-    """Returns the candidate's place in a queue from `in_order`, counted from 1; None: it is not in the queue."""
+    """Returns the candidate's place in `queue`, counted from 1, and the length of the queue; None: it is not in the queue."""
     place = next((at for at, one in enumerate(queue, 1) if one.uid == candidate.uid), None)
     return Position(vcluster=candidate.vcluster, position=place, of=len(queue)) if place is not None else None
 
 
 def subject(context: QueryContext, candidate: Candidate | NodeHolder) -> Work:
-    """Returns the name of the allocation that the question is about; the caller has checked that the reader may read it."""
+    """Returns the allocation that the question is about, by name, number and owner; the caller has checked that the reader may read it."""
     return _work(context, candidate)
 
 
 def named(context: QueryContext, work: Candidate | NodeHolder, reader: Reader) -> Work | None:
-    """Returns the name of an allocation; None where the reader may not know it."""
+    """Returns an allocation by name, number and owner; None where the reader may not know it."""
     return _work(context, work) if reader.may_name(work.user, work.key) else None
 
 
@@ -194,7 +197,7 @@ def reservation_of(context: QueryContext, candidate: Candidate) -> Held | None:
 
 
 def census(context: QueryContext, candidate: Candidate) -> Census:
-    """Returns the counts of nodes that fit a candidate, at home or of lenders: all, usable, free."""
+    """Returns how many nodes a candidate needs, and how many fit it, at home or of vclusters that lend to it: all, usable, free."""
     node_cache, wanted = context.state.node_cache, candidate.minimum
     if candidate.need.lists <= node_cache.masks:
         homes = _homes(context, candidate)

@@ -42,9 +42,9 @@ QUOTA: Final = "WaitingForQuotaHeadroom"
 
 
 def why(context: QueryContext, uid: str, reader: Reader, *, changes: Sequence[Change] = (), preemption: Preemption | None = None) -> Why:
-    """Returns the scheduler's part of the answer to `why`; raises NotFound where the allocation is not pending.
+    """Returns the scheduler's part of the answer to `why` for the pending allocation `uid`; raises NotFound where it is not pending.
 
-    `changes`, `preemption`: what the planner found for it, to be included.
+    The caller has checked that the reader may read it. `changes`, `preemption`: what the planner found for it, to be included.
     """
     candidate = context.candidates.get(uid)
     if candidate is None:
@@ -78,8 +78,9 @@ def not_pending() -> NotFound:
 def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
     """Returns the obstacles before a candidate that waits for `reason`, in the order in which they would have to go.
 
-    Earlier work of the queue, holders of nodes by their end, reservation windows, unusable nodes; empty where the reason is none of
-    these.
+    For a lack of nodes: earlier work of `queue` (in order), work on nodes that fit, reservation windows, unusable nodes. For a limit, a
+    quota share or the power budget: the work that counts against it, by its end. Empty for any other reason. Names are given only where
+    the reader may know them; other work is summed up by owner.
     """
     if reason == QUOTA:
         counts = counted(context.state, candidate)
@@ -221,7 +222,10 @@ def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader)
 
 
 def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | None = None) -> bool:
-    """Tells whether the reader may know a window's name: it is a maintenance, is open to all, or admits him or the candidate."""
+    """Tells whether the reader may know the name of a window.
+
+    He may if the window is a maintenance, is for no users or tenants alone, or names him; or if it admits the candidate (None: none).
+    """
     if reader.everything or window.maintenance or not (window.users or window.tenants):
         return True
     return reader.user in window.users or (candidate is not None and window.admits(candidate))

@@ -72,9 +72,9 @@ class Subject:
 
 
 def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExplanation:
-    """Returns the document of `quota explain`: every gate in order for an allocation that waits or holds nodes.
+    """Returns the document of `quota explain`: every gate in order for the allocation `uid`, which waits or holds nodes.
 
-    Raises NotFound for any other.
+    Raises NotFound for any other. The caller has checked that the reader may read the allocation.
     """
     found = _subject(context, uid)
     gates = [*_chain(context, found, reader), _nodes(context, found)]

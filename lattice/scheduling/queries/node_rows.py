@@ -65,7 +65,10 @@ def homes(vclusters: Sequence[VCluster]) -> dict[str, str]:
 
 
 def reason_of(node: Node) -> str:
-    """Returns why a node is not Ready: the words of whoever disabled or drained it, else the reason of its condition; empty if Ready."""
+    """Returns the words of whoever disabled or drained a node, else the reason of its condition Ready where that is not True.
+
+    Else "hollow" for a hollow node, and an empty text for a real one.
+    """
     ready = condition(node.status.conditions, READY)
     if node.spec.disable is not None:
         return _wish(node.spec.disable.reason, node.spec.disable.by)
@@ -82,7 +85,7 @@ def short_fingerprint(fingerprint: str) -> str:
 
 
 def node_row(node: Node) -> NodeRow:
-    """Returns the row of a LatticeNode."""
+    """Returns the row of a LatticeNode in the table of `lattice nodes`; raises Rejected where its time `since` does not parse."""
     spec, status, had = node.spec, node.status, node.status.capabilities
     ready = condition(status.conditions, READY)
     return NodeRow(

@@ -67,7 +67,10 @@ class QuerySnapshot:
 
 
 def queues(snapshot: QuerySnapshot, vclusters: Sequence[str], reader: Reader, limit: int, only: str) -> Queues:
-    """Returns the document of `queue` for these vclusters, or for `only`; raises NotFound where `only` is none of them."""
+    """Returns the document of `queue` for these vclusters, or for `only`; raises NotFound where `only` is none of them.
+
+    `only` empty: all of them. `limit`: most entries shown of each queue.
+    """
     moment = snapshot.moment
     shown = ClusterState(NodeCache(dict(moment.nodes)), moment.accounts, dict(moment.policies), windows=moment.windows)  # nobody
     # plans with it
@@ -84,7 +87,10 @@ class PlannerQueries:
         self.context = snapshot.context(rebuild(snapshot.moment))
 
     def why(self, uid: str) -> Why:
-        """Returns the document of `why` with changes and victims; raises NotFound where the allocation is not pending."""
+        """Returns the document of `why` for the allocation `uid`; raises NotFound where it is not pending.
+
+        With changes of its request and victims, unless no cycle has evaluated it yet.
+        """
         context = self.context
         candidate, waiting = context.candidates.get(uid), context.waiting.get(uid)
         if candidate is None or waiting is None:
@@ -97,7 +103,7 @@ class PlannerQueries:
         return planned_outcomes(self.context, asked)
 
     def plans_for(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
-        """Returns the answer of `plan` for each candidate.
+        """Returns the answer of `plan` for each candidate, in this order; changes and victims for the first `MOST_CHANGED` that wait only.
 
         `outcomes`: those of `planned_outcomes`. `supposed`: forecasts for those that wait, by uid.
         """

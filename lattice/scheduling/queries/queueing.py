@@ -20,7 +20,7 @@ from lattice.units import format_duration, format_time
 def queues(context: QueryContext, vclusters: Sequence[str], reader: Reader, limit: int, *, only: str = "") -> Queues:
     """Returns the document of `queue` for all `vclusters`, or for `only`; raises NotFound where `only` is none of them.
 
-    `limit`: most entries shown of each queue.
+    `only` empty: all of them. `limit`: most entries shown of each queue, at least 1; a run of work of others is one entry.
     """
     if only and only not in vclusters:
         raise NotFound(f'there is no vcluster "{only}". Known: {", ".join(sorted(vclusters)) or "none"}', reason="VClusterUnknown")

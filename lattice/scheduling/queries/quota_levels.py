@@ -34,7 +34,10 @@ class Place(NamedTuple):
 
 
 def waiting_at(place: Place, reader: Reader, *, non_preemptible: bool) -> Gate:
-    """Returns the row of the quota tree for waiting work: every comparison of its request with a level."""
+    """Returns the row of the quota tree for waiting work: each comparison of its request with a level, and the one that blocks it.
+
+    Groups that the reader may not know are in the sentence and the borrowers without their names.
+    """
     compared = place.forest.gates(place.leaf, place.amounts, non_preemptible=non_preemptible)
     limits, blocked = [_compared(place.forest, one) for one in compared], place.blocked
     if blocked is not None:

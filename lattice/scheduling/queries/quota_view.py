@@ -85,7 +85,7 @@ def slices(
 
 
 def own_leaves(context: QueryContext, reader: Reader) -> frozenset[str]:
-    """Returns the groups to which the reader's own pending and running work is charged."""
+    """Returns the groups to which the reader's own pending and running work is charged; the default group for work bound to none."""
     work: list[Candidate | NodeHolder] = [*context.candidates.values(), *context.holders.values()]
     return frozenset(one.quota or DEFAULT for one in work if one.user == reader.user)
 
@@ -96,7 +96,10 @@ def sees_all(reader: Reader) -> bool:
 
 
 def startable(forest: Forest, leaf: str) -> list[Startable]:
-    """Returns for each resource how much more could start at a leaf now: the least that the leaf and all groups above it leave."""
+    """Returns for each resource how much more could start at a leaf now: the least that the leaf and all groups above it leave.
+
+    Raises the leaf's demand in the forest to compute it, and restores it before it returns.
+    """
     standing = forest.standing(leaf)
     wish = {key: max(most, 1) for key, most in standing.max.items()}
     forest.demand(leaf, wish)

@@ -47,7 +47,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """... and a name that an allocation may have which is written as they are."""
 
     def keeps(self, allocation: Allocation) -> bool:
-        """Tells whether an allocation passes every filter but the namespace."""
+        """Tells whether an allocation passes every filter but the namespace, which is not looked at."""
         spec = allocation.spec
         if self.numbers is not None and allocation.metadata.name != self.called:
             first, last = self.numbers
@@ -117,7 +117,10 @@ def leaving(allocation: Allocation) -> str:
 
 
 def place_or_reason(allocation: Allocation) -> str:
-    """Returns the nodes of running or completed work, else the reason in brackets."""
+    """Returns the nodes of running or completed work, else the reason in brackets; without one `(NotYetEvaluated)` while it is pending.
+
+    Other work without a reason gives its nodes, which may be an empty text.
+    """
     phase, status = phase_of(allocation), allocation.status
     if phase in (RUNNING, COMPLETED) and status.nodes:
         return status.nodes
@@ -137,7 +140,7 @@ def expected_of(allocation: Allocation) -> ExpectedStart | None:
 
 
 def status_row(one: Allocation) -> StatusRow:
-    """Returns the row of an Allocation."""
+    """Returns the row of an Allocation in the table of `lattice status`; raises Rejected where one of its times does not parse."""
     spec, status, lifecycle = one.spec, one.status, one.spec.lifecycle
     start = _time(status.start_time)
     runs = not is_final(one) and start is not None and not status.end_time

@@ -24,7 +24,10 @@ Span = tuple[float, float, int]
 
 
 def timeline(context: QueryContext, vcluster: str = "") -> Timeline:
-    """Returns the use of nodes to come; of the home nodes of `vcluster`, if it has any, else of all nodes."""
+    """Returns the use of nodes from now on at 96 equal steps; of the home nodes of `vcluster`, if it has any, else of all nodes.
+
+    Counts running work until its walltime's end, pending work with an expected start, and reservation windows.
+    """
     home = vcluster if any(facts.home == vcluster for facts in context.nodes.values()) else ""
     shown = [facts for facts in context.nodes.values() if not home or facts.home == home]
     nodes, usable = frozenset(facts.index for facts in shown), sum(facts.usable for facts in shown)

@@ -59,7 +59,7 @@ def plans_for(
 ) -> list[Planned]:
     """Returns the answer of `plan` for each candidate in this order, each as if those before it were submitted too.
 
-    `outcomes`: those of `planned_outcomes` by uid. `changes` and `preemptions`: found for those that wait, by uid.
+    `outcomes`: those of `planned_outcomes` by uid. `changes` and `preemptions`: by uid, what was found for those that wait (None: none).
     """
     used_nodes: dict[str, int] = {}
     used_allocations: dict[str, int] = {}
@@ -88,7 +88,8 @@ def plans_for(
 def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[Outcome]:
     """Returns all outcomes of the cycles of these candidates' vclusters as if they were submitted now; the cycles are undone.
 
-    Candidates that asked for a range have the nodes that they would get beyond their least number.
+    Of other pending work only what may matter is planned with them (`influential`). Candidates that asked for a range have the nodes
+    that they would get beyond their least number.
     """
     mine = {candidate.uid for candidate in asked}
     found: list[Outcome] = []
@@ -135,7 +136,11 @@ def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
 
 @contextmanager
 def undone(state: ClusterState) -> Iterator[ClusterState]:
-    """Yields the cluster state for cycles of a what-if, and at the end of the block undoes everything that they did to it."""
+    """Yields the cluster state for cycles of a what-if, and at the end of the block undoes what these did.
+
+    It restores holders, reservations, heirs, moves, node lists, waiting vclusters and quota requests. What cycles keep to be quicker next
+    time (pending queues, `last_reservations`, `unschedulable`) is not restored.
+    """
     holders, reservations, lists = dict(state.holders), dict(state.backfill_reservations), dict(state.lists)
     heirs, moves = {name: dict(some) for name, some in state.heirs.items()}, dict(state.moves)
     waiting = state.waiting

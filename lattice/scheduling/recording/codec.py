@@ -120,7 +120,7 @@ class CycleEncoder:
         self._held: dict[int, float] = {}
 
     def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
-        """Returns one vcluster's cycle as a payload: in full (`whole`), or as the changes since the last payload."""
+        """Returns one vcluster's cycle as a payload: in full (`whole`, as the first must be), or as the changes since the last payload."""
         if whole:
             self._baseline, self._held = _Baseline(), {}
         said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
@@ -210,7 +210,10 @@ class CycleDecoder:
         self._program, self._rules = "", RULES
 
     def turn(self, payload: bytes, *, whole: bool) -> Turn:
-        """Returns the recorded cycle of one payload; raises Corrupt where it cannot be read or its digest does not match."""
+        """Returns the recorded cycle of the next payload, in full (`whole`) or as changes since the one before.
+
+        Raises Corrupt where it cannot be read or its digest does not match, or where changes come first.
+        """
         try:
             said = msgspec.msgpack.decode(payload)
             if whole:

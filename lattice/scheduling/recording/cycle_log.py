@@ -69,7 +69,10 @@ def cycle_of(text: str) -> int:
 
 
 def frame(kind: bytes, cycle: int, at: float, payload: bytes, more: int = 0) -> bytes:
-    """Returns the bytes of one frame: head with checksum, and compressed payload."""
+    """Returns the bytes of one frame: head with checksum, and compressed payload.
+
+    `kind`: `WHOLE` or `CHANGES`. `at`: the time of the cycle, seconds since the epoch. `more`: how many frames of the same cycle follow.
+    """
     packed = zlib.compress(payload, _LEVEL)
     head = _HEAD.pack(len(packed), 0, kind, more, cycle, at)
     checksum = zlib.crc32(packed, zlib.crc32(head[_CHECKED:]))
@@ -89,7 +92,10 @@ def payload(data: bytes, one: Frame) -> bytes:
 
 
 def check_format(data: bytes) -> int:
-    """Returns the offset of the first frame; raises Rejected, with both format numbers, where the file has another format."""
+    """Returns the offset of the first frame of a log file, in bytes.
+
+    Raises Rejected where the file is no cycle log, and, with both format numbers, where it has a format that this program does not read.
+    """
     line, newline, _ = bytes(data[:64]).partition(b"\n")
     number, _, what = line.partition(b" ")
     if not newline or what != OPENING[:-1].partition(b" ")[2] or not number.isdigit():
@@ -101,7 +107,11 @@ def check_format(data: bytes) -> int:
 
 
 def scan(data: bytes, *, check: bool = True) -> Scan:
-    """Returns the frames of a log file; without `check` checksums are not compared, so that only wrong lengths show damage."""
+    """Returns the frames of a log file up to the first damage, without those of a cycle that was not written to its end.
+
+    Without `check` checksums are not compared, so that only wrong kinds and lengths show damage. Raises Rejected, as `check_format` does,
+    where the data is no cycle log that this program reads; data too short to tell has no frames.
+    """
     if len(data) < len(OPENING) and OPENING.startswith(bytes(data[:])):
         return Scan((), torn=len(data))  # whoever made the file was killed before it was begun
     at = check_format(data)
@@ -126,10 +136,10 @@ def scan(data: bytes, *, check: bool = True) -> Scan:
 
 
 def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
-    """Returns a log with only the frames that are needed to read one cycle; `LATEST`: the last whole one.
+    """Returns a log with only the frames that are needed to read one cycle; `LATEST`: the last one that was written to its end.
 
     They run from the whole snapshot before the cycle to its last frame. Raises NotFound where the cycle is not in this file, naming
-    those that are; Corrupt where damage stands before it.
+    those that are; Corrupt where damage may hide it, for `LATEST` any damage; Rejected where the data is no cycle log.
     """
     found = scan(data)
     if not found.frames:
@@ -145,7 +155,7 @@ def excerpt(data: bytes, cycle: int = LATEST) -> bytes:
 
 
 def gaps(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
-    """Yields (first, last) number of each run of missing cycles between frames."""
+    """Yields the first and the last number of each run of cycle numbers that are missing between frames."""
     for before, after in pairwise(frames):
         if after.cycle > before.cycle + 1:
             yield before.cycle + 1, after.cycle - 1

@@ -91,7 +91,7 @@ class SnapshotTaker:
         self._news = -1
 
     def take_snapshot(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Snapshot:
-        """Returns the input of the cycle number `cycle` of a vcluster that begins at `now`."""
+        """Returns the input of the cycle number `cycle` of a vcluster that begins at `now`, as the function `take_snapshot` does."""
         node_cache = self._state.node_cache
         if node_cache.news != self._news:
             self._nodes, self._news = dict(node_cache.nodes), node_cache.news
@@ -106,7 +106,10 @@ def take_snapshot(
     cycle: int,
     nodes: Mapping[int, NodeFacts] | None = None,
 ) -> Snapshot:
-    """Returns the input of a cycle that begins at `now`; `nodes`: a copy of the node cache's nodes; None: one is made."""
+    """Returns the input of a cycle that begins at `now`, without the shares that it will read (`completed` adds them).
+
+    `nodes`: a copy of the node cache's nodes; None: one is made. Puts the state's backfill reservations on the buckets as they are now.
+    """
     state.profile(now)  # reservations are of buckets as they are now
     return Snapshot(
         cycle=cycle,
@@ -136,8 +139,8 @@ def take_snapshot(
 def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Snapshot:
     """Returns the input of cycles of all vclusters at `now`, from which `rebuild` makes a cluster state for answers and what-ifs.
 
-    `pending` is all waiting work, `more` further work that may be asked about, for its shares. The quota tree is charged with the
-    waiting work, as at the beginning of a cycle.
+    `pending` is all waiting work, `more` further work that may be asked about, for its shares. Charges the quota tree with the waiting
+    work, as the beginning of a cycle does.
     """
     if state.quota_usage is not None:
         state.quota_usage.ask(pending, now)
@@ -158,7 +161,7 @@ def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: 
 
 
 def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
-    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read."""
+    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read; unchanged without one."""
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -169,14 +172,17 @@ def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
 
 
 def reproduce(moment: Snapshot) -> list[Outcome]:
-    """Decides a snapshot again with this program: the cycle of a vcluster, or, for the name `RANGES`, which ranges get more nodes."""
+    """Returns the outcomes that this program decides for a snapshot: of the cycle of a vcluster, or of `extended` for the name `RANGES`.
+
+    For `RANGES` these are the candidates that get more nodes.
+    """
     if moment.vcluster == RANGES:
         return list(extended(rebuild(moment), moment.candidates, moment.now))
     return list(decide(rebuild(moment), moment.vcluster, moment.candidates, moment.now))
 
 
 def rebuild(moment: Snapshot) -> ClusterState:
-    """Returns a new cluster state with the content of a snapshot."""
+    """Returns a new cluster state with the content of a snapshot; its cost function gives the recorded shares at any time."""
     scored = moment.scored
     node_cache = NodeCache()
     for facts in moment.nodes.values():
@@ -227,11 +233,11 @@ class RememberedShares(Shares):
         self._multipliers = multipliers
 
     def standing(self, tenant: str, now: float) -> Standing:
-        """Returns the recorded usage and target of a tenant."""
+        """Returns the recorded usage and target of a tenant, whatever `now` is; KeyError: the tenant was not recorded."""
         return self._standings[tenant]
 
     def usage_of_user(self, tenant: str, user: str, now: float) -> float:
-        """Returns the recorded share of a user in all decayed node-hours."""
+        """Returns the recorded share of a user in all decayed node-hours, whatever `now` is; KeyError: the user was not recorded."""
         return self._of_users[tenant, user]
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:

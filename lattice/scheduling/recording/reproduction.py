@@ -34,9 +34,9 @@ class Reproduced:
 
 
 def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
-    """Returns the recorded cycles of all vclusters under one cycle number, in the order in which they were decided.
+    """Returns the recorded cycles of all vclusters under one cycle number (`LATEST`: the last), in the order in which they were decided.
 
-    Raises NotFound where the log lacks the number, Corrupt where it is damaged.
+    Raises NotFound where the log lacks the number, Corrupt where it is damaged, Rejected where `log` is no cycle log.
     """
     part = excerpt(log, cycle)
     frames = scan(part).frames
@@ -52,7 +52,7 @@ def turns(log: bytes, cycle: int = LATEST) -> list[Turn]:
 
 
 def again(turn: Turn) -> Reproduced:
-    """Decides a recorded cycle again with this program and compares the outcomes."""
+    """Decides a recorded cycle again with this program; returns whether the outcomes are equal byte for byte, and where they differ."""
     outcomes = reproduce(turn.moment)
     if encoded(outcomes) == encoded(turn.outcomes):
         return Reproduced(turn, same=True)
@@ -60,7 +60,10 @@ def again(turn: Turn) -> Reproduced:
 
 
 def differences(recorded: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Difference]:
-    """Yields the differences between two lists of outcomes of the same candidates, in the order of `recorded`."""
+    """Yields the differences between two lists of outcomes of the same candidates, in the order of `recorded`.
+
+    A candidate that only `recorded` has gives one difference (`now` is None); one that only `now` has gives none.
+    """
     others = {outcome.candidate.uid: (place, outcome) for place, outcome in enumerate(now, start=1)}
     for place, outcome in enumerate(recorded, start=1):
         candidate = outcome.candidate

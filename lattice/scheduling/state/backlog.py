@@ -63,7 +63,10 @@ class Backlog:
         self._waiting: dict[Scope, list[Place]] = {}
 
     def enter(self, place: Place, scopes: tuple[Scope, ...]) -> list[str]:
-        """Adds a waiting allocation; returns the uids of those that it pushes beyond a limit."""
+        """Adds a waiting allocation to these scopes; returns the uids of those that it pushes beyond a limit, a uid for each scope.
+
+        One that is entered already is ignored: empty.
+        """
         uid = place.uid
         if uid in self._entered:
             return []
@@ -77,7 +80,7 @@ class Backlog:
         return pushed
 
     def leave(self, uid: str) -> list[str]:
-        """Removes an allocation that waits no more; returns the uids of those that come within a limit by it."""
+        """Removes an allocation that waits no more; returns the uids of those that come within a limit by it; an unknown uid is ignored."""
         known = self._entered.pop(uid, None)
         if known is None:
             return []

@@ -36,7 +36,10 @@ def exhausted(meter: Meter, now: float) -> dict[Scope, Exhausted]:
 
 
 def sentence(balance: Balance, period: str, until: float | None) -> str:
-    """Returns the sentence for a budget that is used up: by how much, until when, and whom to ask."""
+    """Returns the sentence for a budget that is used up: by how much, until when, and whom to ask.
+
+    `period`: words for its period. `until`: when hours are free again, seconds since the epoch; None: unknown, and not in the sentence.
+    """
     by = f" (told by {balance.told_by})" if balance.source == EXTERNAL else ""
     let_go = f"; that ends at {format_time(until)} if nothing more is used" if until is not None else ""
     return f"{balance.scope.words} has used {balance.numbers} {period}{by}{let_go}; ask an admin of the tenant for more"

@@ -205,7 +205,10 @@ class ClusterState:
         return self.scorings.get(vcluster) or _PLAIN
 
     def plant(self, forest: Forest | None) -> None:
-        """Puts new quota trees, without any charges, in force, and charges them with all holders; None: no tree."""
+        """Puts new quota trees, without any charges, in force, and charges them with all holders; None: no tree.
+
+        The next cycles charge them with pending work.
+        """
         self.quota_usage = None if forest is None else QuotaUsage(forest, self.node_cache)
         if self.quota_usage is not None:
             for holder in self.holders.values():
@@ -219,14 +222,17 @@ class ClusterState:
         self.quota_usage.adopt(asked, self.holders.values(), now)
 
     def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
-        """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; with `power`, this budget too."""
+        """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; with `power`, this budget too.
+
+        `power` None: the power budget stays as it is.
+        """
         self.policies = policies
         self.scorings = scorings
         if power is not None:
             self.power = power
 
     def set_exhausted(self, budgets: Mapping[Scope, Exhausted]) -> None:
-        """Replaces the budgets that are used up and make work wait."""
+        """Replaces the budgets that are used up and make work wait, by the scope (tenant, project or user) that they are of."""
         self.exhausted = budgets
 
     def set_waiting(self, vclusters: Iterable[str]) -> None:
@@ -241,9 +247,9 @@ class ClusterState:
         return pending_queue
 
     def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        """Records a holder as the ledger has it: a new one, a changed one, or the confirmation of a claim.
+        """Records a holder as the ledger has it: a new one, a changed one, or the confirmation of a claim; holds its nodes.
 
-        `claimed`: the holder is restored as a claim that the ledger has not confirmed.
+        Nodes that another holder holds go over to it. `claimed`: the holder is restored as a claim that the ledger has not confirmed.
         """
         self._put(holder, claimed=claimed)
 
@@ -254,10 +260,10 @@ class ClusterState:
     def claim(
         self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
     ) -> None:
-        """Gives nodes to a candidate before the ledger knows; `put_holder` confirms the claim, `drop_holder` takes it back.
+        """Gives nodes (indices) to a candidate before the ledger knows; `put_holder` confirms the claim, `drop_holder` takes it back.
 
-        `borrowed`: those of the nodes at home in other vclusters. `counts`: the nodes are the lowest free ones, so many of each
-        bucket (None: unknown).
+        `now`: seconds since the epoch. `borrowed`: those of the nodes at home in other vclusters. `counts`: how many nodes of each bucket,
+        given only where these are its lowest free ones; None: any nodes.
         """
         holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
         if counts is None or holder.uid in self.holders:
@@ -267,7 +273,10 @@ class ClusterState:
             self._add(holder, claimed=True)
 
     def drop_holder(self, uid: str) -> None:
-        """Removes a holder that ended or that the ledger refused, and frees its nodes, except those that another holder has taken since."""
+        """Removes a holder that ended or that the ledger refused, and frees its nodes, except those that another holder has taken since.
+
+        An unknown uid is ignored.
+        """
         holder = self.holders.pop(uid, None)
         if holder is None:
             return
@@ -297,7 +306,11 @@ class ClusterState:
         self._split()
 
     def profile(self, now: float) -> AvailabilityProfile:
-        """Returns the availability profile from `now` on: nodes that are held, kept by backfill reservations, and closed by windows."""
+        """Returns the availability profile from `now` on: nodes that are held, kept by backfill reservations, and closed by windows.
+
+        It is the same object at each call: what was added to it or removed from it since is undone. Reservations on buckets that have
+        changed are put on the present ones, also in `backfill_reservations`.
+        """
         kept = [reservation for name in sorted(self.backfill_reservations) for reservation in self.backfill_reservations[name].values()]
         self._profile.begin(now, self.windows, kept, self.overrun_seconds)
         for reservations in self.backfill_reservations.values():
@@ -306,19 +319,23 @@ class ClusterState:
         return self._profile
 
     def resume(self, reservations: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
-        """Replaces backfill reservations and heirs by those of a recorded state, whose node cache must have had the same buckets."""
+        """Replaces backfill reservations and heirs (both by vcluster and uid) by those of a recorded state.
+
+        Its node cache must have had the same buckets as this one has now.
+        """
         self.backfill_reservations = {name: dict(some) for name, some in reservations.items()}
         self.heirs = {name: dict(some) for name, some in heirs.items()}
         self._profile.adopt_buckets()
 
     def restore_reservations(self, vcluster: str, reservations: Mapping[str, BackfillReservation]) -> None:
-        """Replaces the backfill reservations of a vcluster (by uid) with some of those of its last cycle."""
+        """Replaces the backfill reservations of a vcluster by these, which are all, or some, of those of its last cycle, by uid."""
         self.backfill_reservations[vcluster] = dict(reservations)
 
     def begin_reservations(self, vcluster: str, waiting: Collection[str]) -> dict[str, BackfillReservation]:
-        """Begins a cycle of a vcluster: returns an empty dict into which the cycle puts its reservations, by uid.
+        """Begins the reservations of a vcluster's cycle anew: drops those of its last one, and returns the dict for the new ones, by uid.
 
-        `waiting`: the uids of the cycle's candidates; `heirs` of other uids are dropped.
+        The cycle puts its reservations into it, and they are the vcluster's at once. `waiting`: the uids of the cycle's candidates; heirs
+        of other uids are dropped.
         """
         self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
         made: dict[str, BackfillReservation] = {}
@@ -326,7 +343,7 @@ class ClusterState:
         return made
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
-        """Ends a cycle of a vcluster: keeps its reservations with the present `reservation_epoch`, and the moves of earlier ones."""
+        """Ends a cycle of a vcluster: stores its reservations with the present `reservation_epoch`, and the moves of earlier ones."""
         self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
         self.moves[vcluster] = list(moves)
 
@@ -345,23 +362,29 @@ class ClusterState:
         self, reservations: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
         waiting: frozenset[str],
     ) -> None:  # fmt: skip
-        """Restores reservations, heirs, moves and waiting vclusters after a what-if has run cycles on this state."""
+        """Replaces reservations, heirs, moves and waiting vclusters by these copies, made before a what-if ran cycles on this state."""
         self.backfill_reservations.clear()
         self.backfill_reservations.update(reservations)
         self.heirs, self.moves, self.waiting = heirs, moves, waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
-        """Returns when waiting work was first given its reservation, also where it is to be given a new one; None: it never had one."""
+        """Returns when waiting work was first given its reservation, seconds since the epoch, also where it is to be given a new one.
+
+        None: it has none, and no right to one.
+        """
         reservation = self.backfill_reservations.get(vcluster, {}).get(uid)
         return reservation.given if reservation is not None else self.heirs.get(vcluster, {}).get(uid)
 
     def inherit(self, vcluster: str, uid: str, given: float) -> None:
-        """Records that an earlier scheduler gave this work a reservation at `given`."""
+        """Records that an earlier scheduler gave this work a reservation at `given`, seconds since the epoch, so that it gets a new one.
+
+        Does nothing for work that has a reservation or the right to one.
+        """
         if self.reserved_since(vcluster, uid) is None:
             self.heirs.setdefault(vcluster, {})[uid] = given
 
     def given_away(self) -> tuple[int, int]:
-        """Returns a stamp that changes whenever a node is taken or freed, or a backfill reservation changes."""
+        """Returns a stamp that changes whenever a node is taken or freed, its end changes, or a backfill reservation changes."""
         return self.node_cache.changes, self._profile.layout
 
     def reservation_epoch(self, policy: Policy) -> ReservationEpoch:
@@ -378,7 +401,7 @@ class ClusterState:
         return NEVER if candidate.walltime is None else self.start_allowance + candidate.walltime + candidate.grace
 
     def validate(self) -> None:
-        """Rebuilds the counters and the node cache from the holders; raises Corrupt on a difference."""
+        """Rebuilds counters, node cache, quota charges, pools and profile from holders and nodes; raises Corrupt on a difference."""
         again = Uses()
         for uid, holder in self.holders.items():
             again.count(holder, 1, claimed=uid in self._claims)
@@ -445,7 +468,10 @@ class ClusterState:
 def claim_of(
     candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), allowance: float = START_ALLOWANCE
 ) -> NodeHolder:
-    """Returns the holder that a candidate becomes when it is placed; `allowance`: seconds from the placement to its first process."""
+    """Returns the holder that a candidate becomes when it is placed on these nodes at `now`, seconds since the epoch.
+
+    `borrowed`: those of the nodes at home in other vclusters. `allowance`: seconds from the placement to its first process.
+    """
     end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
     return NodeHolder(
         uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,

@@ -48,10 +48,9 @@ class CountedNodes:
         """By node that is Down: when it was first seen so, seconds since the epoch."""
 
     def look(self, trees: Mapping[str, str], now: float) -> News:
-        """Updates the sums of resources to the node cache at `now` (seconds since the epoch); returns what has changed since the
-        last call.
+        """Updates the sums of resources to the node cache at `now` (seconds since the epoch); returns the changes since the last call.
 
-        `trees`: the tree of each node by name (absent: the default tree).
+        `trees`: the tree of each node by name (absent: the default tree); another mapping makes it look at all nodes again.
         """
         node_cache, moved = self._node_cache, trees is not self._trees
         changed: set[int] = set()

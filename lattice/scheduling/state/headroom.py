@@ -50,7 +50,7 @@ def vcluster_caps(limits: Limits, uses: Uses, vcluster: str, tenant: str, user: 
 
 
 def least_headroom(caps: Iterable[Cap]) -> Headroom:
-    """Returns the nodes and the starts that all these caps leave; `NO_LIMIT` where no cap limits them."""
+    """Returns the nodes and the starts that all these caps leave; `NO_LIMIT` where no cap limits them, negative beyond a cap."""
     nodes = starts = NO_LIMIT
     for most_nodes, most_running, held, running in caps:
         if most_nodes is not None and most_nodes - held < nodes:

@@ -65,12 +65,15 @@ class PendingQueue:
 
     @property
     def lists(self) -> frozenset[int]:
-        """Returns the node lists (bit sets of indices) that the needs name."""
+        """Returns the node lists (bit sets of indices) that the needs of its candidates name."""
         naming = self._naming.intersection(self.shapes) if self._naming else ()
         return _NO_LISTS.union(*(self._examples[shape].need.lists for shape in naming))
 
     def replace(self, candidates: list[Candidate]) -> None:
-        """Replaces the candidates; the given order does not matter. Entries of candidates that stay are reused."""
+        """Replaces the candidates, and sorts them and the columns by submission, then name; the given order does not matter.
+
+        Candidates that stay cost nothing: their entries are reused.
+        """
         if candidates == self._given:
             return
         self._given = candidates
@@ -122,8 +125,9 @@ class PendingQueue:
 
 
 def opens(candidate: Candidate) -> float:
-    """Returns when hold, not-before and back-off no longer keep a candidate waiting (epoch seconds); `NEVER`: gates must check it in
-    each cycle.
+    """Returns when not-before and back-off no longer keep a candidate waiting, seconds since the epoch.
+
+    `NEVER` where the gates must look in each cycle: it is held or blocked, names a Reservation, or its vcluster is closed or gone.
     """
     if (
         candidate.held or candidate.blocked is not None or candidate.reservation

@@ -105,7 +105,10 @@ class QuotaUsage:
     # -- events ---------------------------------------------------------------------------------------------------------
 
     def ask(self, candidates: Iterable[Candidate], now: float) -> None:
-        """Charges the requests of these candidates as of `now`; unchanged ones cost nothing."""
+        """Charges the requests of these pending candidates as of `now`, seconds since the epoch; others stay charged until `drop`.
+
+        Held or blocked work, and work that could never start, asks for nothing.
+        """
         stamp, asked = self._sync(), self._asked
         for candidate in candidates:
             known = asked.get(candidate.uid)
@@ -113,7 +116,7 @@ class QuotaUsage:
                 self._ask(candidate, now, stamp)
 
     def drop(self, uid: str) -> None:
-        """Takes back the request of a candidate that no longer waits."""
+        """Takes back the request of a candidate (uid) that no longer waits; an unknown uid is ignored."""
         known = self._asked.pop(uid, None)
         if known is not None and uid not in self._held:
             self._book(known.candidate.quota, request=_negative(known.amounts))
@@ -123,7 +126,7 @@ class QuotaUsage:
         self._hold(holder.uid, _HolderCharge(holder.quota, self._sum(holder.nodes), holder.non_preemptible, holder.nodes))
 
     def release(self, uid: str) -> None:
-        """Takes back the charge of a holder; if its allocation still waits, its request is charged again."""
+        """Takes back the charge of a holder (uid); if its allocation still waits, its request is charged again; unknown: ignored."""
         held, asked = self._held.pop(uid, None), self._asked.get(uid)
         if held is None:
             return
@@ -177,10 +180,10 @@ class QuotaUsage:
     # -- questions ------------------------------------------------------------------------------------------------------
 
     def share(self, candidate: Candidate) -> Share | Blocked:
-        """Returns how many nodes of which classes a candidate's leaf and the groups above leave to it, or the first level that
-        blocks it.
+        """Returns how many nodes of which classes of hardware the quota tree leaves to a candidate, or the first level that blocks it.
 
-        Classes of hardware of which less than the candidate's minimum is left are not among them.
+        The least that its leaf and the groups above leave counts. Classes of which less than the candidate's minimum is left are not
+        among them.
         """
         kinds = self._classes_of(candidate.need).kinds
         if not kinds:
@@ -207,12 +210,15 @@ class QuotaUsage:
         return self._admits(candidate, amounts)
 
     def asked(self, candidate: Candidate) -> Resources:
-        """Returns the least request of a candidate: its plainest class times its minimum; empty where no node fits."""
+        """Returns the resources of a candidate's least request: its minimum of nodes of the plainest class that fits; empty: no node fits.
+
+        The answer is the same whether or not the request is charged.
+        """
         kinds = self._classes_of(candidate.need).kinds
         return times(amounts_of(kinds[0]), candidate.minimum) if kinds else _NOTHING
 
     def holding(self, uid: str) -> Resources:
-        """Returns the resources for which a holder is charged; empty where it holds none."""
+        """Returns the resources for which a holder (uid) is charged; empty where it holds no nodes."""
         held = self._held.get(uid)
         return held.amounts if held is not None else _NOTHING
 
@@ -276,7 +282,10 @@ class QuotaUsage:
         self._book(candidate.quota, request=amounts)
 
     def _counted(self, candidate: Candidate, now: float) -> tuple[Resources, float]:
-        """Returns the resources that a pending candidate asks for at `now` (none while it cannot start), and until when that holds."""
+        """Returns the resources that a pending candidate asks for at `now`, and until when that holds (`NEVER`: until something changes).
+
+        They are empty before its not-before, while it is held or blocked, and where it could never start; work in back-off asks.
+        """
         later = max(candidate.not_before, candidate.back_off_until)
         if candidate.held or candidate.blocked is not None or not candidate.vcluster_known or not candidate.vcluster_open:
             return _NOTHING, NEVER

@@ -68,7 +68,7 @@ class ReservationEpoch(NamedTuple):
     policy: object
 
     def changed(self, before: ReservationEpoch) -> str:
-        """Returns the cause by which reservations may have moved since the stamp `before`; empty: none."""
+        """Returns the cause (of `CAUSES`) by which reservations may have moved since the stamp `before`; empty: none."""
         if self.windows != before.windows:
             return WINDOW
         if self.policy is not before.policy and self.policy != before.policy:
@@ -79,7 +79,11 @@ class ReservationEpoch(NamedTuple):
 
 
 def cause_of(reason: str) -> str:
-    """Returns the cause of a lost reservation whose allocation now waits with this reason."""
+    """Returns the cause (of `CAUSES`) of a lost reservation whose allocation a gate now keeps waiting with this reason.
+
+    `OwnerChange` for a hold or delay, `PolicyChange` for a closed vcluster, `Maintenance` for reserved nodes, `PowerBudget` for power,
+    and `QuotaGone` for every other reason.
+    """
     return _OF_REASON.get(reason, QUOTA)
 
 
