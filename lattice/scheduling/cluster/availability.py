@@ -55,9 +55,9 @@ class AvailabilityProfile:
     def begin(
         self, now: float, windows: Sequence[ReservationWindow], reservations: Iterable[BackfillReservation], overrun: float
     ) -> None:  # fmt: skip
-        """Begins a cycle at `now`: replaces the windows and the backfill reservations, and drops what time or node changes made
-        untrue.
+        """Begins a cycle at `now` (seconds since the epoch): replaces the windows, except those that are over, and the reservations.
 
+        Drops what time or changes of nodes have made untrue; a reservation whose buckets have changed is put on the present ones.
         `overrun`: for so many more seconds nodes that are held past their end are taken to be held.
         """
         node_cache, releases = self._node_cache, self.releases
@@ -87,7 +87,7 @@ class AvailabilityProfile:
             self.add(on_present_buckets(reservation, self.table, releases) if moved else reservation)
 
     def adopt_buckets(self) -> None:
-        """Declares that reservations added from now on name the buckets of the node cache as they are now."""
+        """Makes the next `begin` take its reservations as they are: they name the buckets that the node cache has now."""
         self._buckets_stamp = self._node_cache.shape, self._node_cache.tally
 
     def overbooked(self) -> bool:
@@ -116,7 +116,7 @@ class AvailabilityProfile:
         self.unreserved.compare(again.unreserved)
 
     def add(self, reservation: BackfillReservation) -> None:
-        """Adds a backfill reservation: its nodes count as not free from its start to its end."""
+        """Adds a backfill reservation of work that has none in the table: its nodes count as not free from its start to its end."""
         for bucket, _ in self.table.add(reservation):
             self._least.pop(bucket, None)
 
@@ -129,11 +129,10 @@ class AvailabilityProfile:
         return reservation
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free throughout [start, end): not held, kept by no backfill reservation, closed by
-        no window.
+        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds: held or kept by nobody; 0 where a window closes.
 
         `reservation`: the Reservation that the work names; its own windows do not close, and the work must stay inside one (empty:
-        none).
+        none). Backfill reservations keep nodes from everybody, also from their holders.
         """
         slots = self.table.by_bucket.get(bucket)
         left = self.releases.free_at(bucket, start) if slots is None else self.least_free_in(bucket, slots, start, end)
@@ -144,7 +143,7 @@ class AvailabilityProfile:
     def capacities(
         self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "", least: int = 0
     ) -> dict[Bucket, int]:  # fmt: skip
-        """Returns `capacity` of each bucket; an empty dict where they have fewer than `least` nodes together."""
+        """Returns `capacity` by bucket, for each of these buckets; an empty dict where they have fewer than `least` nodes together."""
         caps = self.releases.free_of(buckets, start)
         if reservation or self.windows.crosses(start, end):
             open_for = self.windows.open_for

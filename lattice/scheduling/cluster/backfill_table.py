@@ -75,7 +75,7 @@ class BackfillTable:
         """By layout: the change that made it; kept since the nodes last changed."""
 
     def add(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
-        """Adds a reservation; returns how many nodes it keeps of which bucket."""
+        """Adds the reservation of an allocation that has none in the table; returns how many nodes it keeps of which bucket."""
         uid, start, end = reservation.uid, reservation.start, reservation.end
         before, slots = self._removed.get(uid, _NONE)
         if before is not reservation:
@@ -130,7 +130,7 @@ class BackfillTable:
         return self._changes.get(layout)
 
     def slots(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
-        """Returns how many nodes a reservation keeps of which bucket, also of one that this cycle has removed."""
+        """Returns how many nodes a reservation keeps of which present bucket, whether or not it is in the table."""
         before, slots = self._removed.get(reservation.uid, _NONE)
         return slots if before is reservation else list(self.on_buckets(reservation))
 

@@ -35,7 +35,7 @@ class UnreservedNodes:
         """By uid: the function and the duration (seconds) for which a search found no start earlier than the reservation's."""
 
     def restart(self) -> None:
-        """Drops everything; called when ends are rounded anew."""
+        """Drops all step functions, and all notes of searches without result; called when ends are rounded anew."""
         self._known.clear()
         self._not_earlier.clear()
 
@@ -78,7 +78,7 @@ class UnreservedNodes:
             at += 1
 
     def may_improve(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
-        """Tells whether the nodes of a reservation might be free for `duration` seconds before its start; False: surely not.
+        """Tells whether as many nodes as a reservation keeps might be free for `duration` seconds from before its start; False: surely not.
 
         Only the totals of the pool are checked; the caller searches its buckets. The reservation starts after now and is no shorter
         than `duration`.

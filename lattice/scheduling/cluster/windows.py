@@ -25,12 +25,13 @@ class Windows:
         return found
 
     def crosses(self, start: float, end: float) -> bool:
-        """Tells whether any window shares time with [start, end)."""
+        """Tells whether any window, on whatever nodes, shares time with [start, end), seconds since the epoch."""
         return any(window.start < end and start < window.end for window in self.ordered)
 
     def closed(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> ReservationWindow | None:
-        """Returns the first window that keeps work of this Reservation (empty: of none) off a bucket in [start, end); None: no window
-        does.
+        """Returns the first window that keeps work of this Reservation (empty: of none) off a bucket in [start, end), epoch seconds.
+
+        None: no window of another Reservation on its nodes shares time with the work.
         """
         for window in self.on_bucket(bucket):
             if window.start < end and start < window.end and window.name != reservation:

@@ -75,7 +75,7 @@ class Cycle:
         self._explainer = Explainer(state, policy, self._placer.classes, self.reservations, now, silent=not explain)
 
     def unschedulable(self) -> Iterator[Waiting]:
-        """Yields, without a reason, the candidates that need no evaluation; nobody in a cycle that gives reasons."""
+        """Yields Waiting with an empty reason for each candidate that needs no evaluation; nothing in a cycle that gives reasons."""
         if not self._explain:
             self._needless = self._retries.needless()
         held = self.reservations.profile.reservations
@@ -102,7 +102,10 @@ class Cycle:
         return self.reservations.put_holders_first(candidates, order)
 
     def evaluate(self, entry: Entry) -> Outcome:
-        """Evaluates one candidate in the contested phase: gates, its reservation, nodes, revocation of lower classes, a new reservation."""
+        """Returns the outcome of one candidate in the contested phase; claims its nodes, and confirms, gives, revokes or ends reservations.
+
+        In this order: gates, its own reservation, nodes, revocation of lower classes, a new reservation.
+        """
         candidate, number, person, opens, score = entry
         reservations = self.reservations
         held = reservations.begin_evaluation(candidate)
@@ -127,7 +130,10 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def evaluate_capacity(self, pending: Iterable[Entry]) -> Iterator[Outcome]:
-        """Evaluates the remaining candidates in the capacity phase: gates, free nodes, and a reason, which equal request shapes share."""
+        """Yields the outcomes of the remaining candidates in the capacity phase, and claims what it places; gives no reservation.
+
+        By gates and free nodes alone; equal request shapes share a reason.
+        """
         shapes, now, unlimited = self._placer.classes.shapes, self._placer.classes.now, self._gates.unlimited
         gates, explainer, reasons = self._gates, self._explainer, self._explainer.cache.current()
         for candidate, number, person, opens, score in pending:
@@ -148,7 +154,7 @@ class Cycle:
             self._retries.keep_unschedulable()
 
     def _evaluate_alone(self, candidate: Candidate, number: int, admission: Admission | Waiting, score: Score | None) -> Outcome:
-        """Evaluates one candidate by its gates' answer and free nodes only; reservations are neither sought nor revoked."""
+        """Returns the outcome of one candidate by its gates' answer and free nodes only; seeks and revokes no reservation."""
         if isinstance(admission, Waiting):
             return self._refuse(admission, score)
         shape = self._placer.shape(number, candidate, admission)
@@ -180,7 +186,7 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def _place(self, candidate: Candidate, shape: RequestShape, fit: Fit, score: Score | None) -> Outcome:
-        """Claims the nodes of a fit; returns Waiting where the quota tree refuses just these nodes."""
+        """Claims the nodes of a fit and returns Placed; claims none and returns Waiting where the quota tree refuses just these nodes."""
         refused = self._placer.refusal(candidate, fit)
         if refused is not None:
             return self._refuse(refused, score)

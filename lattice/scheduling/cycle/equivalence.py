@@ -164,11 +164,11 @@ class EquivalenceClass:
         return None
 
     def forget_failures(self) -> None:
-        """Drops the failed sizes and durations: reservations were revoked, so more nodes are available than before."""
+        """Drops the failed sizes and durations, so that they are searched again; called when reservations were revoked."""
         self._failed.clear()
 
     def now_pool(self, duration: float) -> FreeCounts:
-        """Returns the nodes at home that are free for `duration` seconds from now, kept by no reservation and closed by no window."""
+        """Returns a pool of the nodes at home that are free for `duration` seconds from now, kept by no reservation, closed by no window."""
         if not self._is_reduced(duration):
             return self.pool
         return self._eq_classes.profile.free_from_now.of_pool(self.pool, self._eq_classes.now + duration, self.reservation)
@@ -519,7 +519,7 @@ class EquivalenceClasses:
         return eq_class
 
     def forget_failures(self) -> None:
-        """Drops every failed request: reservations were revoked, so more nodes are available than before."""
+        """Drops the failures of all classes and shapes, so that they are searched again; called when reservations were revoked."""
         for eq_class in self._by_key.values():
             eq_class.forget_failures()
         for shape in self._evaluated:

@@ -125,7 +125,7 @@ def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
 
 
 def beyond_share(candidate: Candidate, blocked: Blocked) -> Waiting:
-    """Makes the outcome of a candidate that waits for its quota share; the sentence names no group but its own and those above it."""
+    """Returns the outcome of a candidate that waits for its quota share; the sentence names no group but its own and those above it."""
     return Waiting(candidate, blocked.reason, f"waiting for quota share: {blocked.message}")
 
 
@@ -250,7 +250,7 @@ class GateChain:
         return Admission(min(headroom.nodes, share.nodes), share.classes)
 
     def forget_limited(self) -> None:
-        """Drops the headroom of the persons who have limits; called when work was placed."""
+        """Drops the known headroom of the persons who have limits, so that it is computed again; called when work was placed."""
         for person in self._limited:
             del self._headrooms[person]
         self._limited.clear()

@@ -37,7 +37,7 @@ class ReasonCache:
         return self._by_shape
 
     def once(self, what: str, key: tuple[object, ...], find: Callable[[], _T]) -> _T:
-        """Returns the result of `find`; calls it once for each pair of `what` and `key` until nodes or reservations change."""
+        """Returns the result of `find`, which it calls once for each pair of `what` and `key` until nodes or reservations change."""
         self.current()
         full = (what, *key)
         if full not in self._found:
@@ -55,9 +55,7 @@ class ReasonCache:
         return known[1] if known is not None and known[0] == free else None
 
     def keep_few_free(self, eq_class: EquivalenceClass, wanted: int, free: int, found: ReasonAndMessage) -> None:
-        """Keeps the reason why `wanted` nodes of a class were not had while `free` were free; `few_free` returns it for the next
-        candidate.
-        """
+        """Stores the reason why a candidate did not get `wanted` nodes of a class while `free` were free, for `few_free` to return."""
         self._by_free[eq_class, wanted] = free, found
 
     def never(self, shape: RequestShape, find: Callable[[], ReasonAndMessage | None]) -> ReasonAndMessage | None:

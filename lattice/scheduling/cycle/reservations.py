@@ -31,7 +31,7 @@ class Revocation:
         self.kept = False
 
     def make_final(self) -> None:
-        """Keeps the reservations revoked at the end of the block: their holders get new ones when they are evaluated."""
+        """Makes the end of the block leave the reservations revoked; their holders may get new ones when they are evaluated."""
         self.kept = True
 
 
@@ -109,11 +109,11 @@ class CycleReservations:
         return self.profile.reservations.get(candidate.uid)
 
     def bars(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
-        """Tells whether strict order keeps a candidate behind an earlier one that waits for nodes which both could use."""
+        """Tells whether strict order keeps a candidate behind an earlier one that waits for nodes which both could use; no holder is kept."""
         return bool(self._awaited) and candidate.uid not in self.holders.by_uid and not self._awaited.isdisjoint(eq_class.pool.buckets)
 
     def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:
-        """Tells whether a candidate may revoke reservations of lower classes to start now; revokes none.
+        """Tells whether a candidate may revoke reservations of lower classes to start now, or to get a first one; revokes none.
 
         It may if it holds none itself (`held` is None), or if these alone keep it from starting before its own; never in strict order.
         """
@@ -141,14 +141,17 @@ class CycleReservations:
         return True
 
     def take_back(self, uid: str) -> None:
-        """Removes a candidate's own reservation from the table before it is searched anew."""
+        """Removes the reservation of a candidate (uid) from the table, so that a search for a new one may use its nodes."""
         self.profile.remove(uid)
         self.holders.protect(uid)
         self.epoch += 1
 
     @contextmanager
     def revoked_below(self, candidate: Candidate) -> Iterator[Revocation]:
-        """Revokes the standing reservations of lower classes; restores them at the end of the block unless the caller keeps it."""
+        """Revokes, for a `with` block, the reservations of lower classes that may be revoked; its end puts them back into the table.
+
+        They stay revoked where the block has called `make_final` on the Revocation that it is given.
+        """
         uids = self.holders.revoke_below(candidate)
         self.epoch += len(uids)
         revocation = Revocation()
