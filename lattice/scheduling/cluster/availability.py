@@ -129,7 +129,7 @@ class AvailabilityProfile:
         return reservation
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds: held or kept by nobody; 0 where a window closes.
+        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds: neither held nor kept; 0 in a window.
 
         `reservation`: the Reservation that the work names; its own windows do not close, and the work must stay inside one (empty:
         none). Backfill reservations keep nodes from everybody, also from their holders.

@@ -21,7 +21,7 @@ class Availability(Protocol):
     table: BackfillTable
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds; `reservation`: the one that the work names."""
+        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds; `reservation`: that which the work names."""
         ...
 
 

@@ -168,7 +168,7 @@ class EquivalenceClass:
         self._failed.clear()
 
     def now_pool(self, duration: float) -> FreeCounts:
-        """Returns a pool of the nodes at home that are free for `duration` seconds from now, kept by no reservation, closed by no window."""
+        """Returns a pool of the home nodes that are free for `duration` seconds from now: kept by no reservation, closed by no window."""
         if not self._is_reduced(duration):
             return self.pool
         return self._eq_classes.profile.free_from_now.of_pool(self.pool, self._eq_classes.now + duration, self.reservation)

@@ -109,7 +109,10 @@ class CycleReservations:
         return self.profile.reservations.get(candidate.uid)
 
     def bars(self, candidate: Candidate, eq_class: EquivalenceClass) -> bool:
-        """Tells whether strict order keeps a candidate behind an earlier one that waits for nodes which both could use; no holder is kept."""
+        """Tells whether strict order keeps a candidate behind an earlier one that waits for nodes which both could use.
+
+        False for holders of reservations, and where the vcluster has no strict order.
+        """
         return bool(self._awaited) and candidate.uid not in self.holders.by_uid and not self._awaited.isdisjoint(eq_class.pool.buckets)
 
     def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:

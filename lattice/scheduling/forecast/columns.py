@@ -43,7 +43,7 @@ class NodeMasks:
     _seen: dict[int, NodeFacts] = field(default_factory=dict)
 
     def refresh(self, node_cache: NodeCache) -> None:
-        """Reads the nodes that changed in the node cache since the last call."""
+        """Updates the bit sets to the nodes of a node cache; reads only those that have changed since the last call."""
         nodes = node_cache.nodes
         seen = self._seen
         changed = [facts for index, facts in nodes.items() if seen.get(index) is not facts]
@@ -319,7 +319,11 @@ def _indices(mask: int) -> Iterator[int]:
 
 
 def mode_of(policy: Policy) -> str:
-    """Returns how a simulation plays the queue of a vcluster: BACKFILL, FIRST_FIT or IN_ORDER."""
+    """Returns how a simulation plays the queue of a vcluster.
+
+    BACKFILL: the first that does not fit holds a reservation. FIRST_FIT: nobody does. IN_ORDER: nobody passes an earlier one that asks
+    for the same nodes.
+    """
     strategy = strategy_of(policy)
     if strategy.strict:
         return IN_ORDER

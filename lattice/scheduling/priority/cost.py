@@ -35,7 +35,7 @@ PENALTY_FROM, PENALTY_TO, LEAST_MULTIPLIER = 0.8, 1.2, 0.05
 
 
 def clamp(value: float) -> float:
-    """Returns the value within [0, 1]."""
+    """Returns `value`, or the nearer end of [0, 1] where it lies outside."""
     return 0.0 if value < 0.0 else min(value, 1.0)
 
 
@@ -101,7 +101,7 @@ def backlog(queued_gpu_hours: float, running_gpu_hours: float) -> float:
 
 
 def gpu_hours(nodes: int, gpus: int, walltime: float | None) -> float:
-    """Returns the GPU-hours of work; `gpus` of each node, where 0 counts as 1; walltime in seconds, None: unbounded."""
+    """Returns the GPU-hours of work; `gpus` of each node, where 0 counts as 1; `walltime` in seconds, None: unbounded, counts as 24 h."""
     return nodes * max(1, gpus) * (UNBOUNDED_HOURS if walltime is None else walltime / 3600)
 
 

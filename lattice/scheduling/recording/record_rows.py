@@ -41,7 +41,7 @@ class RowCodec(Generic[T]):
         self._unpack = [(name, way[1]) for name, way in ways.items()]
 
     def row(self, value: T) -> Row:
-        """Returns the row of a value."""
+        """Returns the row of a value: one plain value for each column, without fields of `later` at the end that are None."""
         row = list(self._get(value))
         for at, pack in self._pack:
             row[at] = pack(row[at])
@@ -69,7 +69,7 @@ def bits(mask: int | None) -> bytes | None:
 
 
 def mask(text: bytes | None) -> int | None:
-    """Returns the bit set of node indices of such bytes; None for None."""
+    """Returns the bit set of node indices of bytes that `bits` has made; None for None."""
     return None if text is None else int.from_bytes(text, "little")
 
 

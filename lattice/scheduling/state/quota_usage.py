@@ -145,11 +145,11 @@ class QuotaUsage:
                     self._hold(uid, held._replace(amounts=amounts))
 
     def capacity_changed(self) -> None:
-        """Drops cached answers because the capacity of a tree has changed."""
+        """Drops cached answers; the caller calls it when the capacity of a tree has changed."""
         self.version += 1
 
     def changed(self) -> None:
-        """Drops cached answers because groups of a tree have changed."""
+        """Drops cached answers and what was derived from groups; the caller calls it when groups of a tree have changed."""
         self.version += 1
         self._declared += 1
         self._ceilings.clear()
@@ -160,7 +160,7 @@ class QuotaUsage:
         return dict(self._asked)
 
     def restore(self, asking: Mapping[str, object]) -> None:
-        """Restores exactly these charged requests, so that those of a what-if are undone."""
+        """Makes the charged requests again those that `asking` has returned, so that what a what-if has charged is undone."""
         for uid in [uid for uid, asked in self._asked.items() if asking.get(uid) is not asked]:
             self.drop(uid)
         for uid, asked in asking.items():
