@@ -102,7 +102,7 @@ class Cycle:
         return self.reservations.put_holders_first(candidates, order)
 
     def evaluate(self, entry: Entry) -> Outcome:
-        """Returns the outcome of one candidate in the contested phase; claims its nodes, and confirms, gives, revokes or ends reservations.
+        """Returns the outcome of one candidate in the contested phase; claims nodes, and confirms, gives, revokes or ends reservations.
 
         In this order: gates, its own reservation, nodes, revocation of lower classes, a new reservation.
         """

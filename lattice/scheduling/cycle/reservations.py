@@ -116,7 +116,7 @@ class CycleReservations:
         return bool(self._awaited) and candidate.uid not in self.holders.by_uid and not self._awaited.isdisjoint(eq_class.pool.buckets)
 
     def overtakes(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> bool:
-        """Tells whether a candidate may revoke reservations of lower classes to start now, or to get a first one; revokes none.
+        """Tells whether a candidate may revoke reservations of lower classes, to start now or to hold a reservation itself; revokes none.
 
         It may if it holds none itself (`held` is None), or if these alone keep it from starting before its own; never in strict order.
         """
