@@ -140,7 +140,7 @@ class Operator:
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
-        """Runs every part until cancelled; tenants and vclusters are reconciled only once all allocations and reservations are listed."""
+        """Runs every part until cancelled or a part fails; reconciles only once all allocations, reservations and the ledger are read."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.allocations.run()))
             group.create_task(process.endless(self.settlement.informer.run()))
@@ -208,7 +208,11 @@ class Operator:
 
 
 def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitable[None]], ...], OperatorMetrics]:
-    """Returns everything that runs: the campaign for leadership with the work of a term, and the metrics."""
+    """Returns the coroutine functions that the caller runs at once until cancelled, and the metrics; starts none of them.
+
+    They are the campaign for leadership, with the work of a term in it, and the server of metrics. The campaign raises only where
+    something is Corrupt, which ends the process.
+    """
     measured = OperatorMetrics()
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     elector = Elector(
@@ -247,7 +251,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 
 
 async def run(given: Settings, cluster: AiohttpCluster) -> None:
-    """Runs until cancelled."""
+    """Runs the operator on this API server until cancelled: what `build` lists, with the system's clock and kopf's watch."""
     outside = Outside(
         cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth)
     )
@@ -262,7 +266,7 @@ async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
+    """Runs the operator by the settings of the command line and environment until a signal ends it; returns its exit code."""
     return program.run(PROGRAM, Settings, run)
 
 

@@ -36,7 +36,7 @@ class Access:
     cluster_bindings: Mapping[Key, Plain]
 
     def wanted(self) -> tuple[tuple[Resource, Mapping[Key, Plain]], ...]:
-        """Returns the objects by resource, roles before the bindings that name them."""
+        """Returns the objects that should exist, by (namespace, name) for each resource; roles before the bindings that name them."""
         return (CLUSTER_ROLES, self.cluster_roles), (ROLE_BINDINGS, self.bindings), (CLUSTER_ROLE_BINDINGS, self.cluster_bindings)
 
     def without(self, namespaces: Collection[str]) -> Access:
@@ -45,7 +45,7 @@ class Access:
 
 
 def labels_of(tenant: str) -> dict[str, str]:
-    """Returns the labels of every object that the operator makes for a tenant, except for its namespaces."""
+    """Returns the labels of every object that the operator makes for a tenant (by name), except for its namespaces."""
     return {TENANT_LABEL: tenant, **OPERATOR_LABEL}
 
 
@@ -82,7 +82,10 @@ def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Acces
 
 
 def concerns(reservation: Reservation, tenant: Tenant) -> bool:
-    """Tells whether people of a tenant may read a reservation: it is maintenance, names them, or is open to everybody of its vclusters."""
+    """Tells whether people of a tenant may read a reservation.
+
+    True where it is maintenance, names vclusters or neither users nor tenants, names this tenant, or names a user or admin of it.
+    """
     spec, access = reservation.spec, tenant.spec.access
     closed = spec.users or spec.tenants
     if spec.maintenance or spec.vclusters or not closed:

@@ -58,7 +58,7 @@ class Agents:
         await self.queue.run()
 
     def came_or_went(self, node: str) -> None:
-        """Enqueues the shard of a node whose LatticeNode was made or deleted."""
+        """Enqueues the shard of a node, by name, whose LatticeNode was made or deleted."""
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
     def is_forgotten(self, node: str) -> bool:
@@ -71,8 +71,10 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Writes the users of one shard of nodes into both of its role bindings where they differ; returns the seconds until the
-        next check.
+        """Writes the users of one shard of nodes into both of its role bindings where they differ.
+
+        Names of forgotten nodes whose LatticeNode an administrator has made again are removed from the ConfigMap. Returns the seconds until
+        the next check.
         """
         remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
         ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
@@ -115,16 +117,16 @@ class Agents:
 
 
 def shard_of(node: str) -> int:
-    """Returns the number of the shard whose bindings hold a node's user."""
+    """Returns the number, 0 to 15, of the shard whose bindings hold a node's user."""
     return zlib.crc32(node.encode()) % SHARDS
 
 
 def _bound(standing: Mapping[str, Any] | None) -> list[str]:
-    """Returns the names of the nodes whose users are subjects of a binding; None for a binding: none."""
+    """Returns the names of the nodes whose users are subjects of a role binding; empty where there is no binding (None)."""
     subjects = (standing or {}).get("subjects") or ()
     return [one["name"].removeprefix(AGENT) for one in subjects if one["kind"] == "User" and one["name"].startswith(AGENT)]
 
 
 def _names(found: Mapping[str, Any] | None) -> frozenset[str]:
-    """Returns the names in the ConfigMap of forgotten nodes."""
+    """Returns the names in the ConfigMap of forgotten nodes; empty where there is no ConfigMap (None)."""
     return frozenset((found or {}).get("data") or ())

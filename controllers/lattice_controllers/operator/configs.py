@@ -56,7 +56,7 @@ class Timed(Protocol):
     """Judges nodes by timeouts that the LatticeConfig may change; `NodeStates` is the implementation."""
 
     def retime(self, timing: Timing) -> None:
-        """Judges nodes by these timeouts from now on."""
+        """Sets the timeouts by which nodes are judged from now on."""
         ...
 
 
@@ -86,8 +86,9 @@ class Configs:
         self._nodes = nodes
 
     async def reconcile(self, name: str) -> float | None:
-        """Puts the options in force, or refuses them, and writes the conditions; returns the seconds until the next check, None for no
-        object.
+        """Puts the options of the LatticeConfig in force, or refuses them, which leaves the last good ones, and writes its conditions.
+
+        Returns the seconds until the next check; None: the object is gone (an Event says so), or has another name than `NAME`.
         """
         if name != NAME:
             return None

@@ -29,7 +29,7 @@ _COUNT = re.compile(r'^apiserver_admission_webhook_fail_open_count\{[^}]*name="[
 
 
 def passed(text: str) -> int:
-    """Returns, from the text of the API server's metrics, how many requests have passed without an answer of Lattice's webhooks."""
+    """Returns how many requests have passed without an answer of Lattice's webhooks, by the text of the API server's metrics."""
     return sum(int(float(count)) for count in _COUNT.findall(text))
 
 
@@ -58,7 +58,7 @@ class FailOpen:
         self._unread = ""
 
     async def run(self) -> None:
-        """Reads the metrics every 15 s until cancelled."""
+        """Reads the API server's metrics every 15 s until cancelled, and has `see` count what they show; an error is logged once."""
         while True:
             try:
                 self.see(await self._read())
@@ -70,8 +70,9 @@ class FailOpen:
             await self._clock.sleep(LOOK_SECONDS)
 
     def see(self, text: str) -> None:
-        """Adds the failures that the API server's metrics (`text`) show since the last call; a lower count means a restarted or another
-        server.
+        """Adds the failures that the API server's metrics (`text`) show since the last call; the first call only takes the count.
+
+        A lower count means a restarted or another server: it is added whole. Enqueues the LatticeConfig where its condition changes.
         """
         now, count = self._clock.now(), passed(text)
         more = 0 if self._before is None else count - self._before if count >= self._before else count

@@ -66,7 +66,7 @@ class Hours:
             self._tally.see(allocation)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts the usage of a changed allocation that no record holds yet."""
+        """Counts the usage of a changed allocation that no usage record holds yet; nothing before `start` has ended."""
         if not self._started:
             return
         if change.new is not None:
@@ -75,18 +75,21 @@ class Hours:
             self._tally.end_charges(change.old.metadata.uid, self._clock.now())
 
     def settled(self, fresh: Fresh) -> None:
-        """Moves the charges that usage records hold now from unsettled to recorded."""
+        """Moves the charges that usage records hold now from unsettled to recorded; nothing before `start` has ended."""
         if self._started:
             self._tally.settle(fresh.rows())
 
     async def run(self) -> None:
-        """Mirrors hours until cancelled, checking every 2 s."""
+        """Writes hours and announces crossed marks, by `look`, every 2 s until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Writes the status of each tenant whose hours are due, and announces marks that its budgets have crossed."""
+        """Writes the hours into the status of each tenant for which that is due, and announces marks that its budgets have crossed.
+
+        Counts all hours again where budgets changed or usage records were lost. Errors of the API server are logged, not raised.
+        """
         if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
             await self._count_again()
         if self._clock.monotonic() - self._trimmed > TRIM_SECONDS:
@@ -132,7 +135,7 @@ class Hours:
         self._written[name] = self._clock.monotonic()
 
     async def _tell(self, tenant: Tenant, notice: Notice) -> None:
-        """Writes an Event into the tenant's first namespace, where its admins see it.
+        """Writes an Event on a crossed mark of a budget into the tenant's first namespace, where its admins see it.
 
         The Event's name is made from the budget and the crossing, so that each crossing is announced once, across restarts too.
         """

@@ -41,7 +41,7 @@ class Kinds(Protocol):
     """Calls back with each object of the declared kinds: all at the start, then those that change; `KopfKinds` is the implementation."""
 
     async def run(self, named: Named) -> None:
-        """Watches until cancelled; calls `named` with resource and name of each object."""
+        """Watches until cancelled; calls `named` with resource and name of each object, at the start and when it changes."""
 
 
 class Declared:
@@ -59,7 +59,7 @@ class Declared:
         self._known = known
 
     def named(self, resource: Resource, name: str) -> None:
-        """Enqueues an object, by name, that appeared or changed."""
+        """Enqueues an object, by name, that appeared, changed or vanished."""
         self.queues[resource].add(name)
 
     async def resync(self) -> None:
@@ -120,7 +120,7 @@ class SharedSession:
 
 
 def connection_of(cluster: AiohttpCluster) -> kopf.AiohttpSession:
-    """Returns the API server and the process's connections as the login that kopf asks for."""
+    """Returns the login that kopf asks for: the API server's address, and a session over the process's own connections."""
     return kopf.AiohttpSession(server=cluster.config.server, aiohttp_session=cast("Any", SharedSession(cluster)))
 
 
@@ -140,7 +140,7 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
-    """Returns a registry of its own with the login and one event handler a kind, which calls `named`."""
+    """Returns a new registry for kopf with the login and, for each declared kind, one event handler, which calls `named`."""
     registry = kopf.OperatorRegistry()
 
     async def connection(**_: Any) -> kopf.AiohttpSession:

@@ -47,7 +47,7 @@ class LedgerMirror:
         self._by_tenant: Counter[str] = Counter()
 
     async def read(self) -> None:
-        """Reads the Ledger from etcd; where there is none, nobody holds a node."""
+        """Reads the Ledger from etcd, and tells the observers whose accounts have changed; without a Ledger there are no accounts."""
         begun = self._clock.monotonic()
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
@@ -64,7 +64,10 @@ class LedgerMirror:
                 observer.accounts_changed(changed)
 
     async def refresh(self) -> None:
-        """Reads the Ledger again; logs an error of the server and keeps the last reading; raises Corrupt where the ledger is malformed."""
+        """Reads the Ledger again, as `read` does; an error of the API server is logged, and the last reading stays.
+
+        Raises Corrupt where the ledger is malformed.
+        """
         try:
             await self.read()
         except Corrupt:
@@ -73,17 +76,17 @@ class LedgerMirror:
             event(log, "LedgerNotRead", logging.WARNING, reason=error.reason, message=error.message)
 
     async def holders_of_node(self, index: int) -> int:
-        """Returns how many rows, releasing ones included, hold the node with this index."""
+        """Returns how many rows of the last reading, releasing ones included, hold the node with this index."""
         await self._count()
         return self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Returns how many rows, releasing ones included, belong to a tenant."""
+        """Returns how many rows of the last reading, releasing ones included, belong to a tenant, by name."""
         await self._count()
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Returns how many rows, releasing ones included, belong to a vcluster."""
+        """Returns how many rows of the last reading, releasing ones included, belong to a vcluster, by name."""
         await self._count()
         return self._by_vcluster[name]
 

@@ -47,7 +47,11 @@ class Settings(settings.StartSettings):
 
 
 def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awaitable[None]]], SchedulerMetrics]:
-    """Returns everything that runs: the campaign for leadership with the work of a term, and the metrics."""
+    """Returns the coroutine functions that the caller runs at once until cancelled, and the metrics; starts none of them.
+
+    They are the campaign for leadership, with the work of a term in it, the server of metrics, and the server of answers where
+    `given.answers_listen` names an address. With the latter, the campaign begins only once that server listens.
+    """
     measured = SchedulerMetrics()
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     elector = Elector(
@@ -95,7 +99,11 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
 def _answering(
     given: Settings, outside: Outside, elector: Elector, listening: asyncio.Event, term: Callable[[], Term | None]
 ) -> Callable[[], Awaitable[None]]:
-    """Returns the server of answers, which the leader's Lease names."""
+    """Returns the coroutine function that serves answers until cancelled.
+
+    Once the server listens, it writes its URL into the annotations of the elector's Lease and sets `listening`. `term` returns the term
+    that leads now; None: this process is a standby, and every question is refused.
+    """
     files = ServerFiles(given.answers_certificate, given.answers_key, given.answers_ca)
 
     def queries() -> Queries | None:
@@ -116,7 +124,7 @@ def _answering(
 
 
 async def run(given: Settings, cluster: AiohttpCluster) -> None:
-    """Runs until cancelled."""
+    """Runs the scheduler on this API server until cancelled: what `build` lists, with the system's clock."""
     works, _ = build(given, Outside(cluster, SystemClock(), namespace=given.namespace, records=Path(given.record_dir)))
     async with asyncio.TaskGroup() as group:
         for work in works:
@@ -124,7 +132,7 @@ async def run(given: Settings, cluster: AiohttpCluster) -> None:
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
+    """Runs the scheduler by the settings of the command line and environment until a signal ends it; returns its exit code."""
     return program.run(PROGRAM, Settings, run)
 
 

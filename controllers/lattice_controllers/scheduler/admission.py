@@ -47,7 +47,7 @@ class TreeLayout(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Returns the trees as they are declared now."""
+        """Returns the quota trees as ElasticQuotas and Koordinator's quotas declare them now; the very same object until they change."""
         ...
 
 
@@ -68,21 +68,27 @@ class Admission:
         self._quotas = Layout(), QuotaFacts()
 
     def enter(self, allocation: Allocation) -> Iterable[str]:
-        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
+        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations that it pushes beyond a limit on pending work.
+
+        Their `blocked` answers otherwise now. For an allocation that is counted already nothing changes, and none are returned.
+        """
         spec, meta = allocation.spec, allocation.metadata
         scopes = scopes_of(spec.tenant, spec.user, spec.vcluster)
         return self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes)
 
     def leave(self, uid: str) -> Iterable[str]:
-        """Counts an allocation as waiting no more; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
+        """Counts an allocation as waiting no more; returns the uids of waiting allocations that come within a limit by that.
+
+        Their `blocked` answers otherwise now. An unknown uid changes nothing.
+        """
         self._judged.pop(uid, None)
         return self.backlog.leave(uid)
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """Returns the reason and the sentence that keep a pending allocation from nodes; None: it may start.
+        """Returns the reason and the sentence that keep a pending allocation from nodes; None: a cycle may look for nodes for it.
 
-        The reason is `NeverFits` or `NotAdmitted` where submission would refuse it today, and `WaitingForQuotaHeadroom` where its user,
-        tenant or vcluster has as many candidates as it may have pending.
+        `NeverFits`: its nodes or walltime do not read. `NotAdmitted`: submission would refuse it today. `WaitingForQuotaHeadroom`: as many
+        allocations as its user, tenant or vcluster may have pending came before it (only work passed to `enter` is counted and asked).
         """
         verdict = self._verdict(allocation)
         if verdict is not None:
@@ -91,10 +97,10 @@ class Admission:
         return None if beyond is None else ("WaitingForQuotaHeadroom", sentence(*beyond))
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """Returns the walltime, in seconds, that work on nodes gets by its newest generation; None: the walltime in the ledger, `stands`,
-        stays.
+        """Returns the walltime, in seconds, that work on nodes gets by its newest generation; None: the walltime in the ledger stays.
 
-        A shorter one is always taken. A longer one, for which the API server has checked a right, is taken up to the vcluster's maximum.
+        `stands` is the walltime in the ledger (None: without end). A shorter one is always taken; a longer one, for which the API server
+        has checked a right, only up to the vcluster's maximum. None also where the object asks for no walltime, or one that does not read.
         """
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         try:

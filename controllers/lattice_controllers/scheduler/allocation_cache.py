@@ -22,7 +22,7 @@ class AllocationCache:
             self.objects[allocation.metadata.uid] = allocation
 
     def remove(self, uid: str) -> None:
-        """Removes an allocation whose object is gone."""
+        """Removes an allocation, by uid, whose object is gone; an unknown uid changes nothing."""
         self.objects.pop(uid, None)
 
     def shown_number(self, uid: str) -> int | None:

@@ -26,7 +26,10 @@ class AllocationNumbers:
         self._refill = asyncio.Lock()
 
     async def ensure_reserved(self) -> None:
-        """Reserves another block in the ledger where less than half a block is left, and waits for it; raises Stale when it is refused."""
+        """Reserves the next 1,000 numbers in the ledger, and waits for its verdict, where 500 or fewer are left; else returns at once.
+
+        Raises Stale when the ledger refuses. Called before each `assign`, which does not check that its number is reserved.
+        """
         if self._limit - self._next > BLOCK // 2:
             return
         async with self._refill:
@@ -38,7 +41,10 @@ class AllocationNumbers:
             self._limit = wanted
 
     def assign(self, uid: str) -> int:
-        """Returns the number of this allocation; the first call draws the next one, later calls repeat it until `release`."""
+        """Returns the number of an allocation: the first call draws the next one, later calls repeat it until `release`.
+
+        It is not checked against the reserved limit: `ensure_reserved` has been awaited before.
+        """
         number = self._given.get(uid)
         if number is None:
             number = self._given[uid] = self._next
@@ -50,5 +56,5 @@ class AllocationNumbers:
         return allocation.status.number or self.assign(allocation.metadata.uid)
 
     def release(self, uid: str) -> None:
-        """Drops the number kept for an allocation; called when its object is gone or its status shows the number."""
+        """Drops the number kept for an allocation, by uid; called when its object is gone. The number is not given to another one."""
         self._given.pop(uid, None)

@@ -71,20 +71,24 @@ class Judging(Protocol):
     """Judges allocations by the limits and quotas in force; `Admission` is the implementation, the reconciler of allocations asks."""
 
     def enter(self, allocation: Allocation) -> Iterable[str]:
-        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
+        """Counts an allocation as waiting for nodes; returns the uids of waiting allocations that it pushes beyond a limit on pending work.
+
+        Their `blocked` answers otherwise now.
+        """
         ...
 
     def leave(self, uid: str) -> Iterable[str]:
-        """Counts an allocation as waiting no more; returns the uids of waiting allocations whose `blocked` may answer otherwise now."""
+        """Counts an allocation as waiting no more; returns the uids of waiting allocations that come within a limit by that."""
         ...
 
     def blocked(self, allocation: Allocation) -> tuple[str, str] | None:
-        """Returns the reason and the sentence that keep a pending allocation from nodes; None: admission lets it start."""
+        """Returns the reason and the sentence that keep a pending allocation from nodes; None: a cycle may look for nodes for it."""
         ...
 
     def renewed(self, allocation: Allocation, stands: int | None) -> int | None:
-        """Returns the walltime in seconds that work on nodes gets by its newest generation; None: the walltime in the ledger, `stands`,
-        stays.
+        """Returns the walltime, in seconds, that work on nodes gets by its newest generation.
+
+        None: the walltime in the ledger, `stands` (None: without end), stays.
         """
         ...
 
@@ -97,7 +101,7 @@ class QuotaPlaces(Protocol):
         ...
 
     def within(self, leaf: str) -> int | None:
-        """Returns the nodes that the tree of a leaf divides, as a bit set; None: any."""
+        """Returns the nodes that the tree of a leaf divides, as a bit set of node indices; None: any node."""
         ...
 
 
@@ -114,7 +118,7 @@ class KnownSchema(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Tells whether the view holds every one of them."""
+        """Tells whether our view holds every status field of the installed CRD; False too while the CRD cannot be watched."""
         ...
 
 
@@ -155,7 +159,10 @@ class Allocations:
         """The expected starts that statuses show; `Forecasts` hands each new forecast to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a change of the informer of Allocations: keeps the new version and enqueues it, or drops an allocation that is gone."""
+        """Handles a change of the informer of Allocations: keeps the new version, or drops all that is kept of an allocation that is gone.
+
+        Enqueues the allocation to be reconciled either way.
+        """
         if change.new is not None:
             self._cache.keep(change.new)
             if change.old is None and self.synced:
@@ -182,7 +189,7 @@ class Allocations:
             self.queue.add(uid)
 
     async def catch_up(self, seconds: float) -> None:
-        """Waits until every allocation that is enqueued now has been reconciled, at most so long."""
+        """Waits until every allocation that is enqueued now has been reconciled, `seconds` at most; does not say which came first."""
         await self.queue.pass_by(seconds)
 
     def requeue_pending(self) -> None:
@@ -190,22 +197,22 @@ class Allocations:
         self.touch(list(self._pending.candidates))
 
     def renew_candidates(self) -> None:
-        """Makes the candidate of every pending allocation anew from its object, the limits and the quota trees, for the next cycle."""
+        """Makes the candidate of every pending allocation anew, from its object, the limits and the quota trees, for the next cycle."""
         for uid in list(self._pending.candidates):
             allocation = self.objects.get(uid)
             if allocation is not None:
                 self._pending.enqueue(self.candidate(allocation), allocation.status.reserved_at)
 
     def all_rows(self) -> None:
-        """Begins to reconcile, once the informers have listed everything, and enqueues every allocation that has a row in the ledger."""
+        """Sets `synced`, and enqueues every allocation that has a row in the ledger; called once the informers have listed everything."""
         self.synced = True
         self.touch({row.uid for row in self._stored.rows.values()})
 
     async def reconcile(self, uid: str) -> float | None:
-        """Carries out steps for one allocation until none is left to do now.
+        """Carries out steps for one allocation until none is left to do now, 12 at most.
 
         Returns the seconds until it is to be looked at again; None: only a change wakes it, as while not synced, paused for a recovery, or
-        while a claim waits for the ledger's answer.
+        while a claim waits for the ledger's answer. Errors of the API server are raised: the queue tries again.
         """
         if not self.synced or self._ledger.paused:
             return None  # looked at again once synced, or recovered
@@ -346,7 +353,10 @@ class Allocations:
         return self._until_deadline(allocation)
 
     async def _await_images(self, allocation: Allocation, message: str) -> float | None:
-        """Shows what images are awaited, once for each sentence; returns the seconds until its deadline, None: it has none."""
+        """Writes into the status which images are awaited (`message`), once for each sentence.
+
+        Returns the seconds until the allocation's deadline; None: it has none.
+        """
         patch = projection.pending(allocation, WAITING_FOR_IMAGES, message, **await self._stamp(allocation.metadata.uid))
         if patch is not None:
             await self._write(allocation, patch, "pending")
@@ -362,8 +372,9 @@ class Allocations:
         return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """Makes the candidate of an allocation, as cycles read it: with its gates (fenced attempt, limits, recovery), back-off and quota
-        leaf.
+        """Makes the candidate of an allocation as cycles read it, with its back-off, its quota leaf, and the reason that blocks it, if any.
+
+        That reason is the doubt after a recovery, else an attempt that has not provably ended (fenced), else a refusal of admission.
         """
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         rows = tuple(self._stored.rows_of(allocation.metadata.uid))

@@ -46,33 +46,37 @@ class Queries(Protocol):
     """The questions that a leader answers during one term; `QueryService` is the implementation."""
 
     async def why(self, uid: str, reader: Reader, *, version: str = "") -> Why:
-        """Returns why a pending allocation waits, by a cache no older than `version`; raises NotFound when it is not pending."""
+        """Returns why a pending allocation waits, by a cache no older than `version` (a resourceVersion; empty: any age).
+
+        Raises NotFound when it is not pending, Retry where the cache cannot tell how old it is.
+        """
         ...
 
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
 
-        `optimal` asks for the solver's bound on their value, too.
+        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected for a document that does not read, Denied
+        where its namespace is not its tenant's.
         """
         ...
 
     async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
         """Returns the queue of a vcluster as the reader may see it, at most `limit` entries, by a cache no older than `version`.
 
-        An empty name asks for the queues of all vclusters.
+        An empty name asks for the queues of all vclusters. Raises NotFound for an unknown one, Retry where the cache's age is unknown.
         """
         ...
 
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
         """Returns the rows of `lattice status` for a selection, from a cache no older than `version` (a resourceVersion; empty: any age).
 
-        Rows are not filtered by the rights of `user`, which is only echoed in the answer: the gateway has checked them. `wide` adds the
-        details.
+        Rows are not filtered by anybody's rights: the gateway has checked them. `wide` adds the details. Raises Retry where the age of the
+        cache cannot be told, Rejected for more than 50,000 rows.
         """
         ...
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """Returns the charges that no usage record holds yet, of these tenants and of this user; where neither is given, of everybody."""
+        """Returns the charges that no usage record holds yet: those of any of these tenants or of this user; both empty: of everybody."""
         ...
 
     async def quota(self, reader: Reader) -> Quotas:
@@ -80,7 +84,7 @@ class Queries(Protocol):
         ...
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Returns the result of every gate for an allocation; raises NotFound when it neither waits nor holds nodes."""
+        """Returns the result of every gate for an allocation, by uid; raises NotFound when it neither waits nor holds nodes."""
         ...
 
 
@@ -88,11 +92,14 @@ class CycleRecords(Protocol):
     """The cycle log of one term; `Recorder` is the implementation."""
 
     async def cycles(self) -> Cycles:
-        """Returns which cycles are recorded."""
+        """Returns which cycles are recorded, oldest first."""
         ...
 
     async def cycle(self, number: int) -> CycleLog:
-        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are."""
+        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are.
+
+        Raises Rejected where the log on disk is damaged.
+        """
         ...
 
 
@@ -132,7 +139,10 @@ class AnswerServer:
         self._certificate = ServerCertificate(files.certificate, files.key, client_ca=self._authority())
 
     async def run(self, address: str, on_listen: Callable[[str, int], None]) -> None:
-        """Serves on HOST:PORT until cancelled; calls `on_listen` with the host and port that it listens on (port 0 asks for any)."""
+        """Serves on HOST:PORT until cancelled, and reads changed certificates and CA again.
+
+        Calls `on_listen` with the host and port that it listens on (port 0 asks for any).
+        """
 
         def listens(host: str, port: int) -> None:
             event(log, "Listening", address=f"{host}:{port}")
@@ -144,7 +154,7 @@ class AnswerServer:
             group.create_task(https.serve(self.application(), address, self._certificate.context, on_listen=listens, cancel_abandoned=True))
 
     def application(self) -> web.Application:
-        """Returns the web application with its routes."""
+        """Returns a new web application that answers the gateway's questions under /v1, and refuses every other client with Denied."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_get("/v1/why/{uid}", self._answered(self._why))
         app.router.add_get("/v1/status", self._answered(self._status))
@@ -245,7 +255,7 @@ class AnswerServer:
 
 
 def _check_peer(request: web.Request) -> None:
-    """Raises Denied unless the client has shown the gateway's certificate."""
+    """Raises Denied, and logs the caller, unless the client has shown the gateway's certificate."""
     certificate: Mapping[str, Any] | None = request.transport.get_extra_info("peercert") if request.transport is not None else None
     names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     if names != [GATEWAY]:
@@ -255,7 +265,7 @@ def _check_peer(request: web.Request) -> None:
 
 
 def selection_of(query: Mapping[str, str]) -> Selection:
-    """Returns the selection of rows that the query parameters ask for; raises Rejected where `after` is no number."""
+    """Returns the selection of rows that the query parameters ask for; raises Rejected where `after` or `numbers` does not read."""
     try:
         after = float(query["after"]) if query.get("after") else None
     except ValueError as error:
@@ -269,7 +279,7 @@ def selection_of(query: Mapping[str, str]) -> Selection:
 
 
 def numbers_of(text: str) -> tuple[int, int] | None:
-    """Returns the first and the last number of `12` or `12-17`; None of an empty text, Rejected where it is neither."""
+    """Returns the first and the last number of `12` or `12-17`; None for an empty text. Raises Rejected where the text is neither."""
     first, dash, last = text.partition("-")
     if not text:
         return None

@@ -33,7 +33,7 @@ class Question(msgspec.Struct, array_like=True):
 
 
 def packed(asked: Formulation) -> bytes:
-    """Encodes a formulation as the program reads it on stdin."""
+    """Returns a formulation as the bytes that this program reads on stdin."""
     sets: dict[frozenset[int], int] = {}
     jobs = [(job.value, job.nodes, sets.setdefault(job.eligible, len(sets)), job.alike) for job in asked.jobs]
     buckets = [(bucket.fingerprint, bucket.group, bucket.free) for bucket in asked.buckets]
@@ -41,7 +41,7 @@ def packed(asked: Formulation) -> bytes:
 
 
 def unpacked(data: bytes) -> Formulation:
-    """Decodes the formulation that `packed` encoded."""
+    """Returns the formulation of which `packed` made these bytes."""
     question = msgspec.json.decode(data, type=Question)
     sets = [frozenset(each) for each in question.sets]
     jobs = tuple(Job(value, nodes, sets[number], alike=alike) for value, nodes, number, alike in question.jobs)
@@ -49,7 +49,10 @@ def unpacked(data: bytes) -> Formulation:
 
 
 def main() -> int:
-    """Reads a question from stdin and prints its upper bound; returns the exit code, `NO_ANSWER` where the effort was too small."""
+    """Reads a question from stdin and prints its upper bound; returns the exit code, `NO_ANSWER` where the effort was too small.
+
+    Lowers the priority of the whole process and limits its CPU time to 15 s.
+    """
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     question = unpacked(sys.stdin.buffer.read())

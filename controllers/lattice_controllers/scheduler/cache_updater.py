@@ -74,7 +74,7 @@ class CacheUpdater:
     # -- what others tell ---------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Fills the cluster state once the informers have listed everything; `recount` must have counted the usage records before."""
+        """Fills the cluster state and counts all allocations, once the informers have listed everything and `recount` has ended."""
         self.contracts_changed()
         self.policies_changed()
         for row in self._stored.rows.values():
@@ -83,7 +83,7 @@ class CacheUpdater:
             self.tally.see(allocation)
 
     def rows_changed(self, changes: Iterable[tuple[Row | None, Row | None]]) -> None:
-        """Updates the node holders by the rows, before and after, that a stored commit changed."""
+        """Updates the node holders by the rows, before and after, that a stored commit changed; None: no row before, or none after."""
         for old, new in changes:
             if new is not None:
                 self._put(new)  # first, so that its nodes never look free in between
@@ -100,7 +100,7 @@ class CacheUpdater:
         self.refresh_holders(uid)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a changed Allocation: counts its usage, and rebuilds its holders, whose end may be known better."""
+        """Handles a changed Allocation: counts its usage (where it is gone, ends its charges now), and rebuilds its node holders."""
         one = change.new or change.old
         if one is None:
             return
@@ -111,20 +111,23 @@ class CacheUpdater:
         self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:
-        """Puts the contracts (shares, budgets) of changed tenants in force from the next cycle on."""
+        """Puts the contracts (shares, budgets) of changed tenants in force from the next cycle on; asks `run` for a recount if need be."""
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
         self._budgets_until = float("-inf")
         self._cycle_due.set()
 
     def usage_recorded(self, rows: Iterable[Charge]) -> None:
-        """Moves charges from unsettled to recorded as usage records grow; starts a recount where records have lost some."""
+        """Moves these charges from unsettled to recorded; asks `run` for a recount where usage records have lost some."""
         if self._restarts != self._records.restarts:
             self._recount.set()
         self.tally.settle(rows)
 
     def policies_changed(self) -> None:
-        """Puts the policies of changed vclusters and changed scheduling options in force from the next cycle on."""
+        """Puts the policies of changed vclusters and changed scheduling options in force from the next cycle on.
+
+        Asks `run` for a recount of usage where the half-life of shares has changed.
+        """
         config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         policies = {name: policy_of(vcluster, options) for name, vcluster in self._vclusters.items()}
@@ -194,8 +197,9 @@ class CacheUpdater:
         self._reconciler.renew_candidates()
 
     def _quota(self, row: Row) -> str:
-        """Returns the leaf of the quota tree that a row belongs to; a row whose object is gone
-        keeps its holder's leaf (empty: none known).
+        """Returns the leaf of the quota tree that a row belongs to; a row whose object is gone keeps its holder's leaf.
+
+        Empty: none is known, or no group is declared.
         """
         allocation, known = self._allocations.get(row.uid), self.state.holders.get(holder_key(row))
         return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
@@ -214,7 +218,7 @@ class CacheUpdater:
     # -- shares -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Counts usage from the beginning each time that is due, until cancelled."""
+        """Counts usage from the beginning (`recount`) each time that a change has made that necessary, until cancelled."""
         while True:
             await self._recount.wait()
             await self.recount()
@@ -224,7 +228,7 @@ class CacheUpdater:
     async def recount(self) -> None:
         """Counts usage from the beginning, from all records and objects, with the half-life and contracts in force now.
 
-        It yields to the loop between slices; cycles meanwhile go by the shares counted before.
+        It yields to the loop between slices; cycles meanwhile go by the shares counted before, which it replaces at the end.
         """
         while True:
             self._recount.clear()

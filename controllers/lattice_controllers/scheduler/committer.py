@@ -138,17 +138,20 @@ class Committer:
                 _answer(entry, Unknown())
 
     def commit_paused(self, proposals: Sequence[Proposal]) -> list[asyncio.Future[Verdict]]:
-        """Queues these proposals for a commit of their own, which happens even while paused; all others go on waiting."""
+        """Queues these proposals for a commit of their own, which happens even while paused; all others go on waiting.
+
+        Returns the futures of their verdicts, in the order given.
+        """
         waited, self._waiting = self._waiting, []
         answers = [self.propose(proposal) for proposal in proposals]
         self._first, self._waiting = self._waiting, waited
         return answers
 
     async def check_stored(self) -> None:
-        """Reads the Ledger and raises Deposed where it is not the version that this leader wrote last.
+        """Reads the Ledger and raises Deposed where its last commit is not this leader's: another took it, it went back, or it is gone.
 
-        The GET goes to etcd, however old the server's watch cache is. Nothing is read while a commit is under way: that finds out by
-        itself.
+        The GET goes to etcd, however old the server's watch cache is. While a commit is under way nothing is read. Other errors of the API
+        server are raised as they are.
         """
         head, version = self.book.head, self._version
         if self._storing:
@@ -165,9 +168,10 @@ class Committer:
             self._version = ledger.metadata.resource_version  # an annotation has changed
 
     async def _commit(self, batch: list[_QueuedProposal]) -> None:
-        """Stores a batch, limits before claims; when the server refuses it, splits it until the culprit stands alone.
+        """Applies a batch to the book, limits before claims, stores the ledger and answers each proposal with its verdict.
 
-        So every version of the ledger is within the limits that it shows, as far as claims went.
+        Where nothing has changed, nothing is stored. A batch that the server refuses is committed in halves, until the culprit stands
+        alone and is answered with a refusal.
         """
         batch = sorted(batch, key=lambda entry: not isinstance(entry.proposal, Limits | SensitivePool))
         self.book.changes.clear()
@@ -281,7 +285,7 @@ class Committer:
 def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) -> LedgerStatus:
     """Returns the ledger status just read if this leader wrote it: its term, and one of these commits.
 
-    Raises Deposed: `LedgerWentBack` where it is older than the last one, else another leader has taken the ledger.
+    Raises Deposed otherwise: `LedgerWentBack` where it is older than `last`, else another leader has taken the ledger.
     """
     if status is not None and status.term == last.term and status.commit in commits:
         return status
@@ -298,9 +302,9 @@ def _answer(entry: _QueuedProposal, verdict: Verdict) -> None:
 async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Callable[[], Awaitable[str]]) -> tuple[Book, str]:
     """Fences older leaders by raising the epoch with a new term; returns the book and the resourceVersion of the Ledger.
 
-    A leader that was robbed goes on committing until it notices: the ledger is read again after each of its commits. Where there is no
-    ledger, `evidence` is asked for a sentence on work that a plan or a report knows of (empty: none); beside such work no empty ledger is
-    created, unless operators have asked for its recovery. Raises Stale when another leader took it meanwhile.
+    While the old leader still commits, the ledger is read again and the write repeated. Without a ledger, `evidence` is asked for a
+    sentence on work that a plan or a report knows of (empty: none); beside such work no empty ledger is created, unless operators have
+    asked for its recovery: Stale. Raises Stale, too, when another leader took the ledger meanwhile.
     """
     taken_from, term = None, ""
     while True:
@@ -327,7 +331,10 @@ async def take_over(cluster: Cluster, new_id: Callable[[], str], *, evidence: Ca
 
 
 async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str]]) -> Ledger:
-    """Returns the Ledger as it stands; creates an empty one where there is none and no evidence of work. Raises Stale where there is."""
+    """Returns the Ledger as it stands; creates it, without a status, where there is none.
+
+    Raises Stale where `evidence` names work beside a ledger that is gone or empty, unless operators have asked for its recovery.
+    """
     try:
         ledger = await cluster.get(LEDGERS, NAME, type=Ledger)
     except NotFound:
@@ -345,7 +352,7 @@ async def _ledger_to_take(cluster: Cluster, evidence: Callable[[], Awaitable[str
 
 
 def _body(book: Book, version: str) -> dict[str, Any]:
-    """Returns the Ledger object to PUT over the version that was read last."""
+    """Returns the Ledger object with the book in its status, to be PUT over the version (resourceVersion) that was read last."""
     return {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "Ledger",

@@ -63,15 +63,13 @@ class Expectations:
         return self._written.get(uid, -inf), inf if p50 is None else p50
 
     def status_patch(self, uid: str) -> dict[str, Any] | None:
-        """Returns the `expectedStart` part of a status patch, sent with the next write of the
-        status; None without a forecast for the uid.
-        """
+        """Returns the `expectedStart` part of a status patch, to be sent with the next write of the status; None: there is no forecast."""
         found = self.found.get(uid)
         return expectation(found.p50, found.p90, found.reason) if found is not None else None
 
     def due(self, uid: str) -> bool:
-        """Tells whether an expected start deserves a write of its own: it moved much since the
-        status showed it, and the last is 30 s ago.
+        """Tells whether an expected start deserves a write of its own: it has moved much against what the status shows, and the last write
+        because of it is at least 30 s ago.
         """
         found, allocation = self.found.get(uid), self._allocations.get(uid)
         if found is None or allocation is None:
@@ -81,6 +79,6 @@ class Expectations:
         return moved(allocation.status.expected_start, found.p50, found.p90, found.reason, self._clock.now())
 
     def wrote(self, uid: str) -> None:
-        """Notes that an allocation's status, with its present expected start, was written at this moment."""
+        """Notes that an allocation's status was written now, with its present expected start; ignored where no forecast is held."""
         if uid in self.found:
             self._written[uid] = self._clock.monotonic()

@@ -34,11 +34,11 @@ class ForecastReceiver(Protocol):
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """Returns the last forecast, by uid of the pending allocation."""
+        """Returns the last forecast, by uid of the pending allocation; empty before the first."""
         ...
 
     def accept_forecast(self, found: Mapping[str, Expected]) -> int:
-        """Replaces the forecast, by uid; returns how many allocations get a write because of it."""
+        """Replaces the forecast, by uid; returns how many allocations are enqueued for a write of their status because of it."""
         ...
 
 
@@ -62,7 +62,7 @@ class Forecasts:
         self._guard = Guard(clock, "forecast")
 
     async def run(self) -> None:
-        """Makes forecasts until cancelled; the long part runs in a thread, so that no cycle waits for it."""
+        """Makes a forecast every 2 s where a cycle has run since, until cancelled; the long part runs in a thread."""
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)
@@ -75,12 +75,13 @@ class Forecasts:
 
     @property
     def found(self) -> Mapping[str, context.Expected]:
-        """Returns the last forecast of all pending work, by uid."""
+        """Returns the last forecast of all pending work, by uid; empty before the first."""
         return self._expectations.found
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, Expected]:
-        """Returns, by uid, when work that is not submitted would start; `outcomes` are what a planned cycle said of it. Nothing is
-        remembered.
+        """Returns, by uid, when work that is not submitted would start; `outcomes` are what a planned cycle said of that work.
+
+        The forecast of pending work is made anew for it, in a thread, and not kept.
         """
         async with self._turn:
             pending, now = self._pending, self._clock.now()
@@ -102,7 +103,10 @@ class Forecasts:
     # -- what came true -----------------------------------------------------------------------------
 
     def claim_confirmed(self, uid: str) -> None:
-        """Scores the first and the last forecast of an allocation, by uid, that the ledger has just given nodes."""
+        """Scores, in metrics, the first and the last forecast of an allocation, by uid, that the ledger has just given nodes.
+
+        An allocation without a forecast is passed over.
+        """
         kept = self.forecaster.started(uid, self._clock.now())
         if kept is None:
             return
@@ -113,7 +117,7 @@ class Forecasts:
             self._metrics.eta_coverage.set(coverage)
 
     def learn(self, allocation: Allocation) -> None:
-        """Learns the run time of an ended allocation, once each; one that did not end by itself teaches nothing."""
+        """Learns the run time of an allocation that has ended by itself or at its walltime, once each; passes over every other one."""
         status, uid = allocation.status, allocation.metadata.uid
         finished = condition(status.conditions, FINISHED)
         if finished is None or finished.reason not in RAN or not status.start_time or not status.end_time or uid in self._learnt:
@@ -130,13 +134,16 @@ class Forecasts:
         self.forecaster.drop_allocation(uid)
 
     def learn_from(self, allocations: Iterable[Allocation]) -> None:
-        """Learns from all allocations that ended before this term, in the order of their ends."""
+        """Learns, as `learn` does, from all of these allocations that have ended, in the order of their ends."""
         for allocation in sorted(allocations, key=lambda one: (one.status.end_time or "", one.metadata.uid)):
             self.learn(allocation)
 
 
 def in_line(state: ClusterState, pending: PendingWork, vcluster: str, more: Sequence[Waiting] = ()) -> list[Candidate]:
-    """Returns the candidates of a vcluster in the order in which a cycle considers them, `more` work inserted by its score."""
+    """Returns the candidates of a vcluster in the order in which a cycle considers them: by score, or by submission if the policy says so.
+
+    Holders of backfill reservations come before others. `more` are outcomes of work that is not submitted, sorted in among the rest.
+    """
     scores = {**pending.scores, **{outcome.candidate.uid: outcome.score for outcome in more if outcome.score is not None}}
     queue = [*pending.queue(vcluster), *(outcome.candidate for outcome in more if outcome.candidate.vcluster == vcluster)]
     if strategy_of(state.policy(vcluster)).first_come:

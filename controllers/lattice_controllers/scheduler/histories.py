@@ -37,14 +37,16 @@ class Histories:
         self._cluster = cluster
 
     async def ask(self, nodes: Iterable[Node], recovery: str, since: int) -> None:
-        """Asks those nodes for their journals that were not asked in this recovery yet; they leave out attempts settled up to seq
-        `since`.
+        """Asks these nodes for their journals, except those that were asked in this recovery (its id) before.
+
+        Their answers leave out attempts settled up to seq `since` of the ledger. It does not wait for them (`answers`). A node that is gone
+        is passed over.
         """
         owed = [node for node in nodes if node.status.recovery is None or node.status.recovery.id != recovery]
         await self._each([node.metadata.name for node in owed], {"id": recovery, "since": since})
 
     async def answers(self, recovery: str) -> dict[str, NodeHistoryAnswer]:
-        """Returns, by node, the answers to this recovery of which all pages are there and can be read."""
+        """Returns, by node, the answers to this recovery (its id) of which all pages are there and can be read."""
         pages: dict[str, dict[int, NodeHistory]] = {}
         for page in (await self._cluster.list(NODE_HISTORIES, type=NodeHistory)).items:
             if page.spec.recovery == recovery:
@@ -76,7 +78,7 @@ def _is_whole(pages: dict[int, NodeHistory]) -> bool:
 
 
 def _joined(node: str, pages: dict[int, NodeHistory]) -> NodeHistoryAnswer | None:
-    """Joins the pages of one node; None where a page cannot be read: that node then counts as not having answered."""
+    """Joins the pages of one node to its answer; None, and a warning in the log, where a page cannot be read."""
     ordered = [pages[number].spec for number in range(next(iter(pages.values())).spec.pages)]
     try:
         return NodeHistoryAnswer([row for page in ordered for row in parse_page(page.rows)], ordered[0].made)

@@ -27,11 +27,14 @@ class IndexSync:
         self._dirty = asyncio.Event()
 
     def nodes_changed(self) -> None:
-        """Notes that nodes came, went or changed; `run` then settles the indices."""
+        """Notes that nodes came, went or changed; `run` then settles the indices, 50 ms later."""
         self._dirty.set()
 
     async def run(self) -> None:
-        """Settles the indices after each change, until cancelled; tries again after an error. Raises Deposed."""
+        """Settles the indices and the ledger's format after each change, until cancelled.
+
+        Raises Deposed; after any other error it tries again, a second later.
+        """
         while True:
             await self._dirty.wait()
             await self._clock.sleep(SETTLE_SECONDS)

@@ -32,7 +32,10 @@ class LedgerAudit:
         self._metrics = metrics
 
     async def watch_ledger(self) -> None:
-        """Raises Deposed within seconds after the ledger went back, was taken or is gone, even while nothing is committed."""
+        """Checks every 3 s, until cancelled, that the stored Ledger is the one that this leader wrote last.
+
+        Raises Deposed where it went back, was taken by another or is gone. Other errors of the API server are passed over.
+        """
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:
@@ -57,7 +60,10 @@ class LedgerAudit:
                 await self._clock.sleep(AGAIN_SECONDS)
 
     async def _verify_once(self) -> None:
-        """Verifies the stored ledger once; raises Deposed where Ledger or NodeIndex is gone, since only a new term may make them again."""
+        """Verifies the stored ledger once, and shows its faults in a metric and in the log.
+
+        Raises Deposed where Ledger or NodeIndex is gone, since only a new term may make them again.
+        """
         try:
             index = await self._cluster.get(NODE_INDEXES, "lattice", type=NodeIndex)
             ledger = await self._cluster.get(LEDGERS, "lattice", type=Ledger)

@@ -30,7 +30,10 @@ class LimitSync:
         self._dirty.set()
 
     async def run(self) -> None:
-        """Copies the limits of every tenant, and the size of the sensitive pool, after each change, until cancelled."""
+        """Copies the limits of every tenant and the size of the sensitive pool into the ledger after each change, until cancelled.
+
+        The ledger's accounts of tenants that are gone are removed first. What the ledger refuses is logged; `cycle_due` is set each time.
+        """
         while True:
             await self._dirty.wait()
             self._dirty.clear()

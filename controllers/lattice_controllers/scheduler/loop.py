@@ -49,8 +49,9 @@ class CycleObserver(Protocol):
     """Is shown what each cycle reads and decides: the recorder and the optimality monitor."""
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
-        """Receives what a vcluster's cycle is about to read; returns a function that is called with
-        its outcomes before they are acted on.
+        """Receives what a vcluster's cycle, number `cycle`, is about to read.
+
+        Returns a function that is called with the cycle's outcomes before they are acted on, or never where the cycle fails.
         """
         ...
 
@@ -110,14 +111,14 @@ class Loop:
                     self._refresher.refresh_for_cycle(self._clock.now())  # what-ifs read the cluster state while nothing waits
 
     async def _gather(self) -> None:
-        """Waits a moment so that changes gather; after a cycle as long as that took (20 ms at most), so that cycles take at most half the
-        time.
-        """
+        """Waits a moment so that changes gather: 1 ms, or until the last cycle's end is as long ago as that cycle took, 20 ms at most."""
         rest = self._ended + min(self._took, LONGEST_REST_SECONDS) - self._clock.monotonic()
         await self._clock.sleep(max(GATHER_SECONDS, rest))
 
     def _pause(self) -> float:
-        """Returns the longest wait for the next cycle, in seconds, if nothing changes: the shortest interval, or until a known wake-up."""
+        """Returns the longest wait for the next cycle, in seconds, if nothing changes: the shortest interval of the vclusters with work
+        (1 s without any), or less where work is to be judged again before.
+        """
         longest = min((self.state.policy(vcluster).interval for vcluster in self.pending.known_vclusters()), default=1.0)
         return longest if self._again_at is None else max(0.01, min(longest, self._again_at - self._clock.now()))
 
@@ -151,7 +152,10 @@ class Loop:
         self._took = self._ended - began
 
     def _extend(self, placed: Sequence[Placed], now: float) -> None:
-        """Gives placed ranges more of the nodes still free after every vcluster's turn; recorded as a turn of its own, `RANGES`."""
+        """Gives placed ranges more of the nodes still free after every vcluster's turn, by changing `placed` and the cluster state.
+
+        Observers are shown it as a turn of its own, `RANGES`.
+        """
         ranges = [one.candidate for one in placed if asks_for_more(one)]
         if not ranges:
             return

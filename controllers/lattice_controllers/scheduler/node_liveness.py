@@ -39,9 +39,10 @@ HEARD_AFTER: Final = 1.5
 async def await_live_nodes(
     cluster: Cluster, clock: Clock, nodes: Nodes, *, call: Callable[[str], None], options: NodeOptions, namespace: str
 ) -> None:  # fmt: skip
-    """Waits until every Ready node is known to be alive, or 1.5 heartbeat intervals have passed.
+    """Waits until every Ready node is known to be alive, about 1.5 heartbeat intervals at most (and once through all plans).
 
-    `call` has the nodes of a plan, by its name, renew their Leases at once.
+    Where more than 64 are unheard and the operator has heard all, its judgement is taken (`Nodes.trust`); the nodes still unheard are made
+    to renew their Leases, plan by plan. `call` does that for the nodes of a plan, by its name.
     """
     until = clock.monotonic() + HEARD_AFTER * parse_duration(options.heartbeat_interval)
     if sum(nodes.unheard().values()) > FEW_NODES and await operator_heard_all(cluster, clock, namespace):
@@ -57,8 +58,8 @@ async def await_live_nodes(
 def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interval: float) -> set[str]:
     """Returns the plans, by name, of which no Ready node has been heard since this term began; `leases` by namespace/name.
 
-    A Lease counts as heard when it changed in this term or was renewed within the last interval; after a restore of etcd all are older. One
-    node of a group suffices to tell whether the ledger went back, since all its nodes see the same plan.
+    A node counts as heard when its Lease changed in this term, or was renewed within about the last heartbeat interval (`interval`, in
+    seconds) before `now`. One node of a plan suffices, since all its nodes see the same plan.
     """
     groups: dict[str, bool] = {}
     for name, node in nodes.nodes.items():
@@ -76,7 +77,10 @@ def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
 
 
 async def operator_heard_all(cluster: Cluster, clock: Clock, namespace: str) -> bool:
-    """Tells whether the operator lives and has heard every Ready node: its Lease changes within 6 s, and names 0 unheard nodes."""
+    """Tells whether the operator lives and has heard every Ready node: its Lease changes within 6 s, and names 0 unheard nodes.
+
+    Waits these 6 s before it says no; errors of the API server count as no change.
+    """
     before, until = "", clock.monotonic() + OPERATOR_RENEWS_SECONDS
     while clock.monotonic() < until:
         with contextlib.suppress(LatticeError):

@@ -71,7 +71,7 @@ class NodeObserver(Protocol):
         ...
 
     def caches_changed(self) -> None:
-        """Is told that the image cache of a node is full, or no longer, or has other images."""
+        """Is told that the image cache of a node has become full, is full no more, or holds other images."""
         ...
 
 
@@ -117,7 +117,7 @@ class Nodes:
         self._leases_synced = True
 
     def on_node(self, change: Change[Node]) -> None:
-        """Handles a changed LatticeNode: updates the node cache, and tells observers of plans and holders that it concerns."""
+        """Handles a changed LatticeNode: updates the node cache, and tells observers which plans and node holders it concerns."""
         if change.new is None:
             self.nodes.pop(change.key, None)
         else:
@@ -153,7 +153,10 @@ class Nodes:
         return reduce(or_, (1 << index for index in full), 0)
 
     def on_lease(self, change: Change[Lease]) -> None:
-        """Handles a changed Lease of a node: a heartbeat, with a report where the annotation holds one."""
+        """Handles a changed Lease of a node: notes the heartbeat, and reads the node's report from the annotation, if any.
+
+        Updates the node cache, and tells observers of the report and of what it changes. A report that does not read is logged, not raised.
+        """
         name = change.key.partition("/")[2]
         if change.new is None:
             return
@@ -187,7 +190,7 @@ class Nodes:
                 self._replan([plan_name(self.indices[name])])
 
     def sweep(self, since: float, timing: Timing) -> None:
-        """Finds the silent nodes among those that hold work and that the operator does not judge.
+        """Finds the silent nodes among those that hold work and that the operator does not judge; tells observers where that changed.
 
         Silence is counted from `since` (monotonic) at the earliest: before, the watch of Leases was not continuous.
         """
@@ -197,7 +200,7 @@ class Nodes:
             self._touch(name)
 
     def _unjudged(self, name: str) -> bool:
-        """Tells whether the operator judges a node not at all: it has no LatticeNode, or a new one whose agent has not been heard yet."""
+        """Tells whether the operator does not judge a node: it has no LatticeNode, or a new one whose agent has not been heard yet."""
         node = self.nodes.get(name)
         return node is None or node.status.state in ("", UNKNOWN)
 
@@ -225,7 +228,7 @@ class Nodes:
             observer.plans_touched(groups)
 
     def on_vclusters(self, vclusters: Iterable[VCluster]) -> None:
-        """Sets the home vcluster of every node anew, by the groups that the changed VClusters declare."""
+        """Sets the home vcluster of every node anew, by the groups of nodes that these VClusters declare."""
         homes = home_groups(vclusters)
         if homes == self._homes:
             return
@@ -263,33 +266,36 @@ class Nodes:
         )
 
     def address(self, name: str) -> str:
-        """Returns HOST:PORT of the node's agent; empty: unknown."""
+        """Returns HOST:PORT of a node's agent, by the node's name; empty: unknown."""
         node = self.nodes.get(name)
         return node.status.address if node else ""
 
     def hollow(self, indices: Iterable[int]) -> bool:
-        """Tells whether any of these nodes, by index, is a hollow node."""
+        """Tells whether any of these nodes, by index, is a hollow node; unknown ones are not."""
         return any(facts.hollow for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def gpus(self, indices: Iterable[int]) -> int:
-        """Returns the sum of the GPUs of these nodes, by index."""
+        """Returns the sum of the GPUs of these nodes, by index; unknown ones count 0."""
         return sum(facts.gpus for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:
-        """Returns the newest format of plans that every node of a plan reads; a node that announces none reads the first."""
+        """Returns the newest format of plans that every node of a plan (`group`, its name) reads; one that names none: the first."""
         first = int(group.rpartition("-")[2]) * NODES_PER_PLAN
         members = [self.names[index] for index in range(first, first + NODES_PER_PLAN) if index in self.names]
         return self._format_of(members)
 
     def lowest_format(self) -> int:
-        """Returns the highest format number that every node of the cluster reads, in which the ledger and plans are written."""
+        """Returns the newest format that every node with an index reads; the first where there are no nodes."""
         return self._format_of(self.indices)
 
     def _format_of(self, names: Iterable[str]) -> int:
         return min((_plan_format(self.nodes.get(name)) for name in names), default=plans.FIRST_FORMAT)
 
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
-        """Returns (node, attempt) for everything that nodes of a plan's group report to run although no plan names it."""
+        """Returns (node, attempt) for everything that nodes of a plan's group report to run although no plan names it.
+
+        Nodes that still owe their journal to a recovery are left out.
+        """
         return [
             (name, (row.uid, row.attempt))
             for name, report in self.reports.items()
@@ -299,9 +305,7 @@ class Nodes:
         ]
 
     def unheard(self) -> dict[str, int]:
-        """Returns, by name of a plan, how many of its Ready nodes this process has not seen alive
-        yet; empty once the operator is trusted.
-        """
+        """Returns, by name of a plan, how many of its Ready nodes this process has not seen alive; empty once the operator is trusted."""
         groups: dict[str, int] = {}
         for name, node in self.nodes.items():
             if not self.trusted and name in self.indices and name not in self.seen and node.status.state == "Ready":
@@ -339,7 +343,10 @@ class Nodes:
         self._known = {int(index) for index in found.spec.names}
 
     async def settle_indices(self, ledger: LedgerAccess) -> None:
-        """Forgets nodes that are to be forgotten, gives an index to every node without one, and tells the ledger and the nodes."""
+        """Forgets nodes that operators want forgotten, gives an index to every node without one, and tells the ledger and the nodes.
+
+        A node that a row holds is not forgotten yet. Raises Stale where somebody else has written the NodeIndex: call it again.
+        """
         await self._forget_leaving(ledger)
         await self.give_indices()
         verdict: Verdict = await ledger.propose(Pool(len(self.names)))
@@ -360,7 +367,7 @@ class Nodes:
         self._replan({plan_name(self.indices[name]) for name in changed if name in self.indices})
 
     async def give_indices(self) -> None:
-        """Gives an index to every node without one, all in one write of the NodeIndex."""
+        """Gives an index to every node without one, all in one write of the NodeIndex; raises Stale where somebody else has written it."""
         missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
         if missing:
             free = (index for index in range(16384) if index not in self.names and index not in self._book.holders)
@@ -396,7 +403,7 @@ class Nodes:
             event(log, "Forgot a node", node=name)
 
     async def _released(self, name: str, ledger: LedgerAccess) -> bool:
-        """Frees the index of a node that is to be forgotten; False while a row of the ledger holds the node."""
+        """Takes a node that is to be forgotten out of ledger, node cache and NodeIndex; False while a row of the ledger holds the node."""
         index = self.indices.get(name)
         if index is None:
             return True
@@ -409,8 +416,9 @@ class Nodes:
         return True
 
     async def _remember(self, names: Sequence[str]) -> None:
-        """Writes the names of forgotten nodes into a ConfigMap, and waits until every API server refuses their agents; Retry where it is
-        gone.
+        """Writes the names of forgotten nodes into a ConfigMap, then waits 2 s, until every API server refuses their agents.
+
+        Raises Retry where the ConfigMap is gone.
         """
         at = format_time(self._clock.now())
         try:

@@ -55,7 +55,7 @@ class Occurrences:
         self._waiting[uid] = (change.new, found)
 
     async def run(self) -> None:
-        """Writes the noted Events until cancelled, five a second, the oldest first."""
+        """Writes the noted Events until cancelled, a second after they were noted, five a second at most, the oldest first."""
         while True:
             due = list(self._waiting)[:PER_SECOND]
             await self._clock.sleep(SETTLE_SECONDS)

@@ -75,7 +75,10 @@ class OptimalityMonitor:
         return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
 
     def judged(self, vcluster: str, outcomes: Sequence[Outcome]) -> None:
-        """Samples the cycle of a vcluster, given its outcomes, if a measurement is due; its claims must be in the cluster state already."""
+        """Takes a vcluster's cycle, given its outcomes, as a sample for `run` if a measurement is due; none where no solver is installed.
+
+        The claims of these outcomes must be in the cluster state already. Cycles that placed nothing, or are very large, are passed over.
+        """
         if not self._measures or len(outcomes) > MOST_JOBS or len(self._state.node_cache.buckets) > MOST_BUCKETS:
             return
         if not any(isinstance(outcome, Placed) for outcome in outcomes):
@@ -91,7 +94,7 @@ class OptimalityMonitor:
         self._samples.put_nowait(Sample(vcluster, value_of(outcomes), self._question(vcluster, outcomes)))
 
     async def run(self) -> None:
-        """Measures the sampled cycles until cancelled."""
+        """Measures the sampled cycles until cancelled, and shows the value of each divided by its bound in a metric."""
         while True:
             sample = await self._samples.get()
             await self._guard.attempt_async(sample.vcluster, lambda sample=sample: self._measure(sample))  # type: ignore[misc]
@@ -122,7 +125,10 @@ def _ignore(outcomes: Sequence[Outcome]) -> None:
 
 
 async def in_a_process(question: Formulation) -> float:
-    """Returns the upper bound of a question, computed by `bound_worker` in a process; raises Retry when that gave none."""
+    """Returns the upper bound of a question, computed by `bound_worker` in a process.
+
+    Raises Retry when that gave none, or took longer than 60 s.
+    """
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "lattice_controllers.scheduler.bound_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

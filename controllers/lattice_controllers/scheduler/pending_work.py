@@ -29,7 +29,7 @@ class CandidateSource(Protocol):
     """Makes candidates from allocations; the reconciler `Allocations` is the implementation."""
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """Makes the candidate of an allocation, as cycles read it."""
+        """Makes the candidate of an allocation as cycles read it; changes nothing."""
         ...
 
 
@@ -37,7 +37,7 @@ class ReconcileQueue(Protocol):
     """The work queue of the reconciler of allocations."""
 
     def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
-        """Enqueues an allocation, by uid, to be reconciled in `after` seconds; `late`: only once nothing more urgent is queued."""
+        """Enqueues an allocation, by uid, to be reconciled in `after` seconds; with `late` only once nothing more urgent is queued."""
         ...
 
 
@@ -76,7 +76,7 @@ class PendingWork:
     # -- what waits -----------------------------------------------------------------------------------
 
     def enqueue(self, candidate: Candidate, reserved_at: str | None = None) -> None:
-        """Adds or updates a candidate, unless its claim is under way.
+        """Adds or updates a candidate, and sets `cycle_due`; nothing where it is unchanged, or its claim is under way.
 
         `reserved_at` (RFC 3339) is when an earlier scheduler gave it a backfill reservation: a new candidate keeps that rank.
         """
@@ -95,7 +95,7 @@ class PendingWork:
         self._cycle_due.set()
 
     def withdraw(self, uid: str) -> None:
-        """Removes an allocation that waits no more, by uid, from all that is kept of pending work."""
+        """Removes an allocation, by uid, from the queues, with its reason and, if it waits, its score; an unknown uid changes nothing."""
         if self._state.quota_usage is not None:
             self._state.quota_usage.drop(uid)
         candidate = self.candidates.pop(uid, None)

@@ -54,7 +54,7 @@ class ReconciledCandidates(CandidateSource, Protocol):
     """Makes candidates, and knows which changes are not in the queues yet; the reconciler `Allocations` is the implementation."""
 
     async def catch_up(self, seconds: float) -> None:
-        """Waits until each change that has come in is in the queues, at most so long."""
+        """Waits until each change that has come in is in the queues, at most `seconds`; does not say whether it is."""
         ...
 
 
@@ -75,7 +75,7 @@ class StartForecasts(Protocol):
         ...
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> Mapping[str, Expected]:
-        """Returns, by uid, when work that is not submitted would start, given the outcomes of a planned cycle."""
+        """Returns, by uid, when work that is not submitted would start, given the outcomes of a planned cycle for it."""
         ...
 
 
@@ -87,7 +87,7 @@ class UsageView(Protocol):
         ...
 
     def unsettled(self) -> Unsettled:
-        """Returns all charges that no usage record holds yet."""
+        """Returns all charges that no usage record holds yet, with the version of the usage records that this is true for."""
         ...
 
 
@@ -96,11 +96,11 @@ class QuotaView(Protocol):
 
     @property
     def bindings(self) -> Bindings:
-        """Returns the rules that give each allocation its leaf."""
+        """Returns the rules that give each allocation its leaf of the quota trees."""
         ...
 
     def remarks(self) -> Remarks:
-        """Returns the faults of the objects that declare groups."""
+        """Returns the faults of the objects that declare groups: by name of the group, and of objects that were left out."""
         ...
 
 
@@ -108,7 +108,7 @@ class OveruseView(Protocol):
     """Knows which groups of the quota trees use more than they may; `Revocations` is the implementation."""
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when each such group, by name, uses more than it may: RFC 3339."""
+        """Returns, by name of each group that uses more than it may, since when it does (RFC 3339)."""
         ...
 
 
@@ -154,8 +154,8 @@ class QueryService:
     async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
         """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
 
-        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected or Denied for a document that cannot be asked
-        about.
+        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected for a document that does not read, and for
+        `optimal` over several vclusters; Denied where a document's namespace is not its tenant's.
         """
         asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
         async with self._turn:
@@ -173,7 +173,7 @@ class QueryService:
     async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
         """Returns the queue of a vcluster as the reader may see it, at most `limit` entries, by a cache no older than `version`.
 
-        An empty name asks for the queues of all vclusters. Raises Retry where the cache cannot tell how old it is.
+        An empty name asks for the queues of all vclusters. Raises NotFound for an unknown one, Retry where the cache's age is unknown.
         """
         await self._reach(version)
         async with self._reading:
@@ -183,8 +183,8 @@ class QueryService:
     async def status(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer:
         """Returns the rows of `lattice status` for a selection, from a cache no older than `version` (a resourceVersion; empty: any age).
 
-        Rows are not filtered by the rights of `user`, which is only echoed in the answer: the gateway has checked them. `wide` adds the
-        details.
+        Rows are not filtered by anybody's rights: the gateway has checked them. `wide` adds the details. Raises Retry where the age of the
+        cache cannot be told, Rejected for more than 50,000 rows.
         """
         reached = await self._rows.reach(version)
         async with self._listing:
@@ -192,13 +192,16 @@ class QueryService:
             return known if known is not None else await _aside(self._rows.answer_later(selection, wide=wide))
 
     async def _reach(self, version: str) -> None:
-        """Waits until the cache is no older than a version and its changes are in the queues; returns at once for an empty version."""
+        """Waits until the cache is no older than a version, and half a second at most for its changes to be in the queues.
+
+        Returns at once for an empty version; raises Retry where the cache's age cannot be told.
+        """
         if version:
             await self._rows.reach(version)
             await self._candidates.catch_up(CATCH_UP_SECONDS)
 
     async def quota(self, reader: Reader) -> Quotas:
-        """Returns the quota trees, with the groups that the reader may see."""
+        """Returns the quota trees, with the groups that the reader may see; no trees where no group is declared."""
         context = self._situation()
         quota_usage = context.state.quota_usage
         if quota_usage is None:
@@ -213,7 +216,7 @@ class QueryService:
         raise NotFound("no quota tree was found", reason="QuotaUnknown")
 
     async def explain_quota(self, uid: str, reader: Reader) -> QuotaExplanation:
-        """Returns the result of every gate for an allocation; raises NotFound when it neither waits nor holds nodes."""
+        """Returns the result of every gate for an allocation, by uid; raises NotFound when it neither waits nor holds nodes."""
         return explain_gates(self._situation(), uid, reader)
 
     def _leaves_for(self, reader: Reader) -> frozenset[str]:
@@ -225,7 +228,7 @@ class QueryService:
         return frozenset(found)
 
     async def unsettled(self, tenants: frozenset[str], user: str) -> Unsettled:
-        """Returns the charges, not yet in usage records, of these tenants and of this user (both empty: of everybody)."""
+        """Returns the charges that no usage record holds yet: those of any of these tenants or of this user; both empty: of everybody."""
         found = self._usage.unsettled()
         everybody = not tenants and not user
         return Unsettled(found.version, [one for one in found.charges if everybody or one.tenant in tenants or one.user == user])
@@ -286,7 +289,7 @@ class QueryService:
 
 
 async def _aside(ask: Callable[[], T]) -> T:
-    """Runs a function in a thread and returns its result; when cancelled, it still waits until the thread is done."""
+    """Runs a function in a thread and returns its result; when cancelled, waits until the thread is done before it ends."""
     answer = asyncio.get_running_loop().run_in_executor(None, ask)
     try:
         return await asyncio.shield(answer)
@@ -296,7 +299,10 @@ async def _aside(ask: Callable[[], T]) -> T:
 
 
 def _bound(context: QueryContext, outcomes: Sequence[Outcome]) -> Bound:
-    """Returns the solver's bound on the value of a planned cycle; raises Rejected where the outcomes are of several vclusters."""
+    """Returns the solver's bound on the value of a planned cycle; raises Rejected where the outcomes are of several vclusters.
+
+    Up to 100 candidates, none of them a range, are solved exactly, too, within 3 s of the solver.
+    """
     vclusters = {one.candidate.vcluster for one in outcomes}
     if len(vclusters) != 1:
         raise Rejected(f"--optimal is for one vcluster, and these are {len(vclusters)}: {', '.join(sorted(vclusters))}", reason="BadInput")

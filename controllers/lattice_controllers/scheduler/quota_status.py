@@ -43,11 +43,11 @@ class OveruseView(Protocol):
 
     @property
     def over(self) -> Mapping[str, Overuse]:
-        """Returns the overuse of each such group, by its name, as of the last sample."""
+        """Returns the overuse of each group that uses more than it may, by its name, as of the last sample."""
         ...
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when each such group, by name, uses more than it may: RFC 3339."""
+        """Returns, by name of each group that uses more than it may, since when it does (RFC 3339)."""
         ...
 
 
@@ -81,7 +81,10 @@ class QuotaStatus:
             took = self._clock.monotonic() - began
 
     async def publish(self) -> None:
-        """Writes each object whose published part has changed, once."""
+        """Writes into each ElasticQuota's status and each Koordinator quota's annotations how its group stands, where that has changed.
+
+        Sets the metrics of all groups. A write that fails is logged, and done again the next time.
+        """
         quota_usage, faults = self._state.quota_usage, dict(self._quotas.faults())
         news: dict[Origin, News] = {}
         if quota_usage is not None:
@@ -118,7 +121,8 @@ class QuotaStatus:
     def _scarce(self, forest: Forest, name: str, level: frozenset[str]) -> Container[str]:
         """Returns the resources of which the guaranteed minimum of a group cannot be met now.
 
-        `level` are those scarce on the first level of its tree; all of its resources, where an ancestor's children are promised too much.
+        These are `level`, the ones scarce on the first level of its tree; but all resources of its minimum, where the children of one of
+        its ancestors are promised more than that has.
         """
         breaches = self._quotas.layout.breaches
         if breaches and any(breaches.get(above, _SOUND)[0] == "MinSumAboveParent" for above in forest.path(name)[1:]):

@@ -78,7 +78,7 @@ class Quotas:
     # -- what informers tell ------------------------------------------------------------------------
 
     async def load(self) -> list[Informer[Any]]:
-        """Finds out which of Koordinator's kinds the cluster has; returns an informer for each of them."""
+        """Finds out which of Koordinator's kinds the cluster has and lets be read; returns a new informer, not running, for each."""
         await asyncio.gather(*(self._find(resource, kind) for resource, kind in FOREIGN))
         return list(self._foreign.values())
 
@@ -107,7 +107,7 @@ class Quotas:
         return found
 
     def _on_change(self, change: Change[Any]) -> None:
-        """Handles a changed object that declares groups; a change of what Lattice itself publishes in it is ignored."""
+        """Notes that the trees must be built anew, unless only that has changed in the object which Lattice itself publishes in it."""
         if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
             self.changed()
 
@@ -125,7 +125,7 @@ class Quotas:
                 self._cycle_due.set()
 
     def started(self) -> None:
-        """Begins to work: the informers have listed everything."""
+        """Sets `working`, from which on changes of the trees set `cycle_due`; called once the informers have listed everything."""
         self.working = True
         self._dirty = True
 
@@ -221,7 +221,7 @@ class Quotas:
 
     @property
     def bindings(self) -> Bindings:
-        """Returns the rules that give each allocation its leaf."""
+        """Returns the rules that give each allocation its leaf of the quota trees."""
         return self.layout.bindings
 
     def leaf(self, allocation: Allocation) -> str:
@@ -232,7 +232,10 @@ class Quotas:
         return self.layout.bindings.leaf(spec.quota, meta.labels.get(NAME_LABEL, ""), spec.tenant, spec.vcluster, meta.namespace)
 
     def within(self, leaf: str) -> int | None:
-        """Returns the nodes that the tree of a leaf divides, as a bit set of indices; None: it divides all nodes."""
+        """Returns the nodes that the tree of a leaf divides, as a bit set of node indices; None: any node.
+
+        None for the default tree, and where no tree selects nodes.
+        """
         quota_usage = self._state.quota_usage
         if quota_usage is None or not self._masks:
             return None
@@ -245,7 +248,7 @@ class Quotas:
         return informer.objects if informer is not None else {}
 
     def over_since(self) -> dict[str, str]:
-        """Returns since when each group, by name, uses more than it may, as its status shows it: RFC 3339."""
+        """Returns, by name of each group whose ElasticQuota shows that it uses more than it may, since when it does (RFC 3339)."""
         return {name: since for name, quota in self.ours.objects.items() if (since := quota.status.over_since) is not None}
 
     def seen(self, written: ElasticQuota) -> None:

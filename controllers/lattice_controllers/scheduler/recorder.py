@@ -87,7 +87,7 @@ class Recorder:
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
         """Takes a snapshot of what a vcluster's cycle is about to read; returns a function that records it with the outcomes.
 
-        Where the cycle is not recorded, that function ignores them.
+        Where the cycle is not recorded (recording is off or has failed, the disk is behind), that function ignores them.
         """
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget
@@ -105,7 +105,7 @@ class Recorder:
         return lambda outcomes: self._remember(found[0], outcomes)
 
     async def run(self) -> None:
-        """Writes recorded cycles to disk, and removes old ones, until cancelled."""
+        """Writes recorded cycles to disk as they come, and removes old ones each minute, until cancelled; a failed write is logged."""
         try:
             self._before = await asyncio.to_thread(CycleFolder(self._folder).last)
         except LatticeError as error:
@@ -122,11 +122,14 @@ class Recorder:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     async def cycles(self) -> Cycles:
-        """Returns which cycles are recorded."""
+        """Returns which cycles are recorded, oldest first; raises Rejected where the log on disk is damaged."""
         return await asyncio.to_thread(self._asked(CycleFolder(self._folder).cycles))
 
     async def cycle(self, number: int) -> CycleLog:
-        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are."""
+        """Returns the log of one cycle, 0: of the last one; raises NotFound, with a sentence on which cycles there are.
+
+        Raises Rejected where the log on disk is damaged.
+        """
         return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).cycle(number)))
 
     def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
@@ -146,7 +149,7 @@ class Recorder:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Allowed:
-        """Reads the recording options if they changed; returns what they allow."""
+        """Returns what the recording options allow now; reads them again, and sets the metric, where they have changed."""
         options = options_of(self._config.object)
         if options is not self._given:
             self._given = options
@@ -163,8 +166,9 @@ class Recorder:
         self._some.set()
 
     async def _write(self) -> None:
-        """Writes turns as they are recorded, until cancelled; a cycle's turns all come before this
-        task runs, so cycles are written whole.
+        """Writes turns as they are recorded, until cancelled.
+
+        The turns of a cycle have all come before this task runs, so that a cycle is written as a whole.
         """
         while True:
             await self._some.wait()
@@ -218,7 +222,7 @@ class _Writing:
         self._turn = threading.Lock()
 
     def write(self, turns: Turns, allowed: Allowed, now: float) -> int:
-        """Appends these turns to the cycle log; returns the bytes of all records then."""
+        """Appends these turns to the cycle log; returns the size of all records then, in bytes. Raises OSError where the disk fails."""
         total = 0
         with self._turn:
             try:
@@ -232,7 +236,7 @@ class _Writing:
         return total
 
     def trim(self, allowed: Allowed, now: float) -> int:
-        """Removes records beyond the allowed size and age; returns the bytes that are left."""
+        """Removes records beyond the allowed size and age; returns the bytes that are left. Raises OSError where the disk fails."""
         with self._turn:
             return self._files.trim(allowed.size, now, allowed.age)
 

@@ -107,11 +107,11 @@ class HeldWork(Protocol):
 
     @property
     def objects(self) -> Mapping[str, Allocation]:
-        """Returns every allocation by uid."""
+        """Returns every allocation that is known, by uid."""
         ...
 
     def requeue_pending(self) -> None:
-        """Enqueues every pending allocation to be reconciled, since the recovery no longer holds any of them back."""
+        """Enqueues every pending allocation to be reconciled, since the recovery may hold it no longer."""
         ...
 
 
@@ -156,7 +156,8 @@ class Recovery:
     async def resume(self) -> None:
         """Reads what the leader before left in the Ledger's annotations: a recovery under way, and the doubt for which work is held.
 
-        Pauses the committer where the ledger is known to have gone back. Reads, too, which nodes are fenced: their reports do not count.
+        Pauses the committer where the ledger is known to have gone back. Begins the recovery of a ledger that was gone, where operators
+        have asked for it. Reads, too, which nodes are fenced: their reports do not count.
         """
         nodes = (await self._cluster.list(NODES, type=Node)).items
         self._fenced = frozenset(node.metadata.name for node in nodes if _fenced(node))
@@ -175,8 +176,9 @@ class Recovery:
             self.committer.paused = WENT_BACK  # before any node has said so to this leader
 
     def recall(self, written: NodeReport | None) -> None:
-        """Treats the last commit of an earlier term of this process as a report: the nodes that have seen it may be away. None: no such
-        term.
+        """Treats the last commit of an earlier term of this process as a report: the nodes that have seen it may be away.
+
+        None: there was no such term, and nothing is done.
         """
         if written is not None:
             self.heard(THIS_PROCESS, written)
@@ -225,9 +227,10 @@ class Recovery:
         return f"etcd was restored, and it may have run unseen: {doubt.sentence}; operators: `lattice admin ledger recover --accept`"
 
     async def run(self, work: HeldWork) -> None:
-        """Recovers the ledger when that is needed and asked for, and then raises Stale: everything in memory is of the old ledger.
+        """Checks each second, or every 3 s, until cancelled: a paused ledger is shown and, once operators ask for it, recovered.
 
-        Raises Deposed when the other ledger is another scheduler's.
+        After a recovery it raises Stale (`Recovered`), since everything in memory is of the old ledger, and Deposed when the ledger is
+        another scheduler's. While work is held, it hears nodes that come back, and has `work` looked at again. Other errors are logged.
         """
         await self._tidy()
         while True:
@@ -245,7 +248,7 @@ class Recovery:
                 event(log, "Recovery has to wait", reason=error.reason, message=error.message)
 
     async def _resolve_doubt(self, work: HeldWork) -> None:
-        """Hears nodes that have come back; has pending work looked at again where the doubt has changed by that."""
+        """Hears nodes that have come back (`_doubtful`); has pending work looked at again where the doubt has changed by that."""
         before = self.doubt
         try:
             await self._doubtful(dict(work.objects))
@@ -256,8 +259,9 @@ class Recovery:
     # -- a ledger that went back --------------------------------------------------------------------
 
     async def _paused(self, allocations: Mapping[str, Allocation]) -> None:
-        """Shows the condition of a ledger that went back; once operators ask for it, asks the
-        nodes, and recovers when all have answered.
+        """Shows the condition of a ledger that went back; once operators ask for it, asks the nodes, and recovers when all have answered.
+
+        Raises Deposed where another scheduler has taken the ledger, Stale (`Recovered`) after a recovery.
         """
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
@@ -299,7 +303,7 @@ class Recovery:
             event(log, "The ledger went back: it waits for a recovery", seen=self.highest, ledger=self.committer.book.head.seq)
 
     def _witnesses(self) -> str:
-        """Returns the names of the nodes that have seen another ledger, for the condition; a single one may lie."""
+        """Returns the names of nodes that have seen another ledger as a clause in parentheses, 8 at most; empty: no node has."""
         names = sorted(self._reports)
         more = f" and {len(names) - WITNESSES} more" if len(names) > WITNESSES else ""
         return f" ({fold_nodes(names[:WITNESSES])}{more})" if names else ""
@@ -317,7 +321,8 @@ class Recovery:
     def _missing(self, answers: Mapping[str, NodeHistoryAnswer]) -> list[str]:
         """Returns the nodes whose answer must still be waited for: those seen alive under this leader, and for one Down period all others.
 
-        Nodes that are not registered have that period to do so; node states that were restored with etcd do not count.
+        Empty: recover now. For that period a placeholder stands for nodes that are not registered; node states that were restored with
+        etcd do not count.
         """
         missing = sorted(name for name in self._alive() if name not in answers)
         if missing:
@@ -397,8 +402,9 @@ class Recovery:
                     )  # fmt: skip
 
     async def _write(self, restored: Restored) -> None:
-        """Writes the restored ends and running attempts into the Allocations' statuses; raises
-        Stale where one changed since it was judged.
+        """Writes the restored ends and running attempts into the Allocations' statuses; passes over those that are gone.
+
+        Raises Stale where one has changed since it was judged.
         """
         for allocation, patch in restored.patches:
             try:

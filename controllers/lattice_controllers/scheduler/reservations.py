@@ -61,7 +61,7 @@ class Reservations:
     # -- what informers tell ------------------------------------------------------------------------
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """Handles a changed Reservation: books all anew if its spec changed, else looks at its status."""
+        """Handles a changed Reservation: has all booked anew where its spec changed or it came or went, else enqueues it for its status."""
         before, after = change.old, change.new
         if after is None:
             self.objects.pop(change.key, None)
@@ -75,12 +75,12 @@ class Reservations:
             self.queue.add(change.key)
 
     def started(self) -> None:
-        """Begins to book nodes and to write statuses: nodes, rows and reservations have been listed."""
+        """Sets `synced`, from which on nodes are booked and statuses written; called once nodes, rows and reservations have been listed."""
         self.synced = True
         self._again()
 
     def node_changed(self, name: str) -> None:
-        """Books all reservations anew where the changed node may have come into, or gone out of, one of them."""
+        """Has all reservations booked anew where the changed node, by name, may have come into, or gone out of, one of them."""
         index = self._node_cache.by_name.get(name)
         facts = self._node_cache.nodes.get(index) if index is not None else None
         before = self._nodes.pop(name, None)
@@ -90,7 +90,7 @@ class Reservations:
             self._again()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a changed Allocation: counts it among those that ask for the Reservation that it names, until it has ended."""
+        """Handles a changed Allocation: counts it among those that ask for the Reservation that it names, until it has ended or is gone."""
         one = change.new or change.old
         if one is None:
             return
@@ -115,17 +115,23 @@ class Reservations:
     # -- what the cycle asks ------------------------------------------------------------------------
 
     def windows(self, now: float) -> tuple[ReservationWindow, ...]:
-        """Returns the open and next windows of all reservations; the very same tuple until they change."""
+        """Returns the open and next windows of all reservations; the very same tuple until they change. Empty until `started`."""
         self.bookings(now)
         return self._windows
 
     def wake(self, now: float) -> float | None:
-        """Returns when the next window begins or ends, seconds since the epoch; None: none will, as things stand."""
+        """Returns when the next window begins or ends, seconds since the epoch; None: none will, as things stand.
+
+        Called after `started` only: before, it returns minus infinity.
+        """
         self.bookings(now)
         return None if self._valid_until == float("inf") else self._valid_until
 
     def bookings(self, now: float) -> dict[str, Booking]:
-        """Returns the booking of each reservation at `now`, by name; empty until everything has been listed."""
+        """Returns the booking of each reservation at `now`, by name; empty until `started`.
+
+        Nodes that a reservation of a number of nodes was given are remembered: it keeps them if it can.
+        """
         if not self.synced:
             return {}
         if self._bookings is not None and now < self._valid_until:
@@ -150,7 +156,7 @@ class Reservations:
     # -- the status ---------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes a Reservation's status where it differs from its booking.
+        """Writes a Reservation's status where it differs from its booking; sets `cycle_due` where a window has begun or ended.
 
         Returns the seconds until the booking changes by itself; None: it does not, or nothing may be written now.
         """
@@ -177,7 +183,10 @@ class Reservations:
 
 
 def status_changes(one: Reservation, booking: Booking, nodes: str, allocations: int, now: float) -> dict[str, Any]:
-    """Returns the fields of the status that changed, as a merge patch of it; empty where none did."""
+    """Returns the fields of the status that must change to show a booking, as a merge patch of the status; empty: none must.
+
+    `nodes` are the names of the booking's nodes as a node set, `allocations` counts those that ask for the reservation.
+    """
     status = one.status
     span = booking.spans[0] if booking.spans else None
     latter: dict[str, Any] = {

@@ -47,11 +47,11 @@ class QuotaDeclarations(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Returns the trees as the objects declare them now."""
+        """Returns the quota trees as the objects declare them now."""
         ...
 
     def over_since(self) -> Mapping[str, str]:
-        """Returns since when each group, by name, uses more than it may, as its status shows it: RFC 3339."""
+        """Returns, by name of each group whose status shows that it uses more than it may, since when it does (RFC 3339)."""
         ...
 
 
@@ -88,15 +88,18 @@ class Revocations:
         self._resume_until = 0.0
 
     def over_since(self) -> dict[str, str]:
-        """Returns since when each group, by name, uses more than it may: RFC 3339."""
+        """Returns, by name of each group that uses more than it may, since when it does (RFC 3339).
+
+        For the first 10 s of a term it names, too, groups that the scheduler before had shown and this one has not judged yet.
+        """
         return {**self._earlier, **self._since}
 
     def resume(self) -> None:
-        """Continues the delays that the scheduler before this one had published, for the first seconds of the term."""
+        """Reads since when groups used more than they may for the scheduler before: their delays go on, for the first 10 s of the term."""
         self._earlier, self._resume_until = dict(self._quotas.over_since()), self._clock.monotonic() + RESUME_SECONDS
 
     async def run(self) -> None:
-        """Samples the quota trees each second, until cancelled."""
+        """Samples the quota trees (`sample`) each second, until cancelled; not while the ledger is paused. Without trees it forgets all."""
         self.resume()
         while True:
             await self._clock.sleep(SAMPLE_SECONDS)
@@ -109,7 +112,10 @@ class Revocations:
                 await self.sample(quota_usage)
 
     async def sample(self, quota_usage: QuotaUsage) -> None:
-        """Finds groups that use more than they may; warns owners, and stops the work whose delay is over."""
+        """Finds groups that use more than they may, warns the owners of their work, and stops the work whose delay is over.
+
+        Stops, too, work of a lower class for work of a higher one of the same group that has waited for the delay.
+        """
         now, seen = self._clock.monotonic(), (quota_usage, quota_usage.version)
         if self._earlier and now > self._resume_until:
             self._earlier = {}
@@ -165,7 +171,7 @@ class Revocations:
             return look()
 
     def _choice(self, quota_usage: QuotaUsage, over: Sequence[Overuse], most: int) -> Round:
-        """Returns which work would be stopped for these groups, at most `most`."""
+        """Returns the work that would be stopped for these groups now, at most `most` allocations; stops nothing."""
         with quota_usage.without(quota_held_demand(self._state)):
             return choose(quota_usage.forest, over, self._holdings(quota_usage), most)
 
@@ -226,7 +232,7 @@ class Revocations:
     # -- both -----------------------------------------------------------------------------------------------------------
 
     def _holdings(self, quota_usage: QuotaUsage) -> Iterator[Holding]:
-        """Yields everything on nodes, with what it charges to its leaf and what stopping it would lose."""
+        """Yields all work on nodes, with what it charges to its leaf and the node-hours that stopping it would lose."""
         state, now = self._state, self._clock.now()
         claims = state.claims()
         for uid, holder in state.holders.items():
@@ -269,7 +275,7 @@ class Revocations:
 
 
 def _unsaved(holder: NodeHolder, now: float) -> float:
-    """Returns the seconds of work since the last checkpoint, or since the start, that ending it now would lose."""
+    """Returns the seconds of work since the last checkpoint, or since the start, that ending it now would lose; 0 before the start."""
     if holder.started is None:
         return 0.0
     saved = holder.checkpointed if holder.checkpointed is not None else holder.started

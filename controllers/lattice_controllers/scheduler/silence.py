@@ -23,7 +23,10 @@ class Silence:
         self._beats = Heartbeats()
 
     def note_heartbeat(self, name: str, version: str, now: float) -> bool:
-        """Notes a heartbeat, by the Lease's resourceVersion; returns whether the node was silent until now."""
+        """Notes a heartbeat, by the Lease's resourceVersion, at `now` (monotonic); returns True where that ends the node's silence.
+
+        A version that was noted before is no heartbeat.
+        """
         fresh = self._beats.hear(name, version, 0, now)
         if not fresh or name not in self.silent:
             return False
@@ -36,10 +39,10 @@ class Silence:
         self._beats.remove_node(name)
 
     def sweep(self, unjudged: Iterable[str], now: float, since: float, timing: Timing, nodes: int) -> frozenset[str]:
-        """Finds the silent and lost nodes again; returns those that became or ceased to be so.
+        """Finds the silent and lost nodes again among those that the operator does not judge; returns those that became or ceased to be so.
 
         `nodes` is the number of all nodes: when many fall silent at once, longer times apply. `since`: silence counts from then at the
-        earliest.
+        earliest; `now` and `since` are monotonic.
         """
         followed = frozenset(unjudged)
         for name in followed:

@@ -18,7 +18,10 @@ STALL_SECONDS = 5.0
 
 
 async def sweep_silence(clock: Clock, nodes: Nodes, leases: Informer[Lease], config: LastKnown[Config]) -> None:
-    """Sweeps every second until cancelled; silence does not count while the watch of Leases is lost."""
+    """Has `nodes` find its silent ones (`Nodes.sweep`) every second until cancelled, by the node times of the LatticeConfig.
+
+    Silence does not count while the watch of Leases is lost, or after this process has stood still.
+    """
     timing, swept, resumed = Timing(), clock.monotonic(), float("-inf")
     while True:
         options, now = config.object, clock.monotonic()

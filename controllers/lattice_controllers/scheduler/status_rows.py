@@ -37,7 +37,7 @@ class AllocationSource(Protocol):
 
     @property
     def version(self) -> str:
-        """Returns the version that `objects` shows."""
+        """Returns the resourceVersion that `objects` shows."""
         ...
 
     @property
@@ -48,7 +48,10 @@ class AllocationSource(Protocol):
         ...
 
     async def reach(self, version: str) -> str:
-        """Waits until `objects` is no older than a resourceVersion, and returns its version; raises Retry where its age cannot be told."""
+        """Waits until `objects` is no older than a resourceVersion (empty: any age); returns the one that it shows then.
+
+        Raises Retry where its age cannot be told, or the version does not come in 2 s.
+        """
         ...
 
 
@@ -84,11 +87,17 @@ class StatusCache:
         self._made = 0
 
     async def reach(self, version: str) -> str:
-        """Returns the version that an answer made from now on shows at least; Retry where the cache cannot tell how old it is."""
+        """Waits until the cache is no older than a resourceVersion (empty: any age); returns the one that it shows then.
+
+        Raises Retry where its age cannot be told, or the version does not come in 2 s.
+        """
         return await self._source.reach(version)
 
     def known_answer(self, selection: Selection, *, version: str, wide: bool) -> StatusAnswer | None:
-        """Returns the answer of before, where it shows a version and nothing that ended since then or before matters; None without one."""
+        """Returns the kept answer to this selection, where it shows at least `version`, and the same rows as for the selection's `after`.
+
+        None: there is no such answer; `answer_later` makes one.
+        """
         found = self._answers.get(_key(selection, wide=wide))
         after = -inf if selection.after is None else selection.after
         if found is None or found.lists != self._source.lists or int(found.version) < int(version):
@@ -96,7 +105,10 @@ class StatusCache:
         return found if (found.dropped == -inf or found.dropped < after) and after <= found.kept else None
 
     def answer_later(self, selection: Selection, *, wide: bool) -> Callable[[], StatusAnswer]:
-        """Returns a function that makes the answer for this moment; it may run in another thread, one at a time."""
+        """Returns a function that makes and keeps the answer for this moment; it may run in another thread, one at a time.
+
+        The function raises Rejected where more than 50,000 rows are selected.
+        """
         held, lists, version = list(self._source.objects.values()), self._source.lists, self._source.version
         return lambda: self._answer(held, lists, version, selection, wide=wide)
 
@@ -121,7 +133,7 @@ class StatusCache:
         return answer
 
     def _row(self, allocation: Allocation) -> tuple[bytes, float]:
-        """Returns the encoded row, and when it ended; later than all times where it has not, or does not say when."""
+        """Returns the encoded row, and when the allocation ended, seconds since the epoch; infinity where it has not, or shows no time."""
         uid = allocation.metadata.uid
         known = self._rows.get(uid)
         if known is None or known[0] is not allocation:

@@ -56,7 +56,7 @@ class StatusSchema:
 
     @property
     def is_known(self) -> bool:
-        """Tells whether the view holds every field of the installed CRD; not while nothing is heard of it."""
+        """Tells whether the view holds every field of the installed CRD; False too while the CRD has not been read or cannot be watched."""
         return self._lacks_nothing and not self.informer.lost
 
     def on_definition(self, change: Change[Definition]) -> None:
@@ -71,7 +71,7 @@ class StatusSchema:
 
 
 def unknown_fields(definition: Definition) -> set[str]:
-    """Returns the paths of fields below `status` that a served version of the CRD has, and the view has not."""
+    """Returns the paths of fields at or below `status` that a served version of the CRD has, and the view has not."""
     found: set[str] = set()
     for version in definition.spec.versions:
         schema = version.schema.open_a_p_i_v3_schema.get("properties", {}).get("status")

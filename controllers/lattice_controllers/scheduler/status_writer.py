@@ -22,10 +22,10 @@ from lattice.views.meta import Written
 
 
 async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping[str, Any], *, whole: bool) -> Allocation:
-    """Writes the status with the change, at the version that was judged; returns the Allocation as it stands then.
+    """Writes an Allocation's status with a change, at the version that was judged; returns the Allocation as it stands then.
 
     `change` is the status part of a merge patch; `whole`: the view knows every field that the status can have, so that it is replaced.
-    Raises Stale when somebody else has written since, NotFound.
+    Raises Stale when somebody else has written since, NotFound when the Allocation is gone.
     """
     meta = allocation.metadata
     if not whole:
@@ -41,13 +41,13 @@ async def write_status(cluster: Cluster, allocation: Allocation, change: Mapping
 
 
 def whole_status(status: AllocationStatus, change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the whole status as JSON, with a merge patch of it applied."""
+    """Returns a status as JSON, whole, after a merge patch (`change`) of it."""
     whole: dict[str, Any] = merge(_encode(status), change)
     return whole
 
 
 def _encode(status: AllocationStatus) -> dict[str, Any]:
-    """Returns the status as JSON; zeros in exits, ended attempts and usage are written, other empty fields are left out."""
+    """Returns a status as JSON; zeros in exits, ended attempts and usage are written, other empty fields are left out."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
     if status.conditions:
         found["conditions"] = encode(status.conditions)

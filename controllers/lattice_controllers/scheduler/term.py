@@ -120,7 +120,10 @@ class Term:
         """The query service, which answers readers while this term works; None before it is built."""
 
     async def run(self) -> None:
-        """Takes the ledger over and works until deposed (raises Stale) or until an error ends the term (raises it)."""
+        """Takes the ledger over and works until deposed (raises Stale) or until an error ends the term (raises it).
+
+        The last commit of the term is kept in the process's memory for the next one.
+        """
         cluster = self._outside.cluster
         book, version = await take_over(cluster, self._outside.new_id, evidence=lambda: _evidence(cluster))
         event(log, "Took over the ledger", epoch=book.head.epoch, seq=book.head.seq, rows=len(book.rows))
@@ -247,7 +250,7 @@ class Term:
         ]  # fmt: skip
 
     def _silent(self) -> bool:
-        """Tells whether some plan's nodes are all unheard: they might have seen another ledger than this one."""
+        """Tells whether there is a plan none of whose Ready nodes has been heard: they might have seen another ledger than this one."""
         interval = parse_duration(node_options(self._memory.options).heartbeat_interval)
         return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
@@ -296,7 +299,7 @@ class Term:
         self.plans.enqueue(groups)
 
     def caches_changed(self) -> None:
-        """Has every pending allocation made a candidate anew: it avoids nodes whose image cache is full and lacks its images."""
+        """Enqueues every pending allocation, so that its candidate avoids nodes whose image cache is full and lacks its images."""
         self.allocations.requeue_pending()
 
     def report_heard(self, node: str, report: NodeReport) -> None:
@@ -318,9 +321,7 @@ class Term:
             self.forecasts.drop_allocation(change.old.metadata.uid)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
-        """Handles a changed UsageRecord: counts its new rows, and enqueues their allocations, which
-        may have waited for them to be deleted.
-        """
+        """Handles a changed UsageRecord: counts its new rows, and enqueues their allocations, which may wait for them to be deleted."""
         fresh = self.records.put(change.new) if change.new is not None else NOTHING_NEW
         if change.new is None:
             self.records.drop(change.key)
@@ -387,7 +388,7 @@ class Term:
 
 
 def contract(tenant: Tenant) -> tuple[TenantSpec, ExternalBudget | None]:
-    """Returns the parts of a Tenant that cycles use: its spec, and the budget that an outside source reported (None: no source)."""
+    """Returns the parts of a Tenant that cycles use: its spec, and the budget that an outside source reported (None: none did)."""
     return tenant.spec, tenant.status.external_budget
 
 
@@ -410,7 +411,7 @@ async def _ensure_config(cluster: Cluster, *, fresh: bool) -> None:
 
 
 async def _evidence(cluster: Cluster) -> str:
-    """Returns a sentence on work that a plan or a node's report names; empty: neither names any."""
+    """Returns a sentence on work that a plan or a node's report names; empty: neither names any. Raises Corrupt for a damaged report."""
     for plan in (await cluster.list(PLANS, type=Plan)).items:
         rows = len(plan.spec.text.splitlines()) - 1
         if rows > 0:

@@ -27,7 +27,7 @@ class WriteBudget:
         self._filled = clock.monotonic()
 
     def try_spend(self) -> bool:
-        """Takes one token; returns False when none is left."""
+        """Takes one token and returns True; returns False when none is left."""
         now = self._clock.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) * self._per_second)
         self._filled = now
