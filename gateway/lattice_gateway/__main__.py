@@ -88,14 +88,14 @@ class Gateway:
         self.listening = https.Listening(log)
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether requests are answered, with a sentence on why not."""
+        """Tells whether requests are answered, and a sentence that says so or names what has not been read yet."""
         for informer in (self._nodes, self._plans):
             if not informer.synced.is_set():
                 return False, f"not read yet: {informer.resource.plural}"
         return self.listening.address.done(), "requests are answered" if self.listening.address.done() else "not listening yet"
 
     async def run(self) -> None:
-        """Serves until cancelled."""
+        """Serves people and nodes until cancelled: runs caches, HTTPS and gRPC servers, the watch of certificates, and metrics."""
         trusted = await self._trust()
         async with asyncio.TaskGroup() as group:
             group.create_task(
@@ -122,8 +122,9 @@ class Gateway:
             trusted = await self._trust()
 
     async def _trust(self) -> bool:
-        """Trusts the cluster's client CA as it is now; returns False when it cannot be read: callers then need a token until the next
-        reading.
+        """Reads the cluster's client CA and trusts it from now on, nobody where there is none; returns True.
+
+        Returns False, and changes nothing, where the API server does not answer.
         """
         name, namespace, key = CLIENT_CA
         try:
@@ -150,17 +151,17 @@ class Gateway:
 
 
 def build(settings: Settings, outside: Outside) -> Gateway:
-    """Builds the gateway without starting it."""
+    """Returns the gateway by these settings, not running."""
     return Gateway(settings, outside)
 
 
 async def run(given: Settings, cluster: Cluster) -> None:
-    """Runs until cancelled."""
+    """Runs the gateway on this API server until cancelled, with the system's clock."""
     await build(given, Outside(cluster, SystemClock())).run()
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
+    """Runs the gateway by the settings of the command line and environment until a signal ends it; returns its exit code."""
     return program.run(PROGRAM, Settings, run)
 
 

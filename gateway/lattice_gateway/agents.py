@@ -28,19 +28,19 @@ class Agents(Protocol):
     """The agents of all nodes, from which output is read; `GrpcAgents` is the implementation."""
 
     def state(self, node: str) -> str:
-        """Returns the state of a node's LatticeNode; empty when there is no such node."""
+        """Returns the state of a node's LatticeNode, by name; empty when there is no such node, or it shows no state yet."""
         raise NotImplementedError
 
     def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """Yields the output that the node's agent sends; raises Retry, NotFound or Denied when the call fails."""
+        """Yields the output that the node's agent sends; raises Retry, NotFound, Denied or Rejected when the call fails."""
         raise NotImplementedError
 
     def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
-        """Yields what the node's agent reports of its image cache; raises Retry, NotFound or Denied when the call fails."""
+        """Yields what the node's agent reports of its image cache; raises Retry, NotFound, Denied or Rejected when the call fails."""
         raise NotImplementedError
 
     def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
-        """Yields the node's one report of an attempt's steps; raises Retry, NotFound or Denied when the call fails."""
+        """Yields the node's one report of an attempt's steps; raises Retry, NotFound, Denied or Rejected when the call fails."""
         raise NotImplementedError
 
 
@@ -69,24 +69,28 @@ class GrpcAgents:
         self._files = files
 
     def state(self, node: str) -> str:
-        """Returns the state of a node's LatticeNode; empty when there is no such node."""
+        """Returns the state of a node's LatticeNode, by name; empty when there is no such node, or it shows no state yet."""
         found = self._nodes.get(node)
         return found.status.state if found is not None else ""
 
     async def read_logs(self, node: str, request: pb.ReadLogsRequest) -> AsyncGenerator[pb.LogChunk, None]:
-        """Yields the output of one call; the agent's certificate must name the node. Raises Retry, NotFound or Denied."""
+        """Yields the output that the node's agent sends in one call; its certificate must name the node.
+
+        Raises NotFound for an unknown node or output, Retry where the agent cannot be reached or is lost, Denied where it refuses the
+        gateway, Rejected for a bad question or unreadable files.
+        """
         async with aclosing(self._call(node, lambda stub: stub.ReadLogs(request))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
-        """Yields the reports of one call, as `read_logs` does."""
+        """Yields the reports that the node's agent sends on its image cache in one call; raises what `read_logs` does."""
         async with aclosing(self._call(node, lambda stub: stub.ServeCache(request))) as reports:
             async for report in reports:
                 yield report
 
     async def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
-        """Yields the report of one call, as `read_logs` does."""
+        """Yields the agent's report of an attempt's steps in one call; raises what `read_logs` does."""
         async with aclosing(self._call(node, lambda stub: stub.ReadSteps(request))) as reports:
             async for report in reports:
                 yield report

@@ -21,8 +21,9 @@ class Target:
 
 
 def is_live(allocation: Allocation | None, attempt: int) -> bool:
-    """Tells whether an attempt may still print something: it is the current one, and is not
-    finished. None for a deleted allocation: False.
+    """Tells whether an attempt may still print something: it is the allocation's current one, and is not finished.
+
+    False for a deleted allocation (None).
     """
     if allocation is None or allocation.status.attempt != attempt:
         return False
@@ -30,7 +31,7 @@ def is_live(allocation: Allocation | None, attempt: int) -> bool:
 
 
 def present(status: AllocationStatus) -> Target | None:
-    """Returns the current attempt and its nodes; None while it has none."""
+    """Returns the current attempt with its nodes; None while no nodes are placed for it."""
     scheduled = condition(status.conditions, SCHEDULED)
     if not status.nodes or status.attempt < 1 or (scheduled is not None and scheduled.status == "False"):
         return None
@@ -38,7 +39,7 @@ def present(status: AllocationStatus) -> Target | None:
 
 
 def newest(status: AllocationStatus) -> Target | None:
-    """Returns the newest attempt that ever had nodes; None: none had any."""
+    """Returns the newest attempt that ever had nodes, with these; None: none had any."""
     now = present(status)
     if now is not None:
         return now
@@ -48,7 +49,7 @@ def newest(status: AllocationStatus) -> Target | None:
 
 
 def named(status: AllocationStatus, attempt: int) -> Target | None:
-    """Returns the attempt of this number; None where it had no nodes, or its record is gone."""
+    """Returns the attempt of this number with its nodes; None where it had no nodes, or its record is gone."""
     now = present(status)
     if now is not None and now.attempt == attempt:
         return now
@@ -86,8 +87,9 @@ def limit_to(target: Target, nodes: tuple[str, ...], name: str) -> Target:
 
 
 def following(allocation: Allocation, done: int, wanted: int) -> Target | None:
-    """Returns the attempt to follow after `done` (0: none yet): the wanted one (0: any later one)
-    that has nodes; None: there is none now.
+    """Returns the attempt to follow after attempt `done` (0: none yet): the wanted one (0: any later one), once it has nodes.
+
+    None: there is none now. Where none was followed yet and the allocation is final, it is the newest that had nodes.
     """
     if wanted:
         return named(allocation.status, wanted) if done < wanted else None

@@ -47,7 +47,10 @@ class CacheDesk:
         self._images = images
 
     async def answer(self, request: web.Request, identity: Identity) -> web.StreamResponse:
-        """Carries an order out on each node that it names, and answers with a line of JSON for each thing that is known."""
+        """Carries an order on image caches out on each node that it names, and answers with a line of JSON for each thing that is known.
+
+        Raises Denied where the caller may not, Rejected or NotFound for a bad order, before the answer begins; failures of nodes are lines.
+        """
         order = await _order(request)
         await self._check(identity, order)
         nodes = self._chosen(order)
@@ -80,7 +83,10 @@ class CacheDesk:
             raise Denied(f"{said}; operators have it", reason="CacheForbidden")
 
     def _chosen(self, order: CacheOrder) -> list[str]:
-        """Returns the nodes of an order; raises Rejected where it names none, NotFound where one does not exist."""
+        """Returns the names of an order's nodes, each once.
+
+        Raises Rejected where it names none, too many, or both nodes and a group; NotFound where a node, or any of the group, is missing.
+        """
         if bool(order.nodes) == bool(order.group):
             raise Rejected("name the nodes: either --nodes, or --group", reason="ParameterInvalid")
         if order.group:
@@ -98,7 +104,10 @@ class CacheDesk:
         return named
 
     async def _image(self, order: CacheOrder) -> pb.CacheImage:
-        """Returns the image of an order, resolved in the registry; an id or a digest to evict needs none."""
+        """Returns the image of an order, resolved in the registry; to evict one by its id or digest the registry is not asked.
+
+        Raises Rejected where the order names no image, or one that does not read.
+        """
         if not order.image:
             raise Rejected("name the image: --image", reason="ParameterInvalid")
         label = parse_label(order.image)
@@ -113,7 +122,7 @@ class CacheDesk:
         )  # fmt: skip
 
     async def _reports(self, node: str, order: CacheOrder, image: pb.CacheImage) -> AsyncGenerator[CacheRecord, None]:
-        """Yields what one node says; a node that cannot be asked is a record, too."""
+        """Yields what one node reports of the order; a node that cannot be asked, or stops early, is a record with a reason, too."""
         ended = False
         try:
             async with aclosing(self._agents.serve_cache(node, pb.CacheRequest(action=_ACTIONS[order.action], image=image))) as reports:

@@ -35,7 +35,10 @@ class Authenticator:
         self._tokens: Memory[str, Identity | None] = Memory(clock, CACHE_SECONDS)
 
     async def identify(self, certificate: Mapping[str, Any] | None, authorization: str) -> Identity:
-        """Returns the caller by his certificate, else by his bearer token; raises Denied (Unauthenticated) where neither identifies him."""
+        """Returns the caller by his certificate, else by his bearer token, which the API server reviews (kept for 10 s).
+
+        Raises Denied (Unauthenticated) where neither identifies him.
+        """
         if certificate:
             return by_certificate(certificate)
         scheme, _, token = authorization.partition(" ")
@@ -59,7 +62,10 @@ class Authenticator:
 
 
 def by_certificate(certificate: Mapping[str, Any]) -> Identity:
-    """Returns the identity in a verified certificate: the common name is the user, each organisation a group, as in Kubernetes."""
+    """Returns the identity in a verified certificate: the common name is the user, each organisation a group, as in Kubernetes.
+
+    Raises Denied (Unauthenticated) where there is no common name.
+    """
     names = [pair for part in certificate.get("subject", ()) for pair in part]
     users = [value for key, value in names if key == "commonName"]
     if not users or not users[0]:

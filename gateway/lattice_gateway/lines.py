@@ -40,8 +40,9 @@ class OutputLines:
 
     @property
     def position(self) -> float:
-        """Returns the time from which a reconnect must read, seconds since the epoch: that of the stream that is behind; 0: from the
-        beginning.
+        """Returns the time from which a reconnect must read, seconds since the epoch: that of the stream that is behind.
+
+        0: nothing has come, it reads from the beginning.
         """
         return min((stream.last for stream in self._streams.values() if stream.last), default=0.0)
 
@@ -51,12 +52,15 @@ class OutputLines:
         return any(stream.text for stream in self._streams.values())
 
     def resume(self) -> None:
-        """Prepares for a new connection that reads from `position` on: chunks of that moment that were had are skipped."""
+        """Prepares for a new connection that reads from `position` on: chunks that were had before are then skipped by `feed`."""
         for stream in self._streams.values():
             stream.skip = stream.at_last
 
     def feed(self, chunk: pb.LogChunk) -> list[Record]:
-        """Returns the records of one chunk; its last line is held back until its end comes."""
+        """Returns the records of one chunk; the last line is held back until its end comes, or it is 65,536 characters long.
+
+        Empty for a chunk that was had before the last reconnect.
+        """
         stream = self._streams.get(chunk.stream)
         if stream is None or self._had(stream, chunk):
             return []
@@ -77,17 +81,17 @@ class OutputLines:
         return records
 
     def flush(self) -> list[Record]:
-        """Returns the unfinished lines as they are, marked as parts."""
+        """Returns the unfinished lines as records marked `partial`, and keeps them no longer; empty: there are none."""
         return [record for stream in self._streams.values() for record in self._part(stream)]
 
     def finish(self) -> list[Record]:
-        """Returns the unfinished lines at the end of the output."""
+        """Returns the unfinished lines at the end of the output, as `flush` does, with bytes that make no whole character replaced."""
         for stream in self._streams.values():
             stream.text += stream.decoder.decode(b"", final=True)
         return self.flush()
 
     def _had(self, stream: _OutputStream, chunk: pb.LogChunk) -> bool:
-        """Tells whether a chunk was read before the reconnect; chunks with the same time are counted."""
+        """Tells whether a chunk was read before the reconnect, and notes it as read; chunks with the same time are counted."""
         if chunk.time < stream.last:
             return stream.skip > 0
         if chunk.time == stream.last and stream.skip > 0:

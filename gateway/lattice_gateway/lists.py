@@ -57,7 +57,10 @@ class Lists:
         )  # fmt: skip
 
     async def status(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the rows of Allocations of a namespace, or of all, for a reader who may list them."""
+        """Answers with the rows of Allocations of a namespace, or of all, for a reader who may list them, as the scheduler gives them.
+
+        Raises Denied where he may not, Rejected for a bad parameter, Retry where no scheduler answers within 3 s.
+        """
         query = _query(request, _KNOWN)
         namespace = query.get("namespace", "")
         if namespace and not _NAMESPACE.fullmatch(namespace):
@@ -75,7 +78,10 @@ class Lists:
         return _answer(answer.body)
 
     async def nodes(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the rows of all nodes for a reader who may list them; with their home vclusters if he may list those."""
+        """Answers with the rows of all nodes for a reader who may list them; with their home vclusters if he may list those.
+
+        Raises Denied where he may not, Rejected for a bad parameter, Retry where a cache is not as new as he asks.
+        """
         query = _query(request, frozenset({"version", "vclusters"}))
         await self._may_list(identity, NODES.plural)
         version = await self._nodes.reach(_version(query, "version"))

@@ -62,7 +62,10 @@ class NodeReader:
         self._query = query
 
     async def read(self, uid: str, node: str, attempt: int) -> None:
-        """Reads until the node's output is complete, or the node is given up, which a record in the stream then says."""
+        """Writes one node's output of an attempt to the sink until it is complete, or the node is given up.
+
+        A node that is given up is the last record (`gone`, with the reason).
+        """
         lines, pause = OutputLines(node), FIRST_PAUSE
         heard = self._clock.monotonic()
         while True:
@@ -102,7 +105,7 @@ class NodeReader:
         return not state or state in OUT_OF_SERVICE
 
     async def _connection(self, request: pb.ReadLogsRequest, lines: OutputLines, attempt: int) -> LatticeError | None:
-        """Reads one call to the agent to its end; returns why the output is not complete then, None: it is complete."""
+        """Reads one call to the agent to its end; returns the error that leaves the output incomplete, None: it is complete."""
         chunks: asyncio.Queue[pb.LogChunk | LatticeError | None] = asyncio.Queue(maxsize=4)
         async with asyncio.TaskGroup() as group:
             pump = group.create_task(self._pump(lines.node, request, chunks))
@@ -142,7 +145,7 @@ class NodeReader:
                 return None
 
     def _explained(self, node: str, attempt: int) -> LatticeError | None:
-        """Returns why a silent stream can bring nothing more; None: it still can."""
+        """Returns an error that says why a silent stream can bring nothing more; None: it still can."""
         if self._out_of_service(node):
             state = self._agents.state(node) or "gone"
             return NotFound(f"node {node} is {state}: the rest of its output is not reachable", reason="NodeGone")
@@ -169,12 +172,16 @@ class LogStream:
         self._reader = NodeReader(agents, clock, self._level, sink, query)
 
     async def read(self, target: Target) -> None:
-        """Writes the output that one attempt has printed so far, and a last record `end`."""
+        """Writes the output that one attempt has printed so far, and a last record `end`; returns when all is written."""
         await self._attempt(target)
         await self._sink([{"end": True}])
 
     async def follow(self) -> None:
-        """Writes all output, attempt after attempt, until the allocation is final and its nodes have sent everything."""
+        """Writes all output as it comes, attempt after attempt, and a last record `end`.
+
+        Returns once no further attempt can follow (the allocation is final or deleted, or past the one asked for) and its nodes have sent
+        everything.
+        """
         informer = Informer(
             self._cluster,
             ALLOCATIONS,
@@ -212,7 +219,7 @@ class LogStream:
             self._level.tell(None)
 
     def _changed(self, change: Change[Allocation]) -> None:
-        """Notes a newer state of the allocation; an object of its name with another uid counts as a deletion."""
+        """Notes a newer state of the allocation; its deletion, or an object of its name with another uid, as None."""
         new = change.new
         self._level.tell(new if new is not None and new.metadata.uid == self._uid else None)
 

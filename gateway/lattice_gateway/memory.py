@@ -31,7 +31,7 @@ class Memory(Generic[K, V]):
         return (entry[1],)
 
     def keep(self, key: K, value: V) -> V:
-        """Keeps an answer from now on, and returns it."""
+        """Keeps an answer for `seconds` from now, in place of an older one, and returns it."""
         self._entries.pop(key, None)
         while len(self._entries) >= MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
@@ -51,14 +51,17 @@ class Kept(Generic[K, V]):
         self._bytes = 0
 
     def get(self, key: K) -> V | None:
-        """Returns the answer; None: there is none that is young enough."""
+        """Returns the answer; None: none is kept, or it is too old."""
         entry = self._entries.get(key)
         if entry is None or self._clock.monotonic() - entry[0] >= self._seconds:
             return None
         return entry[1]
 
     def keep(self, key: K, value: V) -> V:
-        """Keeps an answer from now on, and returns it."""
+        """Keeps an answer for `seconds` from now, in place of an older one, and returns it.
+
+        The oldest are dropped until all fit into `limit`; one that is larger by itself drops all, and is not kept.
+        """
         self._drop(key)
         self._entries[key] = (self._clock.monotonic(), value)
         self._bytes += self._size(value)
@@ -79,7 +82,10 @@ class Once(Generic[K, V]):
         self._running: dict[K, asyncio.Task[V]] = {}
 
     async def run(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """Returns the answer of the question under way, else of a new one; a caller who is cancelled does not end it for the others."""
+        """Returns the answer of the question under way for this key, else of a new one (`ask`); raises what the question raises.
+
+        A caller who is cancelled does not end the question for the others.
+        """
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(_awaited(ask))

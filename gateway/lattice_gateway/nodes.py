@@ -53,7 +53,7 @@ class WorkService(rpc.GatewayServicer):
         self._asking: Counter[str] = Counter()
 
     async def GetWork(self, request: pb.GetWorkRequest, context: Context) -> pb.Work:  # type: ignore[override]  # noqa: N802 - the protobuf's name
-        """Returns the work of an attempt, for one of its nodes."""
+        """Returns the work of an attempt to one of its nodes; aborts the call with a gRPC status where it may not, or cannot."""
         begun, status = self._clock.monotonic(), grpc.StatusCode.OK
         starts.reached(self._clock, "ask", request.uid, node=request.node)
         self._asking[request.node] += 1
@@ -85,8 +85,9 @@ class WorkService(rpc.GatewayServicer):
         return pb.Work(allocation=found.body, variables=values)
 
     def _check(self, caller: str, request: pb.GetWorkRequest) -> None:
-        """Raises Denied unless the caller's certificate is the node's, or that of the process of a hollow node; Retry where it asks too
-        much.
+        """Raises Denied unless the caller's certificate is the node's, or that of the process of a hollow node.
+
+        Raises Retry where the node is not registered, or asks more than 16 questions at a time.
         """
         node = self._nodes.get(request.node)
         hollow = caller == HOLLOW and node is not None and node.status.hollow
@@ -99,7 +100,7 @@ class WorkService(rpc.GatewayServicer):
 
 
 def _code(error: LatticeError) -> grpc.StatusCode:
-    """Returns the gRPC status of an error, whose details begin with the reason."""
+    """Returns the gRPC status for an error: NOT_FOUND, PERMISSION_DENIED for work or a node not the caller's, UNAVAILABLE for all else."""
     if isinstance(error, NotFound):
         return grpc.StatusCode.NOT_FOUND
     if isinstance(error, Denied) and error.reason in ("NotYourWork", "NotYourNode"):
@@ -108,7 +109,7 @@ def _code(error: LatticeError) -> grpc.StatusCode:
 
 
 async def serve(listen: str, files: Files, service: WorkService) -> None:
-    """Serves on HOST:PORT until cancelled. Raises Rejected when the address cannot be had."""
+    """Serves `service` to nodes over gRPC with mTLS at HOST:PORT until cancelled; raises Rejected when the address cannot be had."""
     server = aio.server(options=OPTIONS)
     rpc.add_GatewayServicer_to_server(service, server)
     try:

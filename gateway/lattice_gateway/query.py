@@ -31,7 +31,7 @@ class Query:
 
 
 def read_query(values: Mapping[str, str], now: float) -> Query:
-    """Returns the query of the URL's parameters; raises Rejected for one that is unknown or wrong."""
+    """Returns the query of the URL's parameters (`now`: seconds since the epoch, for durations); Rejected for an unknown or wrong one."""
     unknown = sorted(set(values) - set(KNOWN))
     if unknown:
         raise _wrong(unknown[0], f"is not known; known are {', '.join(KNOWN)}")
@@ -69,7 +69,7 @@ def _count(name: str, text: str, absent: int, *, least: int) -> int:
 
 
 def _since(text: str, now: float) -> float:
-    """Returns a time in seconds since the epoch, from RFC 3339, from seconds, or from how long ago as a duration; empty: 0."""
+    """Returns a time in seconds since the epoch, from RFC 3339, from seconds, or from how long before `now` as a duration; empty: 0."""
     if not text:
         return 0.0
     if text[-1] in "smhd":

@@ -51,7 +51,10 @@ class Questions:
     scheduler: Scheduler
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns why an allocation waits, to a reader who may get it: by a cache no older than the object as it is now."""
+        """Answers why an allocation waits, to a reader who may get it: by a cache no older than the object as it is now.
+
+        Raises Denied where he may not, NotFound where it is gone or not pending, Retry where no scheduler answers.
+        """
         allocation = await self._readable(request, identity)
         event(log, "WhyAsked", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._reader(identity, (allocation.metadata.namespace,))
@@ -59,7 +62,10 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "why", allocation.metadata.uid), asked))
 
     async def queue(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns one vcluster's queue, or all, to any identified reader, no older than the version that he names."""
+        """Answers with one vcluster's queue, or all, for any identified reader, no older than the version that he names.
+
+        Raises Rejected for a bad parameter, NotFound for an unknown vcluster, Retry where no scheduler answers.
+        """
         unknown = sorted(set(request.query) - {"namespaces", "limit", "version"})
         if unknown:
             raise Rejected(f"the parameter {unknown[0]} is not known; known are namespaces, limit, version", reason="ParameterInvalid")
@@ -70,7 +76,10 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", path, {key: value for key, value in query.items() if value}))
 
     async def plan(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the plan for Allocations that are not submitted, to a reader who may submit them."""
+        """Answers with the plan for Allocations that are not submitted, for a reader who may submit them.
+
+        Raises Denied where he may not, Rejected for a body that is no such question, Retry where no scheduler answers.
+        """
         asked = await _asked(request)
         namespaces = []
         for document in asked.allocations:
@@ -81,7 +90,10 @@ class Questions:
         return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
 
     async def cycles(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns which cycles are recorded, or the log of one, to a reader who may get `ledgers/cycles`."""
+        """Answers which cycles are recorded, or with the log of the one that the path names, to a reader who may get `ledgers/cycles`.
+
+        Raises Denied where he may not, NotFound for a cycle that is not recorded.
+        """
         if not await self.rights.may(identity, Action("get", LEDGERS.plural, "lattice", subresource="cycles")):
             sentence = (
                 f'"{identity.user}" may not read recorded cycles, which hold the work of every tenant: the verb get on ledgers/cycles '
@@ -93,7 +105,7 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
     async def quota(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the quota trees to any identified reader: his leaves and the groups above them.
+        """Answers with the quota trees for any identified reader: his leaves and the groups above them.
 
         Of other groups he is given sums, unless he may list ElasticQuotas.
         """
@@ -105,14 +117,17 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "quota"), reader))
 
     async def quota_explained(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the result of every gate for an allocation, to a reader who may get it."""
+        """Answers with the result of every gate for an allocation, to a reader who may get it; else raises Denied.
+
+        Raises NotFound where the allocation is gone, or neither waits nor holds nodes.
+        """
         allocation = await self._readable(request, identity)
         event(log, "QuotaExplained", allocation=allocation.metadata.key, user=identity.user)
         reader = await self._quota_reader(identity, (allocation.metadata.namespace,))
         return _answer(await self.scheduler.ask("GET", ("v1", "quota", "explain", allocation.metadata.uid), reader))
 
     async def _readable(self, request: web.Request, identity: Identity) -> Allocation:
-        """Returns the allocation that the path names; raises Denied where the reader may not get it."""
+        """Returns the allocation that the path names; raises Denied where the reader may not get it, NotFound where it is gone."""
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not await self.rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
             sentence = f'"{identity.user}" may not read the allocation "{name}" in namespace "{namespace}": ask an admin of the tenant'
@@ -120,13 +135,16 @@ class Questions:
         return await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
 
     async def _quota_reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader's parameters for the scheduler, with whether he may see every group of the quota trees."""
+        """Returns the reader as parameters for the scheduler, as `_reader` does, with `groups` where he may see all quota groups."""
         reader = await self._reader(identity, namespaces)
         may_list = await self.rights.may(identity, Action("list", ELASTIC_QUOTAS.plural, ""))
         return {**reader, "groups": "true"} if may_list else reader
 
     async def _may_submit(self, identity: Identity, document: dict[str, Any]) -> str:
-        """Returns a document's namespace; raises Denied unless the reader may create it there, as himself or by the verb `runas`."""
+        """Returns a document's namespace; raises Denied unless the reader may create it there, as himself or by the verb `runas`.
+
+        Writes the reader into `spec.user` where the document names nobody. Raises Rejected where it lacks a namespace or spec.
+        """
         metadata, spec = document.get("metadata"), document.get("spec")
         if not isinstance(metadata, dict) or not isinstance(spec, dict) or not metadata.get("namespace"):
             raise Rejected("each allocation of a plan has metadata.namespace and spec", reason="PlanInvalid", fields=("allocations",))
@@ -141,7 +159,7 @@ class Questions:
         return namespace
 
     async def _reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader and the namespaces that he may list, as parameters for the scheduler."""
+        """Returns the reader as parameters for the scheduler, with those of the namespaces in which he may list Allocations."""
         if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "")):
             return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
         seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]
@@ -149,7 +167,7 @@ class Questions:
 
 
 def _namespaces(request: web.Request) -> tuple[str, ...]:
-    """Returns the namespaces that the request asks about, at most `MOST_NAMESPACES`."""
+    """Returns the namespaces that the request asks about; beyond `MOST_NAMESPACES` they are left out."""
     return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 

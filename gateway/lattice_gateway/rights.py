@@ -62,7 +62,7 @@ class Rights:
         )
 
     async def may(self, identity: Identity, action: Action) -> bool:
-        """Tells whether the authorisers allow the action."""
+        """Tells whether the cluster's authorisers allow the caller an action; an answer is kept for ten seconds."""
         extra = tuple(sorted((name, tuple(values)) for name, values in identity.extra.items()))
         key = (action, identity.user, identity.groups, identity.uid, extra)
         known = self._answers.get(key)

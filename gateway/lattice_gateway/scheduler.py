@@ -51,13 +51,13 @@ class Scheduler(Protocol):
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """Returns the answer as JSON; raises Retry while no scheduler answers, else the error that it answered with."""
+        """Returns the answer as JSON; raises Retry while no scheduler answers within `seconds`, else the error that it answered with."""
         raise NotImplementedError
 
     async def ask_unless(
         self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
     ) -> TaggedAnswer:
-        """Returns the answer to a GET, which is the known one where the scheduler says that it would give the same."""
+        """Returns the answer to a GET; `known` itself where the scheduler says that it would give the same. Raises what `ask` raises."""
         raise NotImplementedError
 
 
@@ -83,7 +83,7 @@ class LeadingScheduler:
         self._line: _SchedulerSession | None = None
 
     async def run(self) -> None:
-        """Closes the connections when cancelled; runs as long as the gateway."""
+        """Does nothing until cancelled; then closes the connections to the scheduler."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -93,13 +93,16 @@ class LeadingScheduler:
     async def ask(
         self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: bytes = b"", *, seconds: float = ANSWER_SECONDS
     ) -> bytes:
-        """Returns the leader's answer; where the known leader does not answer, the Lease is read again and its holder asked once more."""
+        """Returns the leader's answer as JSON; where the known leader does not answer, the Lease is read and its holder asked once more.
+
+        Raises Retry while none answers (after `seconds` it is not asked again), else the error that it answered with.
+        """
         return (await self._ask_leader(_SchedulerQuestion(method, path, query, body, seconds))).body
 
     async def ask_unless(
         self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
     ) -> TaggedAnswer:
-        """Returns the leader's answer to a GET, which is the known one where the leader says that it would give the same."""
+        """Returns the leader's answer to a GET; `known` itself where the leader says that it would give the same. Raises as `ask` does."""
         return await self._ask_leader(_SchedulerQuestion("GET", path, query, b"", seconds, known))
 
     async def _ask_leader(self, asked: _SchedulerQuestion) -> TaggedAnswer:
@@ -147,7 +150,7 @@ class LeadingScheduler:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yields the current connections; new ones each minute and when a file changed: the old ones close with their last answer."""
+        """Yields the current connections; new ones each minute and when a file has changed: the old ones close with their last answer."""
         line, marks = self._line, self._marks()
         if line is None or line.marks != marks or self._clock.monotonic() - line.made >= CONNECTION_SECONDS:
             line, former = _SchedulerSession(aiohttp.TCPConnector(ssl=self._context()), marks, self._clock.monotonic()), line
@@ -187,7 +190,7 @@ class _SchedulerSession:
 
 
 def error_of(status: int, body: bytes) -> LatticeError:
-    """Returns the error in the scheduler's answer, as the same class of error."""
+    """Returns the error in the scheduler's answer by its status: NotFound (404), Denied (401, 403), Rejected (400, 409), else Retry."""
     try:
         said = json.loads(body)
     except ValueError:

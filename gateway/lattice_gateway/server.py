@@ -77,7 +77,7 @@ class Server:
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:
-        """Returns the web application; its routes are under /v1 and /api/v1."""
+        """Returns a new web application that answers people; its routes are under /v1 and /api/v1, and /healthz."""
         app = web.Application(client_max_size=LARGEST_PLAN)
         for root in ("/v1", "/api/v1"):
             app.router.add_get(root + LOGS, self._measured("GET logs", self._answer_logs))
@@ -103,7 +103,7 @@ class Server:
         return web.Response(text="ok\n")
 
     def _measured(self, method: str, answer: Answer) -> Answer:
-        """Returns the handler with errors turned into JSON, counted and timed under this name."""
+        """Returns the handler with LatticeErrors turned into JSON answers, counted and timed under the name `method`."""
 
         async def measured(request: web.Request) -> web.StreamResponse:
             begun = self._clock.monotonic()
@@ -119,7 +119,7 @@ class Server:
         return measured
 
     def _identified(self, method: str, answer: Question) -> Answer:
-        """Returns the handler with the caller identified, and limited to a few questions of this kind at a time."""
+        """Returns the handler with the caller identified, and limited to a few questions of the kind `method` at a time (TooMany)."""
 
         async def identified(request: web.Request) -> web.StreamResponse:
             identity = await self._identify(request)

@@ -40,7 +40,10 @@ class SoftwareCatalog:
         self._registry_auth = registry_auth
 
     async def list_images(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the images that the parameter `label` names; without it, all of the site's namespace and system."""
+        """Answers with the images that the parameter `label` names, 1,000 at most, and how many were left out.
+
+        Without a label, with all of the site's namespace and system. Raises Rejected for a bad parameter, or without a registry.
+        """
         label = _label(request, needed=False)
         event(log, "UenvsAsked", user=identity.user, label=str(label))
         async with self.images() as images:
@@ -48,7 +51,10 @@ class SoftwareCatalog:
         return _answer(UenvRows([_row(image) for image in found], left_out))
 
     async def inspect(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns the one image that the parameter `label` names, with its mount point and views."""
+        """Answers with the one image that the parameter `label` names, its mount point and views.
+
+        Raises NotFound where there is none, Rejected where the label is missing or names several.
+        """
         label = _label(request, needed=True)
         event(log, "UenvAsked", user=identity.user, label=str(label))
         async with self.images() as images:
@@ -59,7 +65,7 @@ class SoftwareCatalog:
 
     @asynccontextmanager
     async def images(self) -> AsyncIterator[UenvImages]:
-        """Opens the site's registry; raises Rejected (NoRegistry) where it has none."""
+        """Opens the site's registry for the block; raises Rejected (NoRegistry) where the LatticeConfig names none."""
         async with opened(await self._options(), self._registry_auth) as images:
             yield images
 
@@ -94,7 +100,7 @@ def _details(image: UenvImage, metadata: ImageMetadata | None) -> UenvDetails:
 
 
 def _changes(view: View) -> list[str]:
-    """Returns what a view does to variables, a line each, in the order in which it is done: scalars, then lists."""
+    """Returns the changes that a view makes to variables, a line each, in the order in which they are made: scalars, then lists."""
     scalars = [f"unset {one.variable}" if one.value is None else f"set {one.variable} {one.value}" for one in view.scalars]
     return scalars + [f"{one.operation} {one.variable} {':'.join(one.paths)}".rstrip() for one in view.lists]
 

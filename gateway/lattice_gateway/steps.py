@@ -35,7 +35,11 @@ class StepsDesk:
         self._cluster, self._rights, self._agents = cluster, rights, agents
 
     async def answer(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers with the steps of each node. Of work that runs the head alone is asked, unless its steps are being undone."""
+        """Answers with the steps of the present attempt on each of its nodes, at most 256, to a reader who may get the allocation.
+
+        Of work that runs the head alone is asked, unless its steps are being undone. A node that does not answer has a sentence instead of
+        steps. Raises Denied where the reader may not, NotFound where the allocation is gone.
+        """
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not await self._rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
             raise Denied(f'"{identity.user}" may not get allocations in namespace "{namespace}"', reason="AllocationForbidden")

@@ -55,7 +55,7 @@ class _Sight:
     """None: all tenants."""
 
     def query(self, tenants: Iterable[str]) -> dict[str, str]:
-        """Returns the parameters of the question to the scheduler, with these tenants beside the reader's own."""
+        """Returns the parameters of the question to the scheduler, with these tenants beside the reader's own; empty: all work."""
         if self.tenants is None:
             return {}
         query = {"tenants": ",".join(sorted(self.tenants.union(tenants))), "user": self.asked.user}
@@ -76,7 +76,10 @@ class UsageDesk:
         self._scheduler = scheduler
 
     async def usage(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns hours and budgets of the tenants or user that the request names, limited to what the reader may see."""
+        """Answers with hours and budgets of the tenants or user that the request names, limited to what the reader may see.
+
+        Raises Denied where he may see nothing of it, Rejected for a bad parameter, Retry until the usage records have been read.
+        """
         asked = _asked({**request.query, **request.match_info}, identity, ("days",))
         days = _whole("days", request.query.get("days", ""), DEFAULT_DAYS, MOST_DAYS)
         sight = await self._sight(identity, asked)
@@ -94,7 +97,10 @@ class UsageDesk:
         return _json(await asyncio.to_thread(answered))
 
     async def history(self, request: web.Request, identity: Identity) -> web.Response:
-        """Returns which work ran, how long, and how it ended: the reader's own, or that of others where he may see it."""
+        """Answers which work ran, how long, and how it ended: the reader's own, or that of others where he may see it.
+
+        Raises Denied where he may not, Rejected for a bad parameter, Retry until the usage records have been read.
+        """
         asked = _asked(request.query, identity, ("since", "until", "state", "limit", "number", "name"))
         now = self._clock.now()
         among = _among(request.query, now)
@@ -198,7 +204,7 @@ class UsageDesk:
         return charges, incomplete, list(self._records.pages.values())
 
     async def _catch_up(self, version: int) -> None:
-        """Waits up to 2 s until the cache holds the records that the scheduler had read."""
+        """Waits until the cache of usage records is as new as `version`, which the scheduler had read; 2 s at most, then goes on."""
         until = self._clock.monotonic() + CATCH_UP_SECONDS
         while int(self._records.version) < version and self._clock.monotonic() < until:
             await self._clock.sleep(0.02)
@@ -244,7 +250,10 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _moment(name: str, text: str, now: float, absent: float) -> float:
-    """Returns seconds since the epoch from a time, a day (its beginning, UTC), or how long ago; `absent` where the text is empty."""
+    """Returns seconds since the epoch from a time, a day (its beginning, UTC), or how long ago; `absent` where the text is empty.
+
+    Raises Rejected, which names the parameter `name`, for anything else.
+    """
     if not text:
         return absent
     try:

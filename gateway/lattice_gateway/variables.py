@@ -40,7 +40,11 @@ class Secrets:
         self._once: Once[Key, Values] = Once()
 
     async def values(self, key: Key, namespace: str, sources: Sequence[VariablesFrom]) -> Values:
-        """Returns every variable by name; raises Rejected with the sentence why the work cannot start, Retry where the API server fails."""
+        """Returns the value of every variable that these Secrets of a namespace give, by name; read once for an attempt (`key`) in 30 s.
+
+        Raises Rejected with the sentence why the work cannot start, Retry where the gateway may not read them yet; other errors of the API
+        server as they are.
+        """
         kept = self._kept.get(key)
         if kept is not None:
             return kept
@@ -66,7 +70,10 @@ class Secrets:
 
 
 def variables(namespace: str, source: VariablesFrom, secret: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variables of one Secret; pure. Raises Rejected naming a key that cannot be a variable, never its value."""
+    """Returns the variables of one Secret, by name, each key behind the source's prefix; pure.
+
+    Raises Rejected naming a key that cannot be a variable, never its value.
+    """
     found = {}
     for key, encoded in sorted((secret.get("data") or {}).items()):
         name, where = source.prefix + key, f"Secret {namespace}/{source.secret_ref}: key {key!r}"

@@ -75,7 +75,10 @@ class Works:
         self._once: Once[tuple[str, str], Any] = Once()
 
     async def find(self, asked: WorkQuestion) -> FoundWork:
-        """Returns the Allocation that a node asks for; raises NotFound (gone, or the attempt is over), Denied (NotYourWork) or Retry."""
+        """Returns the Allocation that a node asks for; raises NotFound (gone, or the attempt is over), Denied (NotYourWork).
+
+        Raises Retry where the plan does not read, or the generation asked for is not there yet.
+        """
         row = await self._row(asked)
         if row is None:
             return await self._as_reporter(asked)
@@ -102,7 +105,10 @@ class Works:
             return None
 
     def _parsed(self, plan: Plan | None) -> Rows:
-        """Returns the plan's rows by attempt, parsed once a version of the plan; None for a plan: none."""
+        """Returns a plan's rows by attempt, parsed once a version of the plan; empty where there is no plan (None).
+
+        Raises Retry where its text does not read.
+        """
         if plan is None or not plan.spec.text:
             return {}
         name, version = plan.metadata.name, plan.metadata.resource_version
@@ -117,7 +123,10 @@ class Works:
     # ── the object ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _allocation(self, asked: WorkQuestion, row: PlanRow) -> FoundWork:
-        """Returns the Allocation at the generation asked for or newer; one reading serves all who ask meanwhile."""
+        """Returns the Allocation at the generation asked for or newer; one reading serves all who ask meanwhile.
+
+        Raises Retry where the API server has no such generation yet, NotFound where the Allocation is gone.
+        """
         kept = self._kept.get(row.uid)
         if kept is not None and not asked.stale and kept.generation >= asked.generation:
             return kept
@@ -158,7 +167,7 @@ class Works:
 
 
 def _naming(rows: Rows, asked: WorkQuestion) -> PlanRow | None:
-    """Returns the row of the attempt if it is the ledger's own and names the node, or has it report; None: it does not."""
+    """Returns the row of the attempt if it is the ledger's own and names the node, or has the node report; None: there is none such."""
     row = rows.get((asked.uid, asked.attempt))
     if row is None or not row.name or row.cause == UNNAMED:
         return None
@@ -176,12 +185,12 @@ def _serves(read: Mapping[str, Any], uid: str, asked: WorkQuestion) -> bool:
 
 
 def _is_newer(version: str, stale: str) -> bool:
-    """Tells whether a resourceVersion is above another one, which a node has sent: not above what is none."""
+    """Tells whether a resourceVersion is above `stale`, the one that a node has sent; False where `stale` is no resourceVersion."""
     return stale.isascii() and stale.isdecimal() and len(stale) <= LONGEST_VERSION and int(version) > int(stale)
 
 
 def _found(read: Mapping[str, Any], uid: str) -> FoundWork:
-    """Returns the object in the form that is sent; raises NotFound when it has another uid than asked for."""
+    """Returns an Allocation as read in the form that is sent to nodes; raises NotFound when it has another uid than `uid`."""
     metadata = read["metadata"]
     if metadata["uid"] != uid:
         raise NotFound(f"allocation {metadata['namespace']}/{metadata['name']} is another object now", reason="NotFound")

@@ -65,7 +65,7 @@ class Webhook:
         self.listening = https.Listening(log)
 
     async def run(self) -> None:
-        """Serves until cancelled."""
+        """Serves reviews until cancelled: runs caches, HTTPS server, the watch of certificates, and metrics."""
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self._caches.run()))
             group.create_task(process.endless(self._certificate.follow(self._clock)))
@@ -112,17 +112,17 @@ def _read(path: str) -> str:
 
 
 def build(settings: Settings, outside: Outside) -> Webhook:
-    """Builds the webhook without starting it."""
+    """Returns the webhook by these settings, not running."""
     return Webhook(settings, outside)
 
 
 async def run(given: Settings, cluster: Cluster) -> None:
-    """Runs until cancelled."""
+    """Runs the webhook on this API server until cancelled, with the system's clock."""
     await build(given, Outside(cluster, SystemClock())).run()
 
 
 def main() -> int:
-    """Runs the program; returns its exit code."""
+    """Runs the webhook by the settings of the command line and environment until a signal ends it; returns its exit code."""
     return program.run(PROGRAM, Settings, run)
 
 

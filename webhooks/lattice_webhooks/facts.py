@@ -68,7 +68,7 @@ class Caches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> Caches:
-        """Builds the caches of a cluster without starting them."""
+        """Returns the caches of a cluster, not running."""
         inventory, config = Inventory(), LastKnown[Config]("lattice")
         return cls(
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
@@ -84,7 +84,7 @@ class Caches:
         )
 
     def all(self) -> tuple[Informer[Any], ...]:
-        """Returns the caches that must have been listed before anything is answered."""
+        """Returns the caches that must have been listed before anything is answered; Koordinator's kinds, which may be absent, not."""
         return (self.tenants, self.vclusters, self.namespaces, self.nodes, self.reservations, self.quotas.ours, self.configs)
 
     def unsynced(self) -> list[str]:
@@ -97,7 +97,7 @@ class Caches:
             await cache.synced.wait()
 
     async def run(self) -> None:
-        """Follows all resources until cancelled."""
+        """Follows all resources, and counts pending work, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pending.run())
             for cache in (*self.all(), self.quotas.koordinators, self.quotas.profiles):
@@ -114,14 +114,18 @@ class Gatherer:
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
     async def defaults(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that `fill` reads for defaults."""
+        """Returns the facts that `lattice.admission.fill` reads to fill in defaults; the API server is asked for unknown names."""
         if request.kind in JUDGED:
             creates = request.kind == KOORDINATORS and request.operation == "CREATE"
             return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)
         return await self._known(request, identity)
 
     async def checks(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that `judge` reads for checks."""
+        """Returns the facts that `lattice.admission.judge` reads to judge the object.
+
+        The requester alone where an update leaves the spec as it was; for a deletion how many allocations name the object. The API server
+        is asked for rights, counts and new names; its errors are raised.
+        """
         if request.kind in JUDGED:
             return await self._of_quota(request, identity)
         if request.operation == "UPDATE" and request.obj.get("spec") == request.old.get("spec"):
@@ -163,11 +167,14 @@ class Gatherer:
         )
 
     def _groups(self) -> Counter[str]:
-        """Returns how many nodes each topology group has; a node without a group is one by its own name."""
+        """Returns how many nodes each topology group has, by group; a node without a group is one of its own, by its name."""
         return Counter(node.spec.group or name for name, node in self._caches.nodes.objects.items())
 
     async def _home(self, namespace: str) -> str:
-        """Returns the tenant whose namespace it is (empty: none's); asked of the server where the cache names none, since it may be new."""
+        """Returns the tenant to which a namespace belongs; empty: to none.
+
+        The API server is asked where the cache names no tenant, since the namespace may be new.
+        """
         cached = self._caches.namespaces.objects.get(namespace)
         if cached is not None and cached.metadata.labels.get(TENANT_LABEL):
             return cached.metadata.labels[TENANT_LABEL]
@@ -222,8 +229,9 @@ class Gatherer:
         return self._caches.pending.count_of(tenant, str(spec.get("user") or ""), options) if tenant is not None else None
 
     async def _waits(self, request: Request, known: Facts) -> Waits | None:
-        """Returns how many allocations wait in the vcluster, listed from the server only for limits that the vcluster sets; None: unknown
-        vcluster.
+        """Returns how many allocations wait in the vcluster, of the user, of the tenant and of all; None: the vcluster is unknown.
+
+        Each is listed from the server only where the vcluster sets that limit, and else None.
         """
         spec = request.obj.get("spec") or {}
         vcluster = (known.vclusters or {}).get(str(spec.get("vcluster") or ""))
@@ -241,7 +249,10 @@ class Gatherer:
         return sum(entry.status.phase in ("", PENDING) for entry in listing.items)
 
     async def _own(self, request: Request, known: Facts) -> Own | None:
-        """Returns what the user holds in the tenant, listed from the server; None where the tenant does not limit its users."""
+        """Returns the user's nodes, running and waiting allocations in the tenant, listed from the server.
+
+        None where the tenant does not limit its users.
+        """
         spec = request.obj.get("spec") or {}
         tenant = (known.tenants or {}).get(str(spec.get("tenant") or ""))
         if tenant is None or tenant.spec.quota.per_user == UserQuota():
@@ -254,7 +265,10 @@ class Gatherer:
         return Own(sum(status.node_count for status in holding), len(holding), waiting)
 
     async def _of_quota(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts by which a changed quota or profile is judged; the requester alone where the change means nothing to a tree."""
+        """Returns the facts by which a changed quota or profile is judged.
+
+        The requester alone where the change means nothing to a quota tree.
+        """
         if request.operation == "UPDATE" and request.kind in QUOTA_KINDS and means_the_same(request.kind, request.old, request.obj):
             return Facts(identity.requester)
         tenants, vclusters = self._caches.tenants.objects, self._caches.vclusters.objects
@@ -299,7 +313,10 @@ class Gatherer:
         return isinstance(status, dict) and bool(status.get("allowed"))
 
     async def _holders(self, request: Request) -> int | None:
-        """Returns how many allocations that have not ended name the Tenant or VCluster to be deleted; None for other kinds."""
+        """Returns how many allocations that have not ended name the Tenant or VCluster to be deleted; None for other kinds.
+
+        They are listed from the API server.
+        """
         field = {"Tenant": "spec.tenant", "VCluster": "spec.vcluster"}.get(request.kind)
         name = request.old.get("metadata", {}).get("name", "")
         if field is None or not name:
@@ -309,7 +326,10 @@ class Gatherer:
 
 
 def occupied(allocation: Allocation, now: float) -> Occupied:
-    """Returns the nodes that an allocation holds, and when they are free at the latest (start, walltime, grace); None: no end is known."""
+    """Returns the nodes that an allocation holds, and when they are free at the latest, seconds since the epoch: start, walltime, grace.
+
+    None: no end is known. Without a start it counts from `now`. A status or time that does not read: no nodes, and None.
+    """
     spec, status = allocation.spec.lifecycle, allocation.status
     end: float | None = None
     try:

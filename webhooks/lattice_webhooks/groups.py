@@ -42,7 +42,10 @@ class GroupReader:
         self._read: dict[str, tuple[str, Declared | None]] = {}
 
     def declared(self, objects: Objects) -> QuotaFacts:
-        """Returns all declared groups, not yet laid out as trees; `laid_out` does that for a review that needs the trees."""
+        """Returns all groups that these objects declare, not yet laid out as trees (`laid_out`), and the amounts published of them.
+
+        An object that does not parse is left out.
+        """
         profiles = objects.profiles
         stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)
         found = [self._one(each.metadata, str(each.metadata.generation), partial(declared_of, each)) for each in objects.ours]
@@ -60,7 +63,7 @@ class GroupReader:
         return QuotaFacts(declared=declared, profiles=tuple(profiles), used=numbers[0], requested=numbers[1])
 
     def keep_only(self, standing: frozenset[str]) -> None:
-        """Drops what was parsed of objects whose uid is not among these."""
+        """Drops what was parsed of objects whose uid is not among `standing`."""
         self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
 
     def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:
@@ -76,7 +79,10 @@ class GroupReader:
 
 
 def laid_out(facts: QuotaFacts) -> QuotaFacts:
-    """Returns these facts with the groups that take part in a tree, and the rules that give work its leaf."""
+    """Returns these facts with the groups that take part in a tree, and the rules that give work its leaf, computed from `declared`.
+
+    Facts that depend on a request (capacity, nodes, work, charge, rights) are not carried over.
+    """
     groups = gather(facts.declared).groups
     return QuotaFacts(facts.declared, groups, bindings_of(groups.values()), facts.profiles, facts.used, facts.requested)
 
@@ -122,7 +128,7 @@ class Declarations:
         self.version = 0
 
     def on_change(self, change: Change[Any]) -> None:
-        """Handles an object that appeared, changed or vanished."""
+        """Handles an object that appeared, changed or vanished: raises `version` where that changes what is declared."""
         if change.old is None or change.new is None or _declares(change.old) != _declares(change.new):
             self.version += 1
 

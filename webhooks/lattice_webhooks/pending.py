@@ -54,8 +54,9 @@ class PendingCounts:
         """By tenant and user: how many allocations were admitted since the last count began."""
 
     def count_of(self, tenant: Tenant, user: str, options: SubmissionOptions) -> Pending | None:
-        """Returns how much work of a user and of the tenant waits (last count and admitted since),
-        with the limits; None: not counted yet.
+        """Returns how much work of a user and of the tenant waits (last count, and admitted since), with the limits of both.
+
+        None: nothing is counted yet. Has the tenant counted within 10 s.
         """
         name, quota = tenant.metadata.name, tenant.spec.quota
         self._asked.add(name)
@@ -66,11 +67,11 @@ class PendingCounts:
         return Pending(users[user], users.total(), options.pending_of_user(quota), options.pending_of_tenant(quota))
 
     def admitted(self, tenant: str, user: str) -> None:
-        """Counts one admitted allocation that no count has seen, so that a flood ends at the limit, not at the next count."""
+        """Adds one admitted allocation to the count of a tenant and user, until a count from the server replaces it."""
         self._admitted.setdefault(tenant, Counter())[user] += 1
 
     async def run(self) -> None:
-        """Counts, every few seconds until cancelled, the tenants that were asked about since."""
+        """Counts, every 10 s until cancelled, the tenants that were asked about since; forgets the counts of all others."""
         while True:
             await self._clock.sleep(COUNT_SECONDS)
             asked, self._asked = self._asked, set()

@@ -63,7 +63,7 @@ class QuotaCaches:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, clock: Clock) -> QuotaCaches:
-        """Builds the caches of a cluster without starting them."""
+        """Returns the caches of a cluster, not running."""
         declarations = Declarations()
         heard = declarations.on_change
         return cls(
@@ -81,7 +81,7 @@ class Inventory:
         self.classes: dict[Hardware, int] = {}
 
     def on_node(self, change: Change[Node]) -> None:
-        """Handles a node that appeared, changed or vanished."""
+        """Counts a node that appeared, changed or vanished in `classes`."""
         for node, more in ((change.old, -1), (change.new, 1)):
             if node is None:
                 continue
@@ -101,8 +101,9 @@ class Inventory:
         return total or None
 
     def charge(self, resources: Resources) -> dict[str, int] | None:
-        """Returns the least that work can ask for, by resource: its least number of nodes of the
-        plainest class that fits; None: none fits.
+        """Returns the least that work can ask for, by resource: its least number of nodes of the plainest class that fits.
+
+        None: no class fits, or the request does not read.
         """
         try:
             need, (least, _) = need_of(resources, {}), parse_node_count(resources.nodes)
@@ -139,7 +140,10 @@ class QuotaGatherer:
         return replace(facts, work=await self._work(laid_out(quotas))) if _needs_work(request) else facts
 
     async def of_submission(self, request: Request) -> QuotaFacts | None:
-        """Returns the facts by which the leaf of an Allocation is judged; None where the Allocation does not parse."""
+        """Returns the facts by which the leaf of an Allocation is judged, from caches; None where the Allocation does not parse.
+
+        Where it names a leaf that the caches do not know, the groups are read from the server.
+        """
         asked = read_submission(request.obj)
         if isinstance(asked, Refused):
             return None

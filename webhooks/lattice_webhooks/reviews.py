@@ -76,7 +76,7 @@ class Authenticated:
 
     @property
     def requester(self) -> Requester:
-        """Returns the part of the identity that admission reads."""
+        """Returns the part of the identity that admission reads: user and groups."""
         return Requester(self.user, frozenset(self.groups))
 
 
@@ -107,7 +107,11 @@ _OPERATIONS: dict[str, Operation] = {"CREATE": "CREATE", "UPDATE": "UPDATE", "DE
 
 
 def read_review(body: bytes) -> Review:
-    """Returns the review in an HTTP body; raises Rejected where it is none."""
+    """Returns the review in an HTTP body; raises Rejected where it is none.
+
+    Its `request` is None for kinds, operations and subresources that are not judged, and where the body is too large to be parsed (then
+    with `too_large`).
+    """
     unread = _unread(body)
     if unread is not None:
         return unread
@@ -147,7 +151,10 @@ def _unread(body: bytes) -> Review | None:
 
 
 def beyond(head: bytes, size: int, most: int) -> bytes | None:
-    """Returns the answer to a review that is larger than what is read, from its first bytes; None where these do not name the request."""
+    """Returns the HTTP body that answers a review too large to be read, by its first bytes: a deletion is allowed, all else refused.
+
+    `size` is the review's size, `most` the limit, in bytes. None where `head` does not name the request.
+    """
     uid, operation = _UID.search(head), _OPERATION.search(head)
     if uid is None or operation is None:
         return None
@@ -189,7 +196,10 @@ _OPERATION: Final = re.compile(rb'"operation":\s*"([A-Z]+)"')
 
 
 def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Object, Object, Refused | None]:
-    """Returns the object, the object before, and the refusal where they are too large to be read (None: they are not)."""
+    """Returns the object, the object before, and the refusal where one of them is too large to be read (None: neither is).
+
+    Of an Allocation whose spec is not judged, names alone are read.
+    """
     if kind != "Allocation":
         too_large = _too_large(asked.object, "the object") if operation != "DELETE" else None
         return ({}, {}, too_large) if too_large else (_any.decode(asked.object) or {}, _any.decode(asked.old_object) or {}, None)
@@ -210,7 +220,7 @@ def _read(raw: msgspec.Raw) -> _Parts:
 
 
 def _is_managed_needlessly(parts: _Parts) -> bool:
-    """Tells whether an object says who has set its fields, for which nobody asks until somebody applies it."""
+    """Tells whether an object says who has set its fields, and nobody has by server-side apply; only apply would need that."""
     managers = _managers.decode(parts.metadata.managed_fields)
     return bool(managers) and all(one.operation != "Apply" for one in managers)
 
@@ -258,19 +268,15 @@ def _oversize(sentence: str, most: int) -> Refused:
 
 
 def allowed(review: Review) -> bytes:
-    """Returns the answer that allows a request which is not judged here."""
+    """Returns the HTTP body that allows a request which is not judged here."""
     return _encoded({"uid": review.uid, "allowed": True})
 
 
 def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes:
-    """Returns the mutating answer: the difference as a JSON patch, if there is one.
+    """Returns the HTTP body of the mutating answer: allowed, with the difference to `accepted` as a JSON patch, if there is one.
 
-    `judged`: it was accepted, too, with these warnings. That is said by the field `JUDGED` beside `spec`, for which the API server does
-    not ask the validating webhook. The schema does not know the field: nobody else can set it, since the API server takes unknown
-    fields out of every request, and nothing keeps it, since it takes them out of what it stores.
-
-    Without managedFields the API server keeps none either, from one write to the next, until somebody applies the object: they are as
-    large as all the rest, and are read and written again with each status.
+    `judged`: it was accepted, too, with these warnings, which the field `JUDGED` beside `spec` says: the API server then does not ask the
+    validating webhook, and stores no such field. managedFields that nobody needs until an apply (`review.managed`) are taken out.
     """
     answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
     patch = difference(review.request.obj, accepted.obj) if review.request is not None else []
@@ -288,7 +294,7 @@ def filled(review: Review, accepted: Accepted, *, judged: bool = False) -> bytes
 
 
 def judged(review: Review, verdict: Verdict) -> bytes:
-    """Returns the validating answer: allowed with warnings, or refused with the sentence, its reason and field among the causes."""
+    """Returns the HTTP body of the validating answer: allowed with warnings, or refused with the sentence, its reason and field."""
     match verdict:
         case Accepted(_, warnings):
             answer: dict[str, Any] = {"uid": review.uid, "allowed": True}
@@ -300,7 +306,7 @@ def judged(review: Review, verdict: Verdict) -> bytes:
 
 
 def _named(request: Request | None) -> str:
-    """Returns the prefix of a refusal that names the object, so that one of many in a file is found: `Allocation "job": `."""
+    """Returns the prefix of a refusal that names the object, so that one of many in a file is found: `Allocation "job": `; may be empty."""
     if request is None:
         return ""
     metadata = (request.obj or request.old).get("metadata") or {}

@@ -44,7 +44,7 @@ class Server:
         self._clock = clock
 
     def application(self) -> web.Application:
-        """Returns the web application with its routes."""
+        """Returns a new web application with the routes /mutate, /validate and /readyz."""
         app = web.Application()
         app.router.add_post("/mutate", self._mutate)
         app.router.add_post("/validate", self._validate)
@@ -52,7 +52,7 @@ class Server:
         return app
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether every cache has been listed, with a sentence that names those that have not."""
+        """Tells whether every cache has been listed, with a sentence that says so or names those that have not."""
         missing = self._caches.unsynced()
         return (False, f"not read yet: {', '.join(missing)}") if missing else (True, "reviews are answered")
 
@@ -172,7 +172,7 @@ class Server:
 
 
 async def _body(request: web.Request) -> tuple[bytes, int]:
-    """Returns the body and its size; only its first bytes where it is too large. All of it is read off the connection."""
+    """Returns the body and its size in bytes; a body beyond `MAX_BODY` is read off the connection, and only its first bytes returned."""
     body, size = bytearray(), 0
     async for chunk in request.content.iter_any():
         size += len(chunk)

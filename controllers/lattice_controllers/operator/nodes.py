@@ -99,14 +99,14 @@ class NodeStates:
             observer.nodes_changed()
 
     def retime(self, timing: Timing) -> None:
-        """Puts changed timeouts in force and enqueues every node, to be judged by the new ones."""
+        """Sets the timeouts by which nodes are judged; where they changed, enqueues every node to be judged anew."""
         if timing != self.timing:
             self.timing = timing
             for name in self.informer.objects:
                 self.queue.add(name)
 
     async def run(self) -> None:
-        """Follows and judges nodes until cancelled."""
+        """Follows LatticeNodes and their Leases, and judges nodes as they change or fall silent (`sweep`, each second), until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.informer.run())
             group.create_task(self.leases.run())
@@ -118,15 +118,19 @@ class NodeStates:
                 await self._clock.sleep(SWEEP_SECONDS)
 
     def since(self, now: float) -> float:
-        """Returns from when on silence counts, monotonic: not from before a gap in the watch of
-        Leases, nor a standstill of this process.
+        """Returns the time from which silence counts (monotonic): after the last gap in the watch of Leases or standstill of this process.
+
+        Equal to `now` while the watch is lost: nobody counts as silent.
         """
         if self.leases.lost or now - self._swept > STALL_SECONDS:
             return now
         return max(self.leases.continuous_since, self._resumed)
 
     async def sweep(self) -> None:
-        """Enqueues nodes whose state changes with time alone: silence, boot timeouts, ends of drains."""
+        """Enqueues nodes whose state changes with time alone (silence, boot timeouts, ends of drains); updates the count of silent nodes.
+
+        Calls `unheard` with the number of nodes that are expected to report and that this process has not heard.
+        """
         now = self._clock.monotonic()
         if now - self._swept > STALL_SECONDS:
             self._resumed = now
@@ -161,9 +165,7 @@ class NodeStates:
                 self.queue.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Judges the state of one node and writes it where it changed; returns None, since events and
-        `_look_at` enqueue it again.
-        """
+        """Judges the state of one node and writes it where it changed; always returns None: events and `sweep` enqueue the node again."""
         node = self.informer.objects.get(name)
         if node is None:
             return None
@@ -278,7 +280,7 @@ class NodeStates:
         self._measured.nodes.labels(state).set(self._states[state])
 
     def _on_lease(self, change: Change[Lease]) -> None:
-        """Notes a heartbeat, and the attempts that its report names as running; a deleted Lease is only silence."""
+        """Notes a heartbeat, and the attempts that its report names as running or ending; a deleted Lease is ignored."""
         lease = change.new
         if lease is None:
             return
@@ -297,7 +299,7 @@ def _is_new(node: Node) -> bool:
 
 
 def _report(lease: Lease) -> NodeReport | None:
-    """Returns the report in a Lease; None where there is none, or it cannot be read."""
+    """Returns the report in a Lease; None where there is none, or where it does not read, which is logged."""
     text = lease.metadata.annotations.get(ANNOTATION)
     if not text:
         return None

@@ -48,12 +48,15 @@ class Profiles:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Publishes until cancelled."""
+        """Brings the roots of all profiles up to date (`publish`) until cancelled, each time after the pause that it returns."""
         while True:
             await self._clock.sleep(await self.publish())
 
     async def publish(self) -> float:
-        """Brings the roots of all profiles up to date once; returns the seconds until the next time."""
+        """Brings the roots of all profiles up to date once; returns the seconds until the next time.
+
+        They are 10, or 60 where the cluster lacks Koordinator's kinds. Errors of the API server are logged, not raised.
+        """
         try:
             profiles = (await self._cluster.list(KOORDINATOR_PROFILES, type=KoordinatorProfile)).items
             quotas = (await self._cluster.list(KOORDINATOR_QUOTAS, type=KoordinatorQuota)).items
@@ -100,8 +103,9 @@ class Profiles:
 
 
 def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Node]) -> dict[str, Any]:
-    """Returns the root quota of a profile's tree as Koordinator's controller makes it: min is the
-    share of its nodes' sum, max unbounded.
+    """Returns the root quota of a profile's tree, as an object to apply, in the way in which Koordinator's controller makes it.
+
+    Its min is the profile's share of the sum of those of its nodes (`nodes`) that are Ready, Degraded or Draining; its max is unbounded.
     """
     total: dict[str, int] = {}
     away: dict[str, int] = {}
@@ -127,7 +131,7 @@ def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Nod
 
 
 def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
-    """Tells whether an existing quota has every label, annotation and amount that the root should have."""
+    """Tells whether an existing quota has every label and annotation that the root should have, and exactly its min and max."""
     metadata = root["metadata"]
     labels: Mapping[str, str] = metadata["labels"]
     notes: Mapping[str, str] = metadata["annotations"]

@@ -96,8 +96,9 @@ class Requests:
             self.queue.add(change.key)
 
     async def reconcile(self, name: str) -> float | None:
-        """Answers one certificate request, or deletes it when its answer is old enough; returns seconds until the deletion, None: none
-        is due.
+        """Answers one certificate request (approves or denies it, and signs it where this operator has the authority).
+
+        An answered one is deleted when its answer is old enough. Returns the seconds until that is to be checked; None: a change wakes it.
         """
         found = self.informer.objects.get(name)
         if found is None:
@@ -121,8 +122,9 @@ class Requests:
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
     async def _put_away(self, found: Mapping[str, Any]) -> float | None:
-        """Deletes an answered request once its agent has had the time to read the answer; returns the seconds that are left until then,
-        else None.
+        """Deletes an answered request once its agent has had the time to read the answer, at most a minute after the answer.
+
+        Returns the seconds that are left until then; None: it is deleted.
         """
         metadata = found["metadata"]
         told = [one["lastTransitionTime"] for one in found["status"].get("conditions") or () if one.get("lastTransitionTime")]
@@ -157,8 +159,9 @@ class Requests:
 
 
 def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) -> str:
-    """Returns why a request is denied; empty: it is a node's renewal of its own certificate. `node`
-    is the requester's LatticeNode, if any.
+    """Returns the sentence why a certificate request (`found`) is denied; empty: it is a node's renewal of its own certificate.
+
+    `node` is the LatticeNode of the requester, None: there is none; `forgotten`: its name was forgotten.
     """
     spec = found["spec"]
     user, use = str(spec.get("username", "")), next((use for use, signer in SIGNERS.items() if signer == spec["signerName"]), "")
@@ -178,8 +181,9 @@ def refusal_of(found: Mapping[str, Any], node: Node | None, *, forgotten: bool) 
 
 
 def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -> str:
-    """Returns a clause on what the PEM request claims that is not the node's own (key, subject, names); empty: it claims nothing
-    foreign.
+    """Returns a sentence on what a PEM request claims that is not the node's own (key, subject, names); empty: nothing.
+
+    `user` and `node` are the names that it may have, `use` is API or PEER, `address` the HOST:PORT that the LatticeNode shows.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -208,8 +212,9 @@ def _content_refusal(pem: bytes, user: str, node: str, use: str, address: str) -
 
 
 def _address(node: str, host: str) -> set[str]:
-    """Returns the address that a node's LatticeNode shows as a certificate name: its IP, or a DNS
-    name that begins with its own; else none.
+    """Returns the host of a node's address as names of a certificate: its IP, or a DNS name that begins with the node's and a dot.
+
+    Empty for any other host.
     """
     try:
         return {f"IP:{ipaddress.ip_address(host)}"}
@@ -225,7 +230,11 @@ def _text(name: x509.GeneralName) -> str:
 
 
 def sign(pem: bytes, signing: Signing, now: float, life: float) -> bytes:
-    """Signs a request by the agents' authority for `life` seconds; returns PEM. Raises Retry while the authority's files cannot be read."""
+    """Returns the PEM certificate that the agents' authority signs for a PEM request, valid until `life` seconds after `now` at most.
+
+    It holds the request's subject, key and extensions, and ends with the authority's own. Raises Retry while the authority's files cannot
+    be read, Rejected where they do not belong together.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -54,7 +54,7 @@ class Retention:
         self._measured = measured
 
     async def run(self) -> None:
-        """Sweeps until cancelled."""
+        """Deletes what is due every 30 s, once all allocations are listed, until cancelled; sooner again while a sweep was full."""
         await self._allocations.synced.wait()
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
@@ -62,14 +62,17 @@ class Retention:
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> int:
-        """Deletes allocations that are due, at most 200; returns how many it deleted."""
+        """Deletes allocations that are due, at most 200, the one that ended first first; returns how many it deleted.
+
+        Errors of the API server are logged, not raised: the next sweep tries again.
+        """
         deleted = 0
         for allocation in self._due()[:MOST_A_SWEEP]:
             deleted += await self._delete(allocation)
         return deleted
 
     def _due(self) -> list[Allocation]:
-        """Returns the allocations that may be deleted now, the one that ended first at the front."""
+        """Returns the final and settled allocations whose retention has passed, or that are too many for their tenant, by end."""
         now = self._clock.now()
         finished: dict[str, list[tuple[float, Allocation]]] = {}
         for key, ended in self._usage.ended.items():

@@ -41,8 +41,9 @@ class Running:
             self._heard = {key: at for key, at in self._heard.items() if now - at < KEPT_SECONDS}
 
     def last(self, uid: str, attempt: int) -> float:
-        """Returns when a node last reported the attempt as running, seconds since the epoch; 0: never since this process began, or long
-        ago.
+        """Returns when a node last reported the attempt as running, seconds since the epoch.
+
+        0: never since this process began, or longer than an hour ago.
         """
         return self._heard.get((uid, attempt), 0.0)
 

@@ -75,7 +75,7 @@ class Settlement:
         """The count of restarts of `records` (rows were lost) when all allocations were last examined."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a changed allocation: notes it where it has ended attempts that no record holds, also when it is gone."""
+        """Notes a changed allocation for settlement where it has ended attempts that no record holds; also when its object is gone."""
         allocation = change.new
         if change.old is not None and (allocation is None or allocation.metadata.uid != change.old.metadata.uid):
             self._keep(change.old)
@@ -103,18 +103,21 @@ class Settlement:
 
     @property
     def backlog(self) -> int:
-        """Returns how many allocations have charges that no record holds."""
+        """Returns how many allocations, deleted ones included, are noted as having charges that no record holds."""
         return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
-        """Settles each second, until cancelled."""
+        """Runs a round of settlement each second, once the records are listed, until cancelled; raises Corrupt."""
         await self.informer.synced.wait()
         while True:
             await self.round()
             await self._clock.sleep(ROUND_SECONDS)
 
     async def round(self, *, all_of_it: bool = False) -> None:
-        """Settles the tenants of which something is due; `all_of_it`: also what still waits to share a write."""
+        """Writes usage records of all tenants of which something is due; with `all_of_it` also what still waits to share a write.
+
+        Errors of the API server are logged, and the next round tries again; Corrupt is raised.
+        """
         await self._compare()
         self._look_again()
         now = self._clock.monotonic()
@@ -162,8 +165,9 @@ class Settlement:
         return True
 
     async def _settle(self, tenant: str) -> None:
-        """Writes records until none of a tenant's noted allocations is unsettled; after a conflict
-        it reads them again and leaves the rest.
+        """Writes records of a tenant until none of its noted allocations is unsettled.
+
+        After a conflict, or a write of unknown outcome, it reads the records again and leaves the rest to the next round.
         """
         waiting = self._waiting[tenant]
         while keys := list(islice(waiting, KEYS_AT_ONCE)):

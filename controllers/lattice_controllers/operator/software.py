@@ -55,7 +55,7 @@ class ImageFinder(Protocol):
     """Finds images by label; `UenvImages` is the implementation."""
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
-        """Returns the images that a label names, and how many beyond `most` were not asked for."""
+        """Returns the images that a label names, and how many matching tags beyond `most` were not asked for."""
         ...
 
     async def metadata(self, image: UenvImage) -> ImageMetadata | None:
@@ -102,7 +102,7 @@ class SoftwareResolver:
         self._known: OrderedDict[tuple[SoftwareOptions, UenvLabel], _KnownLabel] = OrderedDict()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Enqueues an allocation whose images are not resolved."""
+        """Enqueues an allocation that awaits its images; drops what is kept of one that is gone, or awaits them no more."""
         if change.new is not None and awaits(change.new):
             self._seen.setdefault(change.new.metadata.uid, self._clock.monotonic())
             self.queue.add(change.key)
@@ -113,7 +113,10 @@ class SoftwareResolver:
             self.queue.forget(change.key)
 
     async def reconcile(self, key: str) -> float | None:
-        """Resolves the images of one allocation; returns the seconds until the registry is asked again, None: there is nothing to do."""
+        """Resolves the images of one allocation and writes them into its status, or the refusal, or why the registry is awaited.
+
+        Returns the seconds until the registry is asked again; None: nothing is left to do.
+        """
         allocation = self._objects.get(key)
         if allocation is None or not awaits(allocation):
             return None
@@ -155,9 +158,10 @@ class SoftwareResolver:
         return list(images.values())
 
     async def _find(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
-        """Returns the image of a label; allocations that were there when the registry was asked share its answer, a failure too.
+        """Returns the image of a label; allocations that were there when the registry was asked share its answer for 2 s.
 
-        One that came later (`since`, monotonic) has it asked again: its submitter may have pushed the image in between.
+        One that came later (`since`, monotonic) has the registry asked again: its submitter may have pushed the image in between. A failure
+        is shared and raised likewise.
         """
         answer = self._known.setdefault((options, label), _KnownLabel())
         while len(self._known) > MOST_KNOWN:
@@ -187,8 +191,9 @@ class SoftwareResolver:
         await self._condition(allocation, FALSE, reason, message)
 
     async def _wait(self, allocation: Allocation, failure: LatticeError, tries: int, timeout: str) -> float | None:
-        """Shows the registry's failure in the allocation's status; after `timeout` refuses the allocation. Returns seconds to the next
-        try, or None.
+        """Shows the registry's failure in the allocation's status, or refuses the allocation `timeout` after its creation.
+
+        Returns the seconds until the next try, longer with each of the `tries`; None: it is refused.
         """
         left = parse_time(allocation.metadata.creation_timestamp) + parse_duration(timeout) - self._clock.now()
         if left <= 0:
@@ -221,7 +226,7 @@ class SoftwareResolver:
 
 
 def awaits(allocation: Allocation) -> bool:
-    """Tells whether an allocation names images that the operator has not resolved yet."""
+    """Tells whether an allocation names images that the operator must still resolve: not refused, ended, cancelled or being deleted."""
     status = allocation.status
     if status.software or not names_registry(allocation.spec.environment) or is_final(status):
         return False
@@ -232,7 +237,7 @@ def awaits(allocation: Allocation) -> bool:
 
 
 def reason_of(refusal: LatticeError) -> str:
-    """Returns the word of END_REASONS for a refusal; ImageRefused, whose sentence says why, for words that are none."""
+    """Returns the reason, a word of `SOFTWARE_REFUSED`, for a refusal; `ImageRefused`, whose sentence says why, for all others."""
     if isinstance(refusal, NotFound):
         return "ImageNotFound"
     return refusal.reason if refusal.reason in SOFTWARE_REFUSED else REFUSED

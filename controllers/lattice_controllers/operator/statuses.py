@@ -20,7 +20,7 @@ DELETION_AGAIN_SECONDS = 2.0
 
 
 def ready(conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions with Ready true: the spec is carried out."""
+    """Returns the conditions with Ready true and without Stalled: the spec is carried out. `now`: RFC 3339."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, TRUE, "InForce", "the spec is carried out", generation=generation, now=now)
 
@@ -32,13 +32,13 @@ def stalled(conditions: tuple[Condition, ...], reason: str, message: str, genera
 
 
 def waiting(conditions: tuple[Condition, ...], reason: str, message: str, generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions with Ready false, not Stalled: the object becomes ready, or goes, by itself."""
+    """Returns the conditions with Ready false and without Stalled: the object becomes ready, or goes, by itself."""
     kept = without_conditions(conditions, [STALLED])
     return with_condition(kept, READY, FALSE, reason, message, generation=generation, now=now)
 
 
 def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: str) -> tuple[Condition, ...]:
-    """Returns the conditions with InUse, which the deletion policy reads."""
+    """Returns the conditions with InUse true or false (`in_use`); the deletion policy reads it."""
     reason, message = ("AllocationsNotFinal", "allocations of it are pending or running, or hold nodes") if in_use else ("NotInUse", "")
     return with_condition(conditions, IN_USE, TRUE if in_use else FALSE, reason, message, generation=generation, now=now)
 
@@ -46,7 +46,10 @@ def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: 
 def changes(
     before: tuple[Condition, ...], after: tuple[Condition, ...], former: Mapping[str, Any], latter: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the fields of a status that changed, conditions included unless their times alone changed; empty: nothing changed."""
+    """Returns the fields of a status that changed, as a merge patch; empty: nothing changed.
+
+    `former` and `latter` are the other fields as shown and as wanted; conditions are included unless their times alone changed.
+    """
     changed = {name: value for name, value in latter.items() if former.get(name) != value}
     if not same_but_for_times(before, after):
         changed["conditions"] = encode(after)
@@ -54,8 +57,9 @@ def changes(
 
 
 async def write(cluster: Cluster, resource: Resource, metadata: Metadata, changed: Mapping[str, Any]) -> bool:
-    """Patches the status with these fields; returns False, and writes nothing, where there are
-    none. Raises Stale when the object changed.
+    """Patches the status of an object with these fields and returns True; without any, writes nothing and returns False.
+
+    Raises Stale when the object has changed since it was read, NotFound when it is gone.
     """
     if not changed:
         return False

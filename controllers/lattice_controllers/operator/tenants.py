@@ -56,19 +56,20 @@ class Tenants:
         self._reservations = reservations
 
     def on_reservation(self, change: Change[Reservation]) -> None:
-        """Enqueues all tenants when a Reservation changed, since their people may read those that concern them."""
+        """Enqueues all tenants when a Reservation appeared, vanished or changed its spec, since it may concern their people."""
         if change.old is None or change.new is None or change.old.spec != change.new.spec:
             for name in self.known:
                 self.queue.add(name)
 
     def retention_of(self, name: str) -> str:
-        """Returns the tenant's `finishedRetention`; empty when the tenant is unknown or sets none."""
+        """Returns the `finishedRetention` of a tenant, by name, a duration as written; empty when the tenant is unknown or sets none."""
         tenant = self.known.get(name)
         return tenant.spec.finished_retention if tenant is not None else ""
 
     async def reconcile(self, name: str) -> float | None:
-        """Makes namespaces, roles, bindings and status of one tenant agree with its spec; returns seconds to the next check, None: it is
-        gone.
+        """Makes namespaces, roles, bindings and status of one tenant agree with its spec, and sets its finalizer.
+
+        A deleted tenant loses the finalizer once none of its work is left. Returns the seconds until the next check; None: it is gone.
         """
         try:
             tenant = await self._cluster.get(TENANTS, name, type=Tenant)
@@ -93,7 +94,7 @@ class Tenants:
     async def _settle_namespaces(self, tenant: Tenant, wanted: access.Access) -> dict[str, Problem]:
         """Makes the tenant's namespaces, and removes its label from those that its spec no longer names.
 
-        Returns, by namespace, why the tenant cannot have it: it belongs to somebody else.
+        Returns, by namespace, the problem of each that the tenant cannot have, since it exists and does not carry the tenant's label.
         """
         name = tenant.metadata.name
         claims = {namespace: await self._claim(namespace, tenant) for namespace in wanted.namespaces}
@@ -139,7 +140,10 @@ class Tenants:
         return problems
 
     async def _align(self, resource: Resource, tenant: str, wanted: Mapping[access.Key, access.Plain]) -> list[Problem]:
-        """Makes, changes and deletes the tenant's objects of one resource until they are the wanted ones; returns names that are taken."""
+        """Makes, changes and deletes the tenant's objects of one resource until they are the wanted ones.
+
+        Returns a problem for each whose name an object that is not the operator's has taken.
+        """
         selector = ",".join(f"{key}={value}" for key, value in access.labels_of(tenant).items())
         listing = await self._cluster.list(resource, labels=selector)
         standing: dict[access.Key, dict[str, Any]] = {

@@ -45,7 +45,7 @@ class UseObserver(Protocol):
     """Is told when a tenant or vcluster comes into use or goes out of it; `Operator` is the implementation."""
 
     def use_changed(self, kind: str, name: str) -> None:
-        """Receives a tenant or vcluster (`kind`) whose first allocation has appeared, or whose last one has ended."""
+        """Receives a tenant or vcluster (`kind`) whose first allocation that is not final has appeared, or whose last one has ended."""
         ...
 
 
@@ -59,7 +59,7 @@ class Usage:
         self._open: Counter[tuple[str, str]] = Counter()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts a changed allocation."""
+        """Counts a changed allocation, or counts it no more where it has ended or is gone; keeps `ended` current."""
         before, after = _users(change.old), _users(change.new)
         for user in before - after:
             self._open[user] -= 1
@@ -81,15 +81,15 @@ class Usage:
             observer.use_changed(kind, name)
 
     def open_of_tenant(self, name: str) -> int:
-        """Returns how many allocations of the tenant are not final."""
+        """Returns how many allocations of a tenant, by name, are not final."""
         return self._open[("tenant", name)]
 
     def open_of_vcluster(self, name: str) -> int:
-        """Returns how many allocations of the vcluster are not final."""
+        """Returns how many allocations of a vcluster, by name, are not final."""
         return self._open[("vcluster", name)]
 
     def validate(self, allocations: Mapping[str, Allocation]) -> None:
-        """Raises AssertionError where the counts are not those of the allocations."""
+        """Raises AssertionError where the counts are not those of these allocations."""
         counted = Counter(user for allocation in allocations.values() for user in _users(allocation))
         assert counted == self._open, "the counts have drifted"  # noqa: S101 - an invariant
 

@@ -37,15 +37,15 @@ def group_of(node: Node) -> str:
 
 
 def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
-    """Returns the nodes whose group the vcluster's selector names; none without a selector."""
+    """Returns the nodes, of these, whose group the vcluster's selector names; none without a selector."""
     selector = vcluster.spec.nodes.selector
     return [node for node in nodes if selector is not None and group_of(node) in selector.group]
 
 
 def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
-    """Returns the nodes that a vcluster's work uses without borrowing: those at home in it.
+    """Returns the nodes, of these, that a vcluster's work uses without borrowing: those at home in it.
 
-    A vcluster without home groups uses the nodes that are at home in no vcluster.
+    For a vcluster without home groups these are the nodes that are at home in no vcluster, `others` included.
     """
     homes = home_groups({other.metadata.name: other for other in (*others, vcluster)}.values())
     selector = vcluster.spec.nodes.selector
@@ -98,7 +98,10 @@ class VClusters:
             self.queue.add(name, DEBOUNCE_SECONDS)
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes the status of one vcluster from its spec and nodes; returns the seconds until the next check, None: it is gone."""
+        """Writes the status of one vcluster from its spec and nodes, and sets its finalizer.
+
+        A deleted vcluster loses the finalizer once none of its work is left. Returns the seconds until the next check; None: it is gone.
+        """
         before = self.known.get(name)
         try:
             vcluster = await self._cluster.get(VCLUSTERS, name, type=VCluster)
@@ -160,8 +163,9 @@ class VClusters:
         await statuses.write(self._cluster, VCLUSTERS, vcluster.metadata, statuses.changes(before.conditions, conditions, former, latter))
 
     async def _leave(self, vcluster: VCluster) -> float | None:
-        """Removes the finalizer of a deleted vcluster once none of its work is left; returns the
-        seconds until the next check, None: done.
+        """Removes the finalizer of a deleted vcluster once none of its work is left, and shows until then what is.
+
+        Returns the seconds until the next check; None: done.
         """
         metadata, name = vcluster.metadata, vcluster.metadata.name
         if statuses.IN_USE_FINALIZER not in metadata.finalizers:

@@ -70,7 +70,7 @@ class Admission:
     def enter(self, allocation: Allocation) -> Iterable[str]:
         """Counts an allocation as waiting for nodes; returns the uids of waiting allocations that it pushes beyond a limit on pending work.
 
-        Their `blocked` answers otherwise now. For an allocation that is counted already nothing changes, and none are returned.
+        Their `blocked` may answer otherwise now. For an allocation that is counted already nothing changes, and none are returned.
         """
         spec, meta = allocation.spec, allocation.metadata
         scopes = scopes_of(spec.tenant, spec.user, spec.vcluster)
@@ -79,7 +79,7 @@ class Admission:
     def leave(self, uid: str) -> Iterable[str]:
         """Counts an allocation as waiting no more; returns the uids of waiting allocations that come within a limit by that.
 
-        Their `blocked` answers otherwise now. An unknown uid changes nothing.
+        Their `blocked` may answer otherwise now. An unknown uid changes nothing.
         """
         self._judged.pop(uid, None)
         return self.backlog.leave(uid)

@@ -28,7 +28,7 @@ class AllocationNumbers:
     async def ensure_reserved(self) -> None:
         """Reserves the next 1,000 numbers in the ledger, and waits for its verdict, where 500 or fewer are left; else returns at once.
 
-        Raises Stale when the ledger refuses. Called before each `assign`, which does not check that its number is reserved.
+        Raises Stale when the ledger refuses. `assign` does not wait for it: who needs a reserved number calls it before.
         """
         if self._limit - self._next > BLOCK // 2:
             return
@@ -43,7 +43,7 @@ class AllocationNumbers:
     def assign(self, uid: str) -> int:
         """Returns the number of an allocation: the first call draws the next one, later calls repeat it until `release`.
 
-        It is not checked against the reserved limit: `ensure_reserved` has been awaited before.
+        Whether the ledger has reserved that number is not checked: `ensure_reserved` sees to it.
         """
         number = self._given.get(uid)
         if number is None:

@@ -73,7 +73,7 @@ class Judging(Protocol):
     def enter(self, allocation: Allocation) -> Iterable[str]:
         """Counts an allocation as waiting for nodes; returns the uids of waiting allocations that it pushes beyond a limit on pending work.
 
-        Their `blocked` answers otherwise now.
+        Their `blocked` may answer otherwise now.
         """
         ...
 

@@ -261,7 +261,8 @@ class Recovery:
     async def _paused(self, allocations: Mapping[str, Allocation]) -> None:
         """Shows the condition of a ledger that went back; once operators ask for it, asks the nodes, and recovers when all have answered.
 
-        Raises Deposed where another scheduler has taken the ledger, Stale (`Recovered`) after a recovery.
+        Raises Deposed where another scheduler has taken the ledger, Stale (`Recovered`) after a recovery, or where only nodes that are
+        fenced have seen another ledger.
         """
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if ledger.status is not None and ledger.status.term != self.committer.book.head.term:
