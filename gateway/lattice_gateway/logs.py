@@ -180,7 +180,7 @@ class LogStream:
         """Writes all output as it comes, attempt after attempt, and a last record `end`.
 
         Returns once no further attempt can follow (the allocation is final or deleted, or past the one asked for) and its nodes have sent
-        everything.
+        everything. Raises Rejected where an attempt did not run on a node that the query names.
         """
         informer = Informer(
             self._cluster,

@@ -48,7 +48,7 @@ class Rights:
             )
 
     async def may_see_work_of(self, identity: Identity, allocation: Allocation) -> None:
-        """Raises Denied unless the allocation is the caller's own, or he may act for others in its tenant."""
+        """Raises Denied unless the allocation is the caller's own, or he has the verb `runas` or `manage` on its tenant."""
         owner, tenant = allocation.spec.user, allocation.spec.tenant
         if owner and owner == identity.user:
             return

@@ -92,7 +92,7 @@ class Caches:
         return [cache.resource.plural for cache in self.all() if not cache.synced.is_set()]
 
     async def synced(self) -> None:
-        """Waits until everything has been listed once."""
+        """Waits until every cache of `all` has been listed once."""
         for cache in self.all():
             await cache.synced.wait()
 

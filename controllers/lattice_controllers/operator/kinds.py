@@ -90,7 +90,10 @@ class KopfKinds:
         self._cluster = cluster
 
     async def run(self, named: Named) -> None:
-        """Runs kopf until cancelled, and ends all of its tasks; raises Retry when kopf ends by itself."""
+        """Watches the declared kinds by kopf until cancelled, and calls `named` with resource and name of each object.
+
+        Ends all tasks of kopf when it ends. Raises Retry when kopf ends by itself.
+        """
 
         info = connection_of(self._cluster)  # the same at each login: one that the server refuses ends kopf
 

@@ -69,6 +69,6 @@ async def write(cluster: Cluster, resource: Resource, metadata: Metadata, change
 
 
 async def set_finalizers(cluster: Cluster, resource: Resource, metadata: Metadata, finalizers: tuple[str, ...]) -> None:
-    """Replaces the finalizers of an object; raises Stale when it has changed since it was read."""
+    """Replaces the finalizers of an object; raises Stale when it has changed since it was read, NotFound when it is gone."""
     patch = {"metadata": {"resourceVersion": metadata.resource_version, "finalizers": list(finalizers)}}
     await cluster.patch(resource, metadata.name, patch, metadata.namespace)

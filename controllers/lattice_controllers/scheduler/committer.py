@@ -121,7 +121,7 @@ class Committer:
         return answer
 
     async def run(self) -> None:
-        """Commits proposals as they arrive until Deposed is raised or it is cancelled; those still open are then answered Unknown."""
+        """Commits proposals as they arrive, until cancelled; raises Deposed. Proposals that are still open then are answered Unknown."""
         try:
             while True:
                 await self._arrived.wait()

@@ -129,7 +129,7 @@ class Forecasts:
             self.forecaster.learn(features_of(candidate, status.node_count, candidate.walltime), ran)
 
     def drop_allocation(self, uid: str) -> None:
-        """Drops the forecast and the predictions of an allocation whose object is gone."""
+        """Drops the predictions of the start of an allocation, by uid, whose object is gone, and the note that its run time was learnt."""
         self._learnt.discard(uid)
         self.forecaster.drop_allocation(uid)
 

@@ -93,7 +93,10 @@ class Loop:
         self._took, self._ended = 0.0, float("-inf")
 
     async def run(self) -> None:
-        """Runs cycles until cancelled: soon after `cycle_due` is set, and at the latest after the shortest interval of the vclusters."""
+        """Runs cycles until cancelled: soon after `cycle_due` is set, and at the latest after the shortest interval of the vclusters.
+
+        While the ledger is paused it runs none; without pending work it only brings the cluster state up to date.
+        """
         async with asyncio.TaskGroup() as answers:
             while True:
                 try:

@@ -279,7 +279,7 @@ class Nodes:
         return sum(facts.gpus for index in indices if (facts := self.node_cache.nodes.get(index)) is not None)
 
     def plan_format(self, group: str) -> int:
-        """Returns the newest format of plans that every node of a plan (`group`, its name) reads; one that names none: the first."""
+        """Returns the newest format of plans that all nodes of a plan (`group`, its name) read; a node that names none reads the first."""
         first = int(group.rpartition("-")[2]) * NODES_PER_PLAN
         members = [self.names[index] for index in range(first, first + NODES_PER_PLAN) if index in self.names]
         return self._format_of(members)
@@ -360,7 +360,7 @@ class Nodes:
         self._cycle_due.set()
 
     def leave_alone(self, names: frozenset[str]) -> None:
-        """Sets the nodes that still owe an answer to a recovery: nothing is placed there, and unnamed work is not stopped there."""
+        """Sets the nodes, by name, that still owe an answer to a recovery: nothing is placed there, and no unnamed work stopped there."""
         changed, self.unanswered = self.unanswered ^ names, names
         for name in changed:
             self._refresh(name)

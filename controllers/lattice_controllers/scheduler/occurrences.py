@@ -36,7 +36,10 @@ class Occurrences:
         self._waiting: dict[str, tuple[Allocation, Occurrence]] = {}
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a changed Allocation: notes the Event that it deserves, if any and if the LatticeConfig wants such Events."""
+        """Handles a changed Allocation: notes for `run` the Event that the change deserves, if any and if the LatticeConfig wants it.
+
+        Beyond 500 allocations with a noted Event it is dropped and counted. That of work that has succeeded, unless a warning, is removed.
+        """
         if change.new is None or self._events() == "Off":
             return
         uid, found = change.new.metadata.uid, occurrence(change.old, change.new)

@@ -70,7 +70,7 @@ class OptimalityMonitor:
         self._samples: asyncio.Queue[Sample] = asyncio.Queue()
 
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Callable[[Sequence[Outcome]], None]:
-        """Returns the function that receives the outcomes of this vcluster's cycle; for `RANGES` one that ignores them."""
+        """Returns the function that receives the outcomes of the cycle of a vcluster (`judged`); for `RANGES` one that ignores them."""
         del candidates, now, cycle
         return _ignore if vcluster == RANGES else partial(self.judged, vcluster)
 

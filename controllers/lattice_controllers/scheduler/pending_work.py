@@ -140,12 +140,12 @@ class PendingWork:
     # -- why it waits ---------------------------------------------------------------------------------
 
     def shown(self, uid: str) -> Waiting | None:
-        """Returns the reason that the status is to show, which may lag behind `reasons`; None: no cycle has found one yet."""
+        """Returns the reason that the status of an allocation, by uid, is to show; it may lag behind `reasons`. None: there is none yet."""
         shown = self._shown.get(uid)
         return shown[0] if shown is not None else None
 
     def record_reason(self, waiting: Waiting) -> bool:
-        """Keeps the reason that a cycle found for a candidate; returns whether its status is to be written because of it.
+        """Keeps the reason that a cycle found for a candidate; returns True where the status of the allocation is to be written for that.
 
         A new reason is always written; a new wording or a new reservation only within the write budget.
         """

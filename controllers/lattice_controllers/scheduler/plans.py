@@ -91,7 +91,7 @@ class Plans:
         self.enqueue(groups)
 
     def groups(self) -> list[str]:
-        """Returns the names of all plans that some row of the ledger concerns."""
+        """Returns the names of all plans whose nodes some row of the ledger holds, or has held in this term."""
         return list(self._keys)
 
     def enqueue(self, groups: Iterable[str]) -> None:
@@ -105,7 +105,10 @@ class Plans:
         self.queue.add(group)
 
     def on_plan(self, change: Change[Plan]) -> None:
-        """Handles a changed NodeGroupPlan: keeps it if it is newer, and has it repaired where its text is wrong."""
+        """Handles a changed NodeGroupPlan: keeps the newer version and enqueues the plan, whose text is written again where it is wrong.
+
+        A version older than the known one is ignored; a deleted plan is made again where it has rows.
+        """
         if change.new is None:
             self.plans.pop(change.key, None)
         else:
@@ -116,7 +119,10 @@ class Plans:
         self.queue.add(change.key)
 
     def text(self, group: str) -> str:
-        """Returns the text that a plan must have: a row for each attempt of the ledger, and orders to stop what nodes run unnamed."""
+        """Returns the text that a plan must have, by its name: a row for each attempt of the ledger on its nodes.
+
+        Orders to stop follow for attempts that nodes of the plan report to run although no row names them.
+        """
         rows = [self._row(self._stored.rows[key]) for key in self._keys.get(group, ())]
         named = {row.key for row in rows}
         strays: dict[Key, list[str]] = {}

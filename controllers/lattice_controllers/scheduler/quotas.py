@@ -83,7 +83,10 @@ class Quotas:
         return list(self._foreign.values())
 
     async def run(self) -> None:
-        """Waits for those of Koordinator's kinds that are not installed yet and follows each once it is; ends when all are followed."""
+        """Looks every 30 s for the Koordinator kinds that the cluster lacked so far, and follows each that has come, until cancelled.
+
+        Ends at once where none is lacking.
+        """
         async with asyncio.TaskGroup() as group:
             while self._absent:
                 await self._clock.sleep(ABSENT_SECONDS)
@@ -118,7 +121,7 @@ class Quotas:
             self._cycle_due.set()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """Has the nodes divided among the trees anew, where a changed node may be selected by another tree now."""
+        """Has the nodes divided among the trees anew, before the next cycle, where a changed node may be selected by another tree now."""
         if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
             self._traits_news = -1
             if self.working:
@@ -252,7 +255,7 @@ class Quotas:
         return {name: since for name, quota in self.ours.objects.items() if (since := quota.status.over_since) is not None}
 
     def seen(self, written: ElasticQuota) -> None:
-        """Keeps an ElasticQuota as a write has returned it, unless the informer has a newer one."""
+        """Keeps an ElasticQuota as a write has returned it, unless the informer has a newer version, or does not have it any more."""
         known = self.ours.objects.get(written.metadata.name)
         if known is not None and int(known.metadata.resource_version) < int(written.metadata.resource_version):
             self.ours.objects[written.metadata.name] = written

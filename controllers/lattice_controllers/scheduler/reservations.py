@@ -232,5 +232,5 @@ def _names(one: Reservation) -> frozenset[str]:
 
 
 def _choice(facts: NodeFacts | None) -> tuple[object, ...]:
-    """Returns the facts of a node that decide whether a reservation may hold it."""
+    """Returns the facts of a node that decide whether a reservation may hold it; empty for no node (None)."""
     return () if facts is None else (facts.index, facts.group, facts.features, facts.gpu_type, facts.hollow)

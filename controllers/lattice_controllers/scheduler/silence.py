@@ -35,7 +35,7 @@ class Silence:
         return True
 
     def unfollow(self, name: str) -> None:
-        """Stops following a node that was forgotten."""
+        """Stops following the heartbeats of a node, by name, that was forgotten."""
         self._beats.remove_node(name)
 
     def sweep(self, unjudged: Iterable[str], now: float, since: float, timing: Timing, nodes: int) -> frozenset[str]:
