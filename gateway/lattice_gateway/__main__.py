@@ -122,9 +122,9 @@ class Gateway:
             trusted = await self._trust()
 
     async def _trust(self) -> bool:
-        """Reads the cluster's client CA and trusts it from now on, nobody where there is none; returns True.
+        """Reads the cluster's client CA and trusts its certificates from now on, and none where there is no CA; returns True.
 
-        Returns False, and changes nothing, where the API server does not answer.
+        Returns False, and changes nothing, where it cannot be read.
         """
         name, namespace, key = CLIENT_CA
         try:

@@ -140,7 +140,10 @@ class Operator:
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
-        """Runs every part until cancelled or a part fails; reconciles only once all allocations, reservations and the ledger are read."""
+        """Runs every part until cancelled, or until one fails.
+
+        Tenants and VClusters are reconciled only once all Allocations, all Reservations and the ledger have been read.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.allocations.run()))
             group.create_task(process.endless(self.settlement.informer.run()))

@@ -62,7 +62,7 @@ class Retention:
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> int:
-        """Deletes allocations that are due, at most 200, the one that ended first first; returns how many it deleted.
+        """Deletes allocations that are due, at most 200, in the order of their ends; returns how many it deleted.
 
         Errors of the API server are logged, not raised: the next sweep tries again.
         """

@@ -45,7 +45,7 @@ def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
 def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
     """Returns the nodes, of these, that a vcluster's work uses without borrowing: those at home in it.
 
-    For a vcluster without home groups these are the nodes that are at home in no vcluster, `others` included.
+    For a vcluster without home groups these are the nodes that are at home in no vcluster. `others` are all other vclusters.
     """
     homes = home_groups({other.metadata.name: other for other in (*others, vcluster)}.values())
     selector = vcluster.spec.nodes.selector

@@ -117,7 +117,10 @@ class Forecasts:
             self._metrics.eta_coverage.set(coverage)
 
     def learn(self, allocation: Allocation) -> None:
-        """Learns the run time of an allocation that has ended by itself or at its walltime, once each; passes over every other one."""
+        """Learns the run time of an allocation that has ended by itself or at its walltime, once each.
+
+        Every other one, and one without a walltime, is passed over.
+        """
         status, uid = allocation.status, allocation.metadata.uid
         finished = condition(status.conditions, FINISHED)
         if finished is None or finished.reason not in RAN or not status.start_time or not status.end_time or uid in self._learnt:
