@@ -47,7 +47,7 @@ class CacheDesk:
         self._images = images
 
     async def answer(self, request: web.Request, identity: Identity) -> web.StreamResponse:
-        """Carries an order on image caches out on each node that it names, and answers with a line of JSON for each thing that is known.
+        """Carries out an order on the image caches of the nodes that it names, and answers with lines of JSON: what each node reports.
 
         Raises Denied where the caller may not, Rejected or NotFound for a bad order, before the answer begins; failures of nodes are lines.
         """

@@ -71,7 +71,7 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Writes the users of one shard of nodes into both of its role bindings where they differ.
+        """Writes the users of one shard of nodes (its number, 0 to 15, as text) into both of its role bindings where they differ.
 
         Names of forgotten nodes whose LatticeNode an administrator has made again are removed from the ConfigMap. Returns the seconds until
         the next check.

@@ -128,7 +128,7 @@ class Reservations:
         return None if self._valid_until == float("inf") else self._valid_until
 
     def bookings(self, now: float) -> dict[str, Booking]:
-        """Returns the booking of each reservation at `now`, by name; empty until `started`.
+        """Returns the booking of each reservation (its state, nodes and windows) at `now`, by name; empty until `started`.
 
         Nodes that a reservation of a number of nodes was given are remembered: it keeps them if it can.
         """
@@ -156,7 +156,7 @@ class Reservations:
     # -- the status ---------------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes a Reservation's status where it differs from its booking; sets `cycle_due` where a window has begun or ended.
+        """Writes a Reservation's status where it differs from its booking; sets `cycle_due` where a reservation window has begun or ended.
 
         Returns the seconds until the booking changes by itself; None: it does not, or nothing may be written now.
         """
