@@ -143,7 +143,7 @@ class ResourceUse:
     """Processes that the kernel has killed because memory was short."""
 
     def __add__(self, other: ResourceUse) -> ResourceUse:
-        """Returns the sums of what two nodes used of the same work."""
+        """Returns what two nodes used of the same work together: sums, but peak and limit of the memory of the node where it held more."""
         more = max(self, other, key=lambda use: use.peak_memory)
         return ResourceUse(self.cpu_seconds + other.cpu_seconds, more.peak_memory, more.memory_limit, self.oom_kills + other.oom_kills)
 

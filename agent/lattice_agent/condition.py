@@ -24,7 +24,10 @@ class VersionedCondition:
             other.notify()
 
     async def wait(self, seen: int) -> int:
-        """Waits until the version differs from `seen`, at once if it does already; returns the version then."""
+        """Waits until the version differs from `seen`, which the caller read before it read the state; returns the new version.
+
+        Returns at once where it differs already.
+        """
         while self.version == seen:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -36,6 +39,6 @@ class VersionedCondition:
         self._linked.append(other)
 
     def unlink(self, other: VersionedCondition) -> None:
-        """Removes the link; does nothing where there is none."""
+        """Removes the link to `other`, which is notified with this one no longer; does nothing where there is none."""
         if other in self._linked:
             self._linked.remove(other)

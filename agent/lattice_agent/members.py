@@ -77,6 +77,6 @@ class Direction:
 
 
 def first_failure(exits: tuple[TaskEnd, ...]) -> TaskEnd | None:
-    """Returns the task that failed first, by the time of its end; None when every task ended with 0."""
+    """Returns the end of the task that failed first (code other than 0, or unknown), by the time of its end; None: none failed."""
     failed = [end for end in exits if end.unknown or end.code != 0]
     return min(failed, key=lambda end: (end.ended, end.rank)) if failed else None

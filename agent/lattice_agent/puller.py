@@ -68,7 +68,7 @@ class Draft:
         self._hash = hashlib.sha256()
 
     def read_again(self) -> None:
-        """Hashes the bytes that an interrupted pull has left, at most the image's size."""
+        """Hashes the bytes that an interrupted pull has left, which are not asked for again; empties a file larger than the image."""
         self.begin_anew()
         if os.fstat(self._fd).st_size > self.size:
             os.ftruncate(self._fd, 0)
@@ -82,7 +82,7 @@ class Draft:
         self._hash, self.length = hashlib.sha256(), 0
 
     def append(self, chunk: bytes) -> None:
-        """Writes and hashes bytes; raises Corrupt beyond the size of the image."""
+        """Writes and hashes bytes; raises Corrupt beyond the size of the image, Rejected (CacheFull) where the disk is full or fails."""
         if self.length + len(chunk) > self.size:
             raise Corrupt(f"the registry sends more than the {self.size} bytes of the image", reason="DigestMismatch")
         try:
@@ -95,11 +95,11 @@ class Draft:
 
     @property
     def digest(self) -> str:
-        """Returns the digest of the bytes so far."""
+        """Returns the digest `sha256:HEX` of the bytes so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def become(self, path: Path) -> None:
-        """Makes the draft durable, and the file `path`."""
+        """Cuts off bytes beyond the image's size, makes the draft durable, closes it, and renames it to `path`."""
         os.ftruncate(self._fd, self.size)
         os.fsync(self._fd)
         os.close(self._fd)
@@ -116,7 +116,11 @@ class Pull:
         self._told = 0.0
 
     async def run(self) -> None:
-        """Carries the pull out; raises the error that ended it."""
+        """Pulls the image into the cache: its squashfs file and the metadata attached to it, and last the record that makes it count.
+
+        Raises Corrupt (DigestMismatch) where the registry has other layers or bytes than asked for, else the error of registry or disk that
+        ended the pull; after the eighth try in a row without success for one that passes by itself (Retry).
+        """
         asked = self._request
         _, manifest = await self._patiently(self._registry.manifest, asked.repository, asked.digest)
         layers = [(layer.digest, layer.size) for layer in manifest.layers]
@@ -142,7 +146,7 @@ class Pull:
         return None
 
     async def _whole_file(self) -> Draft:
-        """Returns the draft with every byte of the image; other bytes are thrown away once, and asked for again."""
+        """Returns the draft with every byte of the image; throws bytes of another digest away once, then raises Corrupt."""
         path = self._cache.draft(self._request.digest)
         draft = Draft(path, self._request.size)
         draft.read_again()
@@ -189,7 +193,7 @@ class Pull:
                 await self._pause(error, tries)
 
     async def _pause(self, error: Retry, tries: int) -> None:
-        """Waits before the next try; raises the error where there is none."""
+        """Waits before the next try; raises `error` where this was the eighth try in a row."""
         if tries >= MOST_TRIES:
             raise error
         await asyncio.sleep(min(LONGEST_PAUSE, error.after_seconds or 0.25 * 2.0 ** (tries - 1)))
@@ -208,7 +212,7 @@ async def check(request: PullRequest) -> None:
 
 
 async def carry_out(request: PullRequest) -> None:
-    """Pulls the requested image, or checks the one in the cache; raises the error that ended this."""
+    """Pulls the requested image, or hashes the one in the cache where the request names no registry; raises the error that ended this."""
     if not request.registry:
         await check(request)
         return
@@ -220,13 +224,13 @@ async def carry_out(request: PullRequest) -> None:
 
 
 def say(answer: PullAnswer) -> None:
-    """Writes a line for the agent."""
+    """Writes an answer to standard output, as a line of JSON that the agent reads."""
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def serve() -> None:
-    """Reads the request, carries it out and says how that ended; ends at once with the agent, whose end closes the standard input."""
+    """Reads the request from standard input, carries it out, and prints its success or its error; ends at once with the agent."""
     request = msgspec.json.decode(await asyncio.to_thread(sys.stdin.buffer.readline), type=PullRequest)
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
     try:
@@ -240,7 +244,7 @@ async def serve() -> None:
 
 
 def main() -> None:
-    """Runs the program."""
+    """Lowers this process's priority and serves the one request on its standard input."""
     os.nice(NICE)
     asyncio.run(serve())
 

@@ -54,9 +54,10 @@ class Reserves:
     """None: as much as the LatticeConfig says."""
 
     def limits(self, *, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
-        """Returns the limits of work on the whole node: all but the reserves, and at most half of the kernel's process numbers.
+        """Returns the limits of work on the whole node: all memory and processors but the reserves, and `max_processes`.
 
-        `reserved_memory` (bytes) is the LatticeConfig's, capped at a tenth of the node's memory; a reserve set on the node counts in full.
+        The latter (0: no limit) is capped at half of the kernel's process numbers. `reserved_memory` (bytes) is the LatticeConfig's, capped
+        at a tenth of the node's `memory_bytes`; a reserve set on the node counts instead, in full.
         """
         numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
         kept = min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes
@@ -76,8 +77,9 @@ class Controllers:
         """Controllers whose limits this machine has refused."""
 
     def limit(self, scope: Path, limits: WorkLimits) -> None:
-        """Sets the limits of the work in a scope; logs a limit that the kernel refuses, and adds its controller to `missing`;
-        repeatable.
+        """Sets the limits of the work in a scope, made already; may be repeated.
+
+        A limit that the kernel refuses is logged, and its controller added to `missing`; nothing is raised.
         """
         for controller, limit in limits.by_controller().items():
             try:
@@ -99,22 +101,23 @@ class Controllers:
         return [str(directory / "tasks") for directory in self._all_beside(scope) if directory.exists()]
 
     def meters(self, scope: Path) -> dict[str, str]:
-        """Returns the files in which the kernel counts the memory of the scope's work, by their names in `meters.read`; empty: it counts
-        none.
+        """Returns the files in which the kernel counts the memory of the scope's work, by their names in `meters.read`.
+
+        Empty: there are none.
         """
         beside = "memory" in self._v1
         directory, files = (self._beside("memory", scope), V1_METERS) if beside else (scope / "work", V2_METERS)
         return {name: str(directory / file) for name, file in files.items() if (directory / file).exists()}
 
     def remove_limits(self, scope: Path) -> bool:
-        """Removes the v1 cgroups of an empty scope; returns False while one is not empty."""
+        """Removes the v1 cgroups of a scope as far as they are empty; returns False while one is left."""
         directories = list(self._all_beside(scope))
         for directory in directories:
             remove_tree(directory)
         return not any(directory.exists() for directory in directories)
 
     def close(self, root: Path) -> None:
-        """Removes the v1 cgroups that contain those of all scopes, as far as no process is in them."""
+        """Removes from each v1 hierarchy the cgroup at the path of `root`, and the one above it, where they are empty."""
         for directory in self._all_beside(root):
             with suppress(OSError):
                 directory.rmdir()
@@ -158,13 +161,13 @@ class Controllers:
 
 
 def find_controllers(mounts: str) -> dict[str, Path]:
-    """Returns where v1 hierarchies of the controllers are mounted, from /proc/self/mounts; empty on a machine with v2 alone."""
+    """Returns, by controller, where v1 hierarchies are mounted, read from the text of /proc/self/mounts; empty: there is v2 alone."""
     rows = [line.split() for line in mounts.splitlines()]
     return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in V1_FILES}
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a cgroup and those below it, as far as they are empty."""
+    """Removes a cgroup and those below it, as far as no process is in them; a missing one is no error."""
     for directory, _, _ in os.walk(path, topdown=False):
         with suppress(OSError):  # a process just joined it, or is just leaving it: whoever asked looks again
             Path(directory).rmdir()

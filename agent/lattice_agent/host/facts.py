@@ -14,7 +14,7 @@ def boot_id() -> str:
 
 
 def gather() -> MachineFacts:
-    """Returns CPUs online, memory, kernel, architecture and boot id."""
+    """Returns the machine's number of CPUs, memory in bytes, kernel release, architecture and boot id."""
     machine = os.uname()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return MachineFacts(os.cpu_count() or 1, memory, machine.release, machine.machine, boot_id())

@@ -91,7 +91,7 @@ class HollowHost:
         timers.join(node, self)
 
     def on_exit(self, callback: OnExit) -> None:
-        """Registers the one callback."""
+        """Sets the function that is called with each end from now on; earlier ends are delivered to nobody."""
         self._callback = callback
 
     async def prepare(self, work: NodeWork) -> None:
@@ -108,7 +108,7 @@ class HollowHost:
             raise Rejected(message, reason="StartFailed") from error
 
     async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
-        """Begins to wait; a second call returns the first one's answer."""
+        """Begins the waiting time of a prepared attempt and returns its start, with pid 0; a second call returns the first one's answer."""
         del private
         held = self._held[work.key]
         if held.running is None:
@@ -128,19 +128,19 @@ class HollowHost:
         return True
 
     async def kill(self, key: Key) -> None:
-        """Ends the wait as KILL would end a process."""
+        """Ends an attempt's waiting time, as KILL would end its processes; does nothing for one that does not wait."""
         self.finish(key, KILLED)
 
     async def clear(self, key: Key) -> None:
         """Does nothing: a hollow node prepares nothing that would have to be undone."""
 
     async def remaining(self, key: Key) -> int:
-        """Counts the tasks that wait."""
+        """Returns how many tasks of an attempt wait; 0: it was not started, or has ended."""
         held = self._held.get(key)
         return held.work.tasks if held is not None and held.running is not None else 0
 
     def finish(self, key: Key, signal: int = 0) -> None:
-        """Ends the wait of an attempt, by itself (`signal` 0) or by a signal."""
+        """Ends the waiting time of an attempt, by itself (`signal` 0) or by a signal, and delivers its end; nothing where it has ended."""
         held = self._held.pop(key, None)
         if held is None:
             return  # ended before
@@ -197,15 +197,15 @@ class HollowHost:
         return 0
 
     async def cache_full(self) -> tuple[str, tuple[str, ...]]:
-        """Returns nothing: hollow nodes keep no images."""
+        """Returns an empty sentence and no digests: hollow nodes keep no images."""
         return "", ()
 
     def pulling(self) -> Collection[Key]:
-        """Returns nothing: hollow nodes pull no images."""
+        """Returns no attempts: hollow nodes pull no images."""
         return ()
 
     def survivors(self) -> dict[Key, str]:
-        """Returns nothing: there are no processes."""
+        """Returns no attempts: there are no processes that could survive."""
         return {}
 
     async def flaw(self) -> str:
@@ -221,7 +221,7 @@ class HollowHost:
         return self._seen
 
     async def remember(self, seen: Seen) -> None:
-        """Keeps a higher seq in memory."""
+        """Keeps `seen` in memory where its seq is higher than the kept one; else changes nothing."""
         if seen.seq > self._seen.seq:
             self._seen = seen
 

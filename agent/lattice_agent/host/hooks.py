@@ -46,7 +46,7 @@ class HookCgroups:
         self._root = root
 
     def make(self, key: Key) -> str:
-        """Makes the cgroup of an attempt's hooks; returns the path of the file to which a process writes its pid to join."""
+        """Makes the cgroup of an attempt's hooks; may be repeated. Returns the path of the file to which a process writes its pid to join."""
         self._path(key).mkdir(parents=True, exist_ok=True)
         return str(self._path(key) / "cgroup.procs")
 
@@ -94,7 +94,7 @@ class Hooks:
     async def prologue(self, work: NodeWork) -> Mapping[str, str]:
         """Runs the prologue hooks in the order of their names; returns the variables that their output exports to the work.
 
-        Raises Rejected (PrologueFailed) where a hook fails or runs longer than its timeout.
+        Raises Rejected (PrologueFailed) where a hook fails, runs longer than its timeout, or could be changed by others.
         """
         variables: dict[str, str] = {}
         try:
@@ -105,7 +105,10 @@ class Hooks:
         return variables
 
     async def epilogue(self, key: Key, work: NodeWork | None) -> None:
-        """Ends processes left by prologue hooks, then runs the epilogue hooks (none where `work` is None); raises Retry where one fails."""
+        """Ends processes left by hooks, then runs the epilogue hooks in the order of their names (none where `work` is None).
+
+        Raises Retry (EpilogueFailed) where one fails, runs longer than its timeout, or could be changed by others.
+        """
         await self._end(key)
         if work is None:
             return  # the journal that named the work is gone: no hook could be told what it is about
@@ -116,7 +119,10 @@ class Hooks:
             raise Retry(f"node {work.node}: {failure}", reason="EpilogueFailed") from failure
 
     async def _run(self, hook: Path, work: NodeWork, when: str) -> str:
-        """Runs one hook to its end and returns its standard output; raises HookFailure where it fails or runs too long."""
+        """Runs one hook to its end and returns its standard output; raises HookFailure where it fails or runs too long.
+
+        A hook over which the runner was killed is ended and run again.
+        """
         begun = self._clock.monotonic()
         try:
             while True:
@@ -191,7 +197,7 @@ def _judged(answer: Mapping[str, Any], hook: Path, when: str, seconds: float) ->
 
 
 def exports(printed: str) -> dict[str, str]:
-    """Returns the variables of the lines `export NAME=value`; other lines, and names that begin with LATTICE_ or SLURM_, are ignored."""
+    """Returns the variables of the lines `export NAME=value`; ignores other lines, and names that begin with LATTICE_ or SLURM_."""
     found: dict[str, str] = {}
     for line in printed.splitlines():
         name, equals, value = line.removeprefix("export ").partition("=")

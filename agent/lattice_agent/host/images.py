@@ -72,9 +72,10 @@ class Images:
         return frozenset(self._wanted)
 
     async def bring(self, work: NodeWork) -> None:
-        """Brings the images of an attempt into the cache, and notes their use. May be interrupted, which ends the pull.
+        """Pulls the images of an attempt that the cache lacks, hashes those not hashed in this boot, and notes their use.
 
-        Raises Rejected: ImageNotFound where the registry has an image no more, else PrologueFailed with the node and the sentence.
+        May be interrupted, which ends the pull. Raises Rejected: ImageNotFound where the registry has an image no more, else PrologueFailed
+        with the node and the sentence.
         """
         self._wanted[work.key] = frozenset(image.digest for image in work.software)
         try:
@@ -92,7 +93,7 @@ class Images:
             del self._wanted[work.key]
 
     def progress(self, key: Key) -> tuple[int, int]:
-        """Returns how many bytes stand of the images that are being pulled for an attempt, and how many they have."""
+        """Returns the bytes that stand of the images being pulled for an attempt, and the bytes of all of them; zeros: none is."""
         under_way = [self.pulling[digest] for digest in self._wanted.get(key, ()) if digest in self.pulling]
         return sum(pull.bytes for pull in under_way), sum(pull.size for pull in under_way)
 
@@ -102,9 +103,9 @@ class Images:
         return CacheContent(tuple(await self._disk.call(self.cache.listed)), in_use, await self._disk.call(self.cache.room))
 
     async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
-        """Brings an image into the cache for work to come; sticky: it stays there whatever room is wanted.
+        """Pulls an image for work to come unless the cache has it; `sticky`: it is never evicted for room.
 
-        Raises NotFound, Rejected; Retry (CacheFull) at once where there is no room.
+        Raises NotFound, Rejected; Retry (CacheFull) at once where there is no room, Retry where the registry does not serve.
         """
         self._warming[image.digest] += 1
         try:
@@ -115,9 +116,9 @@ class Images:
             self._warming[image.digest] -= 1
 
     async def evict(self, digits: str) -> str:
-        """Removes the image whose digest begins with these digits, a sticky one too; returns its digest.
+        """Removes the image whose digest begins with these digits, with or without `sha256:`, a sticky one too; returns its whole digest.
 
-        Raises NotFound (ImageNotCached), Rejected (ImageInUse, LabelAmbiguous).
+        Raises NotFound (ImageNotCached), Rejected (ImageInUse, or LabelAmbiguous where several begin so).
         """
         content = await self.content()
         found = [one.digest for one in content.images if one.digest.removeprefix("sha256:").startswith(digits.removeprefix("sha256:"))]
@@ -133,7 +134,10 @@ class Images:
         return found[0]
 
     async def fullness(self) -> tuple[str, tuple[str, ...]]:
-        """Returns why there is no room for an image that was wanted, and the digests that are kept; empty once there is room again."""
+        """Returns a sentence on why an image that was wanted last has no room, and digests of the images in the cache, 256 at most.
+
+        Both are empty where it had room, or would have it now. No digests: the disk does not answer.
+        """
         if self._lacking is None:
             return "", ()
         need, said = self._lacking
@@ -147,7 +151,7 @@ class Images:
         return said, tuple(sorted(image.digest for image in content.images))[:MOST_TOLD]
 
     def pulled(self, digest: str) -> int:
-        """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
+        """Returns how many bytes of an image that is being pulled stand on disk; 0: none, or it is not being pulled."""
         return self.pulling[digest].bytes if digest in self.pulling else 0
 
     def _expected(self) -> frozenset[str]:

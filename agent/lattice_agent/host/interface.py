@@ -32,7 +32,7 @@ class Host(Protocol):
     """Carries out the effects of an agent on its machine; calls for one key come one after the other."""
 
     def on_exit(self, callback: OnExit) -> None:
-        """Sets the callback for ends; earlier ones are delivered at once, in order."""
+        """Sets the function that is called with each end from now on; ends that came before are delivered to it at once, in order."""
         ...
 
     async def prepare(self, work: NodeWork) -> None:
@@ -54,20 +54,24 @@ class Host(Protocol):
         ...
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Sends TERM to every process of the work; work that was never started ends at once, with an empty record.
+        """Sends TERM to every process of the work, and keeps `order` until the next boot, for an agent that is started again.
 
-        Returns False where no process of the work was left: it had ended before.
+        Work that was never started, or has no tasks here, ends at once with an empty record, and `on_exit` follows. Returns False where no
+        process of the work was left: it had ended before.
         """
         ...
 
     async def kill(self, key: Key) -> None:
-        """Sends KILL to every process of the work until none is left; `on_exit` follows."""
+        """Sends KILL to every process of the work, and repeats that in the background until none is left; `on_exit` follows.
+
+        Work that was never started, or has no tasks here, ends at once with an empty record.
+        """
         ...
 
     async def clear(self, key: Key) -> None:
-        """Undoes in reverse what `prepare` has begun for an attempt of which no process is left; again does no more than once.
+        """Undoes, in reverse order, what `prepare` has begun for an attempt of which no process is left; a repeated call does nothing more.
 
-        Raises Retry while a step cannot be undone.
+        Raises Retry while a step cannot be undone; the next call begins with that step.
         """
         ...
 
@@ -76,19 +80,19 @@ class Host(Protocol):
         ...
 
     async def attempts(self) -> list[Known]:
-        """Returns all attempts that journals and scopes show; those that live are followed from now on.
+        """Returns all attempts that journals and scopes show; those that live are followed from now on, and `on_exit` tells their end.
 
         An attempt that is neither alive nor populated has ended, and no `on_exit` follows. One that is populated without a shim has lost
-        its exit code: its processes are killed, and `on_exit` follows. A scope without a journal is left alone until `kill`.
+        its exit code: its processes are killed, and `on_exit` follows. A scope without journal and claim is left alone until `kill`.
         """
         ...
 
     async def recall(self, key: Key) -> Known | None:
-        """Returns what the disk keeps of one attempt, and follows it where it lives; None: nothing is kept."""
+        """Returns what the disk keeps of one attempt, and follows it from now on where it lives; None: the disk keeps nothing of it."""
         ...
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """Returns the attempts that are kept, without those settled by a plan of this seq or an earlier one."""
+        """Returns every attempt that is kept, except those that a plan of the seq `since` or of a lower one has settled."""
         ...
 
     def made(self) -> float:
@@ -96,14 +100,14 @@ class Host(Protocol):
         ...
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Drops an attempt that the plan of this seq has settled: the scope at once, exit record and output after 7 days.
+        """Drops an attempt that the plan of this seq (0: unknown) has settled: the scope at once, exit record and output after 7 days.
 
-        Raises Retry while processes are left.
+        Raises Retry while processes are left, or a step of its prologue cannot be undone.
         """
         ...
 
     def facts(self) -> MachineFacts:
-        """Returns the facts of the machine."""
+        """Returns CPUs, memory, kernel, architecture and boot id of the machine."""
         ...
 
     def ends_in_memory(self) -> int:
@@ -111,11 +115,14 @@ class Host(Protocol):
         ...
 
     async def cache_full(self) -> tuple[str, tuple[str, ...]]:
-        """Returns why no room can be made in the image cache for an image that was wanted, and the digests that it has; empty: it can."""
+        """Returns a sentence on why the image cache has no room for an image that work wanted, and digests of the images in it.
+
+        Both are empty where there is room, or the node keeps no images.
+        """
         ...
 
     def pulling(self) -> Collection[Key]:
-        """Returns the attempts whose images are on their way to this node."""
+        """Returns the attempts whose images are being pulled or checked now."""
         ...
 
     def survivors(self) -> dict[Key, str]:
@@ -127,13 +134,13 @@ class Host(Protocol):
         ...
 
     def instance(self) -> str:
-        """Returns the state directory's random id."""
+        """Returns the random id of the state directory, which tells two agents under one node's name apart."""
         ...
 
     def seen(self) -> Seen:
-        """Returns the highest plan seq that this node has kept; an empty value at first."""
+        """Returns the highest plan seq that this node has kept, with epoch and term of that plan; seq 0: none was kept."""
         ...
 
     async def remember(self, seen: Seen) -> None:
-        """Keeps a higher seq durably; a lower one changes nothing."""
+        """Keeps `seen` durably where its seq is higher than the kept one; else changes nothing. Raises Retry where the disk refuses it."""
         ...

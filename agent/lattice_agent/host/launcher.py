@@ -84,7 +84,10 @@ class Launcher:
         return tuple(steps)
 
     async def prepare(self, work: NodeWork) -> None:
-        """Writes the journal, and carries out the steps of the prologue."""
+        """Writes the attempt's journal and carries out the steps of its prologue, of which those that are done are not repeated.
+
+        Raises Stale where it was started or ended here already, Rejected where the work cannot run or this node cannot take it.
+        """
         if await self._prepared(work, self._was_started, work.key):
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
         if work.tasks:
@@ -101,7 +104,7 @@ class Launcher:
         starts.reached(self._clock, "prepare", work.key.uid, node=work.node)
 
     async def _prepared(self, work: NodeWork, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Runs a step of the preparation on the disk; where the disk fails, raises NodeUnfit: the node is at fault."""
+        """Runs a function on the disk to its end and returns its result; raises Rejected (NodeUnfit) where the disk fails or is silent."""
         try:
             return await whole(self._preparing.call(function, *args, **kwargs))
         except Retry as error:
@@ -133,7 +136,7 @@ class Launcher:
         return await self._recorded(work, self._hooks.prologue(work)) if self._hooks else {}
 
     async def _mount(self, work: NodeWork) -> Mapping[str, str]:
-        """Mounts the software; what is mounted is kept for the launch, and found again by nobody: a later agent mounts anew."""
+        """Mounts the software of the work, and keeps what is mounted in memory for the launch; returns no variables."""
         place = self._places[work.key]
         software, note = await self._recorded(work, self._mounts.mount(work, place.account, place.workdir))
         note = "; ".join(filter(None, (place.note, note)))
@@ -170,7 +173,11 @@ class Launcher:
             await self._hooks.epilogue(key, entry.work if entry else None)
 
     async def _find_place(self, work: NodeWork) -> RunContext:
-        """Returns account, working directory and output files of the work, checked with the user's rights in a process of its own."""
+        """Returns the account, the working directory and a note on homes that were passed over, after it has opened the output files.
+
+        Directories and files are tried with the user's rights, in a process of its own. Raises Rejected; where they are at fault, it is
+        recorded as the attempt's end.
+        """
         account = await asyncio.to_thread(_account_of, work)
         request = {
             "op": "probe",
@@ -200,7 +207,11 @@ class Launcher:
             await self.keep_empty_end(work.key, failure=why, unfit=unfit, reason=reason)
 
     async def keep_empty_end(self, key: Key, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
-        """Writes the exit record of an attempt for which no shim writes one; at least in memory."""
+        """Writes the exit record, without tasks, of an attempt for which no shim writes one: in memory, and on disk where that takes it.
+
+        It replaces a record that is there: the caller has made sure that no shim can start, and that none has written. A write that fails
+        raises nothing.
+        """
         with suppress(Retry):
             boot, now = self._facts.boot_id, self._clock.now()
             await self._disk.call(self._journal.write_empty_exit, key, boot, now, failure=failure, unfit=unfit, reason=reason)
@@ -217,7 +228,10 @@ class Launcher:
     # the start
 
     async def start(self, work: NodeWork, private: Mapping[str, str]) -> Running:
-        """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
+        """Starts a prepared attempt, at most once ever: a second call returns the first one's answer. `private`: the values of Secrets.
+
+        Raises Rejected (StartFailed, NodeUnfit), also on a second call; Retry where the disk does not answer.
+        """
         described = self._fresh.pop(work.key, None)
         if described is None and (running := await self._started(work)):
             return running  # of a fresh one `prepare` has looked, and the right to start is taken only once
@@ -255,7 +269,11 @@ class Launcher:
         raise _refusal(work, why, fault)
 
     async def claim(self, key: Key, running: Running | None = None) -> None:
-        """Takes the right to start away from every shim, unless it is taken; raises Retry while the disk keeps it from that."""
+        """Takes the right to start the attempt, so that no shim can; does nothing where it is taken already.
+
+        `running` is the process that the claim names; None: none, and the attempt is over before its start. Raises NotFound where nothing of
+        the attempt stands on the disk, Retry where the right cannot be taken.
+        """
         if await self._disk.call(self._journal.claimed, key) is not None:
             return
         with suppress(Retry):
@@ -264,7 +282,10 @@ class Launcher:
             raise Retry(f"the right to start attempt {key.attempt} of {key.uid} cannot be taken", reason="StateUnwritable")
 
     async def _started(self, work: NodeWork) -> Running | None:
-        """Returns the process of an earlier start, or raises its refusal; None: there was no start."""
+        """Returns the process of an earlier start, which is followed from now on; None: there was no start.
+
+        Raises Rejected where that start was refused, or the attempt was ended before it.
+        """
         running = await self._disk.call(self._journal.claimed, work.key)
         if running is None:
             return None
@@ -276,14 +297,14 @@ class Launcher:
         return self._watch.follow_shim(work.key, running) if running.pid else running
 
     async def _described_again(self, work: NodeWork) -> dict[str, Any]:
-        """Describes the launch of an attempt that was prepared by an earlier agent, or whose start is repeated."""
+        """Returns the launch description of an attempt whose start is repeated, or which an earlier agent prepared: it is prepared again."""
         if work.key not in self._places:
             await self.prepare(work)
             return self._fresh.pop(work.key)
         return await asyncio.to_thread(self._describe, work, self._places[work.key])
 
     def _describe(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
-        """Returns the launch description without the values of Secrets."""
+        """Returns the launch description, the fields of `shim.Launch`, without the values of Secrets."""
         described = launch.describe(
             work,
             place,
@@ -300,8 +321,8 @@ class Launcher:
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
         """Sends a request to the runner and returns its answer; starts a new runner and repeats the request where one dies.
 
-        Both kinds of request may be repeated: a probe changes nothing, and a start succeeds only once. `why_not` begins the error's
-        sentence.
+        Both kinds of request may be repeated: a probe changes nothing, and a start succeeds only once. After 60 s without an answer it
+        returns a failure of the node, whose sentence begins with `why_not`.
         """
         pause = 0.01
         try:
@@ -317,7 +338,7 @@ class Launcher:
 
 
 def _account_of(work: NodeWork) -> Account:
-    """Finds the account. May block (LDAP)."""
+    """Returns the account that the work runs as; raises Rejected for one that is unknown or refused. May block (LDAP)."""
     return users.account(work.account or work.user, min_uid=work.min_uid, node=work.node)
 
 

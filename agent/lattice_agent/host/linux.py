@@ -98,7 +98,7 @@ class LinuxHost:
     # what the node knows
 
     def facts(self) -> MachineFacts:
-        """Returns the facts of the machine."""
+        """Returns CPUs, memory, kernel, architecture and boot id of the machine, read once at the start."""
         return self._facts
 
     async def flaw(self) -> str:
@@ -132,7 +132,10 @@ class LinuxHost:
         return self._in_memory
 
     async def cache_full(self) -> tuple[str, tuple[str, ...]]:
-        """Returns why the image cache has no room for an image that was wanted, and the digests that it has; empty: it has."""
+        """Returns a sentence on why the image cache has no room for an image that work wanted, and digests of the images in it.
+
+        Both are empty where there is room, or the node keeps no images.
+        """
         return await self.launcher.images.fullness() if self.launcher.images is not None else ("", ())
 
     def pulling(self) -> Collection[Key]:
@@ -144,27 +147,30 @@ class LinuxHost:
         return dict(self.watch.survivors)
 
     def instance(self) -> str:
-        """Returns the state directory's random id."""
+        """Returns the random id of the state directory, which tells two agents under one node's name apart."""
         return self._instance
 
     def seen(self) -> Seen:
-        """Returns the highest plan seq that this node has kept."""
+        """Returns the highest plan seq that this node has kept, with epoch and term of that plan; seq 0: none was kept."""
         return self._seen
 
     async def remember(self, seen: Seen) -> None:
-        """Keeps a higher seq durably; a lower one changes nothing."""
+        """Keeps `seen` durably where its seq is higher than the kept one; else changes nothing. Raises Retry where the disk refuses it."""
         if seen.seq > self._seen.seq:
             await self._disk.call(self.journal.remember, seen)
             self._seen = max(self._seen, seen, key=lambda one: one.seq)  # not before it is on the disk: a full one is tried again
 
     def on_exit(self, callback: OnExit) -> None:
-        """Sets the callback for ends; earlier ones are delivered at once, in order."""
+        """Sets the function that is called with each end from now on; ends that came before are delivered to it at once, in order."""
         self._callback = callback
         while self._undelivered:
             callback(*self._undelivered.popleft())
 
     async def attempts(self) -> list[Known]:
-        """Returns all attempts that this node knows; follows those that live, and ends those that lost their shim."""
+        """Returns all attempts that journals and scopes show; follows those that live, and kills the processes of those without a shim.
+
+        Waits until the disk answers, however long that takes.
+        """
         await self._prune()
         keys = await self._patiently(self._known)
         found = [await self._patiently(self._look, key) for key in keys]
@@ -185,7 +191,7 @@ class LinuxHost:
                 await self._clock.sleep(1.0)
 
     async def recall(self, key: Key) -> Known | None:
-        """Returns what the disk keeps of one attempt, and follows it where it lives; None: nothing is kept."""
+        """Returns what the disk keeps of one attempt, and follows it from now on where it lives; None: the disk keeps nothing of it."""
         if not await self._disk.call(self.journal.directory(key).is_dir):
             return None
         known = await self._disk.call(self._look, key)
@@ -231,7 +237,7 @@ class LinuxHost:
     # the start
 
     async def prepare(self, work: NodeWork) -> None:
-        """Writes the journal, and carries out the steps of the prologue."""
+        """Writes the attempt's journal and carries out the steps of its prologue; raises as `Host.prepare` does."""
         await self.launcher.prepare(work)
 
     async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
@@ -241,8 +247,9 @@ class LinuxHost:
     # the end
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Sends TERM to every process of the work; work that was never started ends at once.
-        Returns False where nothing was left to end.
+        """Sends TERM to every process of the work; work that was never started, or has no tasks here, ends at once.
+
+        Returns False where no process was left to end; never so without cgroups, where processes may hide.
         """
         with suppress(Retry):  # only the agent that follows this one wants to know
             await self._kernel.call(self.journal.note_order, key, order)
@@ -254,7 +261,10 @@ class LinuxHost:
         return reached > 0 or not self.scopes.complete
 
     async def kill(self, key: Key) -> None:
-        """Sends KILL to every process of the work, again and again until none is left."""
+        """Sends KILL to every process of the work, and repeats that in the background until none is left.
+
+        Work that was never started, or has no tasks here, ends at once. Raises Retry where kernel or disk do not answer.
+        """
         if not await self._has_processes(key) and await self._end_without_shim(key):
             return
         if not self.watch.follows(key) and await self._kernel.call(self.scopes.populated, key):
@@ -277,7 +287,7 @@ class LinuxHost:
     async def _end_without_shim(self, key: Key) -> bool:
         """Ends an attempt without a shim: one that was never started, whose right to start is taken away, or one without tasks here.
 
-        False: it has a shim, which is followed from now on.
+        Returns False, and ends nothing, where it has a shim, which is followed from now on, or where processes but no files of it are left.
         """
         try:
             await self.launcher.claim(key)
@@ -302,11 +312,11 @@ class LinuxHost:
         await self.launcher.prologue.undo(key)
 
     async def remaining(self, key: Key) -> int:
-        """Returns how many processes of the work are left."""
+        """Returns how many processes of the work are left, the shim not counted."""
         return len(await self._kernel.call(self.scopes.work, key))
 
     async def history(self, since: int) -> list[KeptAttempt]:
-        """Returns the attempts that are kept, without those settled by a plan of this seq or an earlier one."""
+        """Returns every attempt that is kept, except those that a plan of the seq `since` or of a lower one has settled."""
         keys = await self._disk.call(self.journal.known)
         return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
 
@@ -319,7 +329,10 @@ class LinuxHost:
         return self.journal.made()
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Drops a settled attempt: the scope at once, exit record and output after 7 days."""
+        """Drops an attempt that the plan of this seq (0: unknown) has settled: the scope at once, exit record and output after 7 days.
+
+        Its prologue is undone first. Raises Retry where processes are left, or a step cannot be undone.
+        """
         with suppress(NotFound):
             await self.launcher.claim(key)
         if not self.watch.follows(key):
@@ -357,7 +370,7 @@ class LinuxHost:
             self._undelivered.append((key, record))
 
     def close(self) -> None:
-        """Stops following everything; work goes on."""
+        """Stops following shims, cancels the host's own tasks and ends the runner; shims and work go on."""
         self.watch.close()
         for task in self._running:
             task.cancel()
@@ -386,10 +399,10 @@ async def open_host(
     cache: ImageCache | None = None,
     registry_auth: str = "",
 ) -> AsyncIterator[LinuxHost]:
-    """Opens the machine for one agent; the default scopes stand below `lattice.slice/NODE` of cgroup v2.
+    """Opens state and run directory, and yields the host of this machine for one agent; leaving it ends the runner and nothing that runs.
 
-    Raises Rejected for hooks that are no directory, or on a machine without cgroups, Corrupt for a state directory that is not ours.
-    Leaving it ends the runner and nothing that runs.
+    The default scopes stand below `lattice.slice/NODE` of cgroup v2. Raises Rejected for hooks that are no directory, or on a machine
+    without cgroups, Corrupt for a state directory of another format, Retry where systemd gives no scope.
     """
     journal = Journal(await asyncio.to_thread(state_dir.resolve), await asyncio.to_thread(run_dir.resolve))
     await asyncio.to_thread(journal.open)

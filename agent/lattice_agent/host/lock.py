@@ -20,8 +20,9 @@ POLL_SECONDS: Final = 0.1
 
 @asynccontextmanager
 async def alone_on(directory: Path, clock: Clock) -> AsyncIterator[None]:
-    """Holds the lock of a directory for the block; raises Rejected while another process has it. No file is made: a full disk does not
-    matter.
+    """Makes the directory where it is missing, and holds its lock for the block; no file is made, so that a full disk does not matter.
+
+    Raises Rejected (StateDirectoryInUse) where another process still has the lock after 5 s.
     """
     held = await asyncio.to_thread(_opened, directory)
     try:

@@ -97,7 +97,11 @@ class Mounts:
         return software, "; ".join(notes)
 
     async def _ask(self, work: NodeWork, account: Account, images: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Lets a fresh process mount the images; returns its answer. Where it, or the runner, is killed over that, another one does."""
+        """Has a fresh process mount the images and returns its answer; starts another where it or the runner is killed, 20 at most.
+
+        The answer holds `mounts`, or `failure` (a sentence) with a `reason` where the work is at fault. Raises Rejected on a node without the
+        right to mount.
+        """
         if os.geteuid() != 0 or not self._scopes.complete:
             raise _refused(work, "it cannot mount software: its agent is not root, or may not make cgroups", "PrologueFailed")
         request: dict[str, Any] = {
@@ -118,7 +122,10 @@ class Mounts:
             return {"failure": f"its images are not mounted after {ANSWER_SECONDS:.0f} s: a file system does not answer"}
 
     async def unmount(self, key: Key) -> None:
-        """Ends the process that keeps the mounts, which go with the last process that sees them. Raises Retry for one that survives."""
+        """Ends the process that keeps an attempt's mounts, if there is one; they go with the last process that sees them.
+
+        Raises Retry where it survives KILL for 10 s.
+        """
         until = self._clock.monotonic() + KILL_SECONDS
         while not await self._kernel.call(self._scopes.remove_hold, key):
             if self._clock.monotonic() > until:
@@ -135,7 +142,7 @@ def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
 
 
 def _sources(work: NodeWork, account: Account, workdir: str, cache: ImageCache | None) -> list[_AskedImage]:
-    """Returns the images of the work, its tools last. Reads the cache; raises Rejected for what cannot be had."""
+    """Returns the images that the work names, its tools last; reads the cache and mounts nothing. Raises Rejected for one not to be had."""
     return [
         _own_file(work, reference, account, workdir, fallback) if reference.label is None else _cached(work, reference, cache, fallback)
         for text, fallback in ((work.uenv, ""), (work.tools_uenv, USER_TOOLS))
@@ -144,7 +151,7 @@ def _sources(work: NodeWork, account: Account, workdir: str, cache: ImageCache |
 
 
 def _own_file(work: NodeWork, reference: UenvReference, account: Account, workdir: str, fallback: str) -> _AskedImage:
-    """Returns a file of the user's own; raises Rejected (ImageRefused) where the site takes none."""
+    """Returns the image in a file of the user's own, which is not opened; raises Rejected (ImageRefused) where the site takes none."""
     if not work.user_files:
         said = f"{reference.text} is a file, and this site mounts images of its registry alone (software.userFiles)"
         raise Rejected(said, reason=IMAGE_REFUSED)
@@ -152,7 +159,7 @@ def _own_file(work: NodeWork, reference: UenvReference, account: Account, workdi
 
 
 def _cached(work: NodeWork, reference: UenvReference, cache: ImageCache | None, fallback: str) -> _AskedImage:
-    """Returns an image of the site's registry, as the operator pinned it and the step before this one brought it here."""
+    """Returns an image of the site's registry by its file in the cache, as the operator pinned it; raises Rejected for one not pinned."""
     image = next((image for image in work.software if image.source == reference.text), None)
     if image is None or cache is None:
         raise Rejected(f"{reference.text} is not resolved to an image, or this node keeps none", reason="PrologueFailed")
@@ -172,7 +179,7 @@ def _mount_of(document: bytes | None) -> str:
 
 
 def _document(source: _AskedImage, inside: str | None) -> bytes | None:
-    """Returns what an image says of itself: what is attached to it, else what is in it."""
+    """Returns an image's metadata: what is attached to it, else `inside`, what stands in it; None: neither."""
     if source.attached is not None:
         return source.attached
     return inside.encode() if inside is not None else None

@@ -14,7 +14,10 @@ AT_ONCE = 256
 
 
 def open_live(pid: int, ticks: int) -> int | None:
-    """Returns a pidfd of exactly this process; None when it has ended, is a zombie, or the pid is another process now."""
+    """Returns a pidfd, which the caller closes, of the process with this pid and start time (`ticks`: field 22 of /proc/PID/stat).
+
+    None: it has ended or is a zombie, or the pid is another process now.
+    """
     if pid <= 0:
         return None
     try:
@@ -28,7 +31,7 @@ def open_live(pid: int, ticks: int) -> int | None:
 
 
 def is_live(pid: int, ticks: int) -> bool:
-    """Tells whether exactly this process lives."""
+    """Tells whether the process with this pid and start time (`ticks`: field 22 of /proc/PID/stat) lives; a zombie does not."""
     fd = open_live(pid, ticks)
     if fd is None:
         return False
@@ -45,7 +48,7 @@ def state(pid: int) -> str:
 
 
 def describe(pid: int) -> str:
-    """Returns a process as people name it: pid, program, state."""
+    """Returns a text that names a process for people: pid, program and state, as `12 (sleep, state S)`."""
     try:
         program = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -54,12 +57,15 @@ def describe(pid: int) -> str:
 
 
 def send_all(pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
-    """Signals every process that `pids` names twice in a row, so that a reused pid is never hit; returns how many."""
+    """Sends a signal to every process that `pids` returns and, called again, still returns: a reused pid is never hit.
+
+    Returns how many processes were reached.
+    """
     return sum(_send_some(some, pids, number) for some in _batches(list(pids())))
 
 
 def _batches(pids: list[int]) -> list[list[int]]:
-    """Cuts the list into parts, since a fork bomb has more processes than this one may open descriptors."""
+    """Cuts the list into parts of 256, since a fork bomb has more processes than this one may open descriptors."""
     return [pids[at : at + AT_ONCE] for at in range(0, len(pids), AT_ONCE)]
 
 

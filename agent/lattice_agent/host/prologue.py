@@ -50,8 +50,10 @@ class Prologue:
         """By attempt and name, the steps that this agent has seen begin and not be undone."""
 
     async def carry_out(self, work: NodeWork) -> dict[str, str]:
-        """Carries out the steps of an attempt that are not done yet, in order; returns the environment variables that all steps give the
-        work.
+        """Carries out the steps of an attempt that are not done yet, in order; returns the variables that all of them give the work.
+
+        A step that is half done is undone first, one with `again` is carried out even when done, one that is not `wanted` is passed over.
+        Raises what a step raises.
         """
         standing = await self._disk.call(self._notes.standing, work.key)
         variables: dict[str, str] = {}
@@ -75,7 +77,7 @@ class Prologue:
         return Note(step.name, DONE, dict(variables))
 
     def progress(self, key: Key) -> list[StepProgress]:
-        """Returns the begun steps of an attempt in the order of the list, with the bytes of those that bring something now."""
+        """Returns the progress of each step that this agent has begun, or found done, for an attempt, in order; not of undone ones."""
         shown = self._progress.get(key, {})
         return [_with_bytes(shown[step.name], step, key) for step in self.steps if step.name in shown]
 

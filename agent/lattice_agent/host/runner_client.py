@@ -57,7 +57,7 @@ class RunnerClient:
         self._loop.add_reader(ours.fileno(), self._readable)
 
     def close(self) -> None:
-        """Ends the runner; its shims go on."""
+        """Closes the connection, waits up to 2 s for the runner to end, then kills it; open requests raise UnknownOutcome, shims go on."""
         self._lost("the agent is ending")
         self._end_process(grace_seconds=2.0)
 
@@ -71,7 +71,10 @@ class RunnerClient:
             self._process = None
 
     async def request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns the runner's answer to a request; raises UnknownOutcome when the runner ended before it answered."""
+        """Sends a request to the runner, starts one where none runs, and returns its answer.
+
+        Raises UnknownOutcome when the runner ended before it answered.
+        """
         self.open()
         self._last += 1
         number = self._last

@@ -26,7 +26,10 @@ class Threads:
         self._lock = threading.Lock()
 
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Returns the function's result; raises Retry (StateUnwritable) when it raises OSError, or has not returned in time."""
+        """Calls the function in one of the threads and returns its result; passes on what it raises, an OSError as Retry (StateUnwritable).
+
+        Raises Retry also where it has not returned in time: a call that has begun goes on, and may take effect later.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
 
@@ -81,7 +84,7 @@ def _fail(answer: asyncio.Future[_T], error: BaseException) -> None:
 
 
 async def whole(call: Awaitable[_T]) -> _T:
-    """Awaits a call in a thread to its end before raising the caller's cancellation, so that its effects precede those of an undo."""
+    """Awaits a call to its end and returns its result; raises a cancellation of the caller only then: its effects precede an undo's."""
     task = asyncio.ensure_future(call)
     try:
         return await asyncio.shield(task)

@@ -14,7 +14,11 @@ _ENVIRONMENT_FILE = Path("/etc/environment")
 
 
 def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> Account:
-    """Returns the account, by getpwnam and getgrouplist; raises Rejected (UserUnknown, UserRefused), naming the node. May block (LDAP)."""
+    """Looks a login name up in the node's account database, and returns the account with all its groups. May block (LDAP).
+
+    Raises Rejected, naming the node: UserUnknown where the name is not found letter by letter, UserRefused where its uid is 0 or below
+    `min_uid`, or is not the agent's own and the agent runs without root.
+    """
     if ":" in name:
         why = "an issuer's prefix is stripped only where spec.work.userPrefixes of the LatticeConfig lists it"
         said = f"node {node} knows no user {name!r}: {why}"

@@ -62,7 +62,7 @@ class ShimWatch:
         return key in self._shims
 
     def follow_shim(self, key: Key, running: Running) -> Running:
-        """Follows the shim by pidfd; where it has ended already, settles the attempt at once. Returns `running`."""
+        """Follows a shim by pidfd, so that its attempt is settled when it ends, at once where it has ended already. Returns `running`."""
         if key in self._shims or key in self._settling:
             return running
         fd = processes.open_live(running.pid, running.start_ticks)
@@ -80,7 +80,10 @@ class ShimWatch:
         self.settle(key)
 
     async def kill(self, key: Key) -> None:
-        """Sends KILL to every process of the work, again and again until none is left."""
+        """Sends KILL to every process of the work, and repeats that in the background while its shim lives.
+
+        Does nothing where that goes on already.
+        """
         if key not in self._killing:
             self._killing.add(key)
             await self._kill(key)
@@ -107,7 +110,10 @@ class ShimWatch:
         self._killing.discard(key)
 
     def settle(self, key: Key) -> None:
-        """Kills the processes that a dead shim left, and delivers the attempt's end."""
+        """Begins to kill the processes that a dead shim left, in the background; delivers the attempt's end once none is left.
+
+        Does nothing where that goes on already.
+        """
         if key not in self._settling:
             self._settling.add(key)
             self._spawn(self._settle(key))
@@ -152,7 +158,7 @@ class ShimWatch:
             return []
 
     def close(self) -> None:
-        """Stops following everything; work goes on."""
+        """Stops following all shims; shims and work go on."""
         for fd in self._shims.values():
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)

@@ -107,7 +107,10 @@ class Attempt:
 
     @property
     def walltime_at(self) -> float | None:
-        """Returns when the walltime is over, CLOCK_BOOTTIME; None: never, or it has not started."""
+        """Returns when the walltime is over, CLOCK_BOOTTIME in seconds.
+
+        None: there is no walltime, its terms are not read, it has not started, or it has no tasks here.
+        """
         walltime = self.walltime_seconds
         if self.terms is None or walltime is None or self.terms.tasks == 0 or not self.started_boottime:
             return None
@@ -115,7 +118,7 @@ class Attempt:
 
 
 def restored(known: Known) -> Attempt:
-    """Rebuilds an attempt from its files and its scope, after the agent or the machine has restarted."""
+    """Returns an attempt in the stage and with the end that its files and its scope show, after agent or machine have restarted."""
     terms = _journaled_terms(known)
     if known.alive or known.populated:
         started = known.running or Running(0, 0, 0.0, 0.0)
@@ -256,7 +259,7 @@ def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
 
 
 def unread(attempt: Attempt) -> bool:
-    """Tells whether the row names a newer generation of the spec than the one whose terms were read."""
+    """Tells whether the attempt's terms must be read: there are none, or its run row names a newer generation of the spec than theirs."""
     row = attempt.row
     return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
 
@@ -267,7 +270,7 @@ def ending(attempt: Attempt) -> bool:
 
 
 def forgettable(attempt: Attempt) -> bool:
-    """Tells whether an attempt that no row names may be forgotten: its end is persisted, or it was never started."""
+    """Tells whether an attempt that no row names may be forgotten: it is over, or was never started, and nothing of it is left to undo."""
     if attempt.unclean:
         return False
     return attempt.stage in OVER or (attempt.stage is Stage.WAITING and attempt.starts == 0)
@@ -281,7 +284,10 @@ PHASES = {
 
 
 def report_state(attempt: Attempt) -> tuple[str, str]:
-    """Returns the state and the detail of the attempt's row in the Lease report; an empty detail: none."""
+    """Returns state and detail of the attempt's row in the Lease report, words of `lattice.ledger.reports`; an empty detail: there is none.
+
+    The detail of an ended attempt is its exit code, that of a refused one the reason.
+    """
     match attempt.stage:
         case Stage.LOST:
             return reports.LOST, ""

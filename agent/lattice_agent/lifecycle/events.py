@@ -139,7 +139,7 @@ class Recalled:
 
     @property
     def key(self) -> Key:
-        """Returns the attempt."""
+        """Returns the key of the attempt."""
         return self.known.key
 
 

@@ -94,7 +94,7 @@ class Lifecycle:
 
     @classmethod
     def resumed(cls, point: Checkpoint) -> Lifecycle:
-        """Returns a new machine in the state of a checkpoint; the checkpoint stays unchanged."""
+        """Returns a new machine in the state of a checkpoint, which stays unchanged; the machine keeps no stimulus log."""
         machine = cls(point.node, seen=point.seen, known=())
         machine.fresh, machine.ignored_plans = point.fresh, point.ignored_plans
         machine.attempts = {attempt.key: attempt for attempt in copies(point.attempts)}
@@ -130,7 +130,10 @@ class Lifecycle:
         self._forget_unnamed(plan.seq, out)
 
     def _forget_unnamed(self, seq: int, out: list[Instruction]) -> None:
-        """Drops the attempts that no plan names any more and of which nothing is left."""
+        """Removes the attempts that the newest plan does not name and of which nothing is left.
+
+        Appends a Forget with `seq` to `out` for each that was prepared.
+        """
         for key in [key for key, attempt in self.attempts.items() if attempt.row is None and forgettable(attempt)]:
             attempt = self.attempts.pop(key)
             if attempt.prepared:
@@ -201,7 +204,7 @@ class Lifecycle:
             out.append(Prepare(attempt.key))
 
     def clean(self) -> bool:
-        """Tells whether nothing of an attempt that was started, or has ended, is left here."""
+        """Tells whether another attempt may be prepared: none is between its preparation and its end here, no prologue is to be undone."""
         return not any(attempt.stage in POPULATED or (attempt.unclean and attempt.stage in OVER) for attempt in self.attempts.values())
 
     def deadline(self) -> float | None:
@@ -231,11 +234,11 @@ class Lifecycle:
         )  # fmt: skip
 
     def unclean(self) -> list[Key]:
-        """Returns the attempts whose end was reported although their prologue is not undone yet."""
+        """Returns the attempts that are over and whose prologue is not undone yet."""
         return [key for key, attempt in self.attempts.items() if attempt.unclean and attempt.stage in OVER]
 
     def silent_reporters(self) -> list[str]:
-        """Returns the nodes whose reporters have not answered a failure here in time."""
+        """Returns the reporters' nodes that have not answered with END within 2 s after an attempt had failed here by itself."""
         return [attempt.row.reporter for attempt in self.attempts.values() if attempt.unanswered and attempt.row is not None]
 
     def report(self) -> tuple[ReportRow, ...]:

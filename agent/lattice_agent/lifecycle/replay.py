@@ -24,16 +24,20 @@ class Step:
 
     @property
     def same(self) -> bool:
-        """Tells whether the fresh machine decided as recorded; an event whose handling was not recorded to its end is not compared."""
+        """Tells whether the fresh machine decided as recorded and no invariant is broken after the event (`flaw` is empty).
+
+        An event whose handling was not recorded to its end is not compared; only its flaw counts.
+        """
         if isinstance(self.line, Stimulus) and self.line.instructions is None:
             return not self.flaw
         return self.recorded == self.replayed and not self.flaw
 
 
 def replay(lines: Iterable[Line]) -> Iterator[Step]:
-    """Yields a step for each line, in order; passes on what a machine raises over an event.
+    """Replays the lines of a log on a fresh machine and yields a step for each, in order; passes on what the machine raises over an event.
 
-    A checkpoint is compared with the machine so far; the first one, and one behind a gap, starts a new machine.
+    A checkpoint is compared with the machine so far; the first one, and one behind a gap, starts a new machine. An event before any
+    checkpoint yields no step.
     """
     machine: Lifecycle | None = None
     for line in lines:

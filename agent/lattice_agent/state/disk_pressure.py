@@ -53,7 +53,10 @@ def check_disk(journal: Journal, now: float, *, wanting: bool, busy: bool) -> Di
 
 
 def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
-    """Copies exit records from memory to the disk; returns the attempts that are there now, and how many records still are not."""
+    """Copies exit records from memory to the disk; returns the attempts that are there now, and how many records could not be copied.
+
+    A record younger than a second is left to its shim and counts as neither.
+    """
     brought, waiting = list[str](), 0
     for key in journal.in_memory_only():
         directory = journal.run_directory(key)
@@ -67,9 +70,9 @@ def _bring_ends(journal: Journal, now: float) -> tuple[list[str], int]:
 
 
 def disk_flaw(state_dir: Path, *, wanting: bool = False) -> str:
-    """Returns a clause on what is wrong with the disk; empty: nothing.
+    """Looks at the disk below the state directory and tries to write; returns a clause on what is wrong with it, empty: nothing.
 
-    `wanting`: the last check found a flaw, so that twice the room is needed.
+    It needs 16 MiB and 256 inodes free; twice as much with `wanting`: the last check found a flaw.
     """
     try:
         disk = os.statvfs(state_dir)
@@ -101,7 +104,7 @@ def _try_to_write(state_dir: Path) -> None:
 
 
 def free_space(journal: Journal, now: float) -> list[str]:
-    """Deletes the output of settled attempts while room is short; returns their directories' names.
+    """Deletes the output of settled attempts, the longest settled first, while less than 64 MiB are free; returns their directories' names.
 
     Exit records stay; a reader of the output sees the deleted bytes as dropped.
     """

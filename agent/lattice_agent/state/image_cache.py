@@ -82,9 +82,10 @@ class Room:
 def to_evict(
     images: Sequence[CachedImage], need: int, room: Room, limits: CacheLimits, in_use: Collection[str]
 ) -> list[CachedImage] | None:
-    """Returns the images that go so that `need` bytes fit, the least recently used first, of equally old ones the larger.
+    """Returns the images that go so that `need` more bytes fit, the least recently used first, of equally old ones the larger.
 
-    None: even without all that may go they do not fit. Images in use, by digest, and sticky ones stay.
+    Where the high watermark would be exceeded, so many go that the low one is kept. Images in use, by digest, and sticky ones stay.
+    Empty: there is room already. None: even without all that may go the bytes do not fit.
     """
     capacity = room.total * limits.percent // 100
     used, free = sum(image.record.size for image in images), room.free
@@ -124,7 +125,7 @@ class ImageCache:
         return self.images / f"{file_stem(digest)}.squashfs"
 
     def draft(self, digest: str) -> Path:
-        """Returns the file of a pull under way."""
+        """Returns the path of the file into which an image is pulled, whether it stands there or not; raises Rejected for no digest."""
         return self.drafts / file_stem(digest)
 
     def metadata(self, digest: str) -> bytes | None:
@@ -147,7 +148,7 @@ class ImageCache:
         return CachedImage(digest, record, status.st_mtime, stem.with_suffix(".sticky").exists())
 
     def listed(self) -> list[CachedImage]:
-        """Returns all images of the cache."""
+        """Returns all images that are complete in the cache, sorted by digest."""
         return list(self._found())
 
     def _found(self) -> Iterator[CachedImage]:
@@ -158,11 +159,11 @@ class ImageCache:
                 yield image
 
     def touch(self, digest: str, now: float) -> None:
-        """Notes a use of an image."""
+        """Notes that an image was used at `now` (seconds since the epoch); raises FileNotFoundError where it is not in the cache."""
         os.utime(self.squashfs_file(digest), (now, now))
 
     def checked(self, image: CachedImage, boot: str) -> None:
-        """Notes that the bytes of an image were hashed in this boot."""
+        """Notes durably, in an image's record, that its bytes were hashed in this boot."""
         record = msgspec.structs.replace(image.record, boot=boot)
         durable.write_durably(str(self.images), f"{file_stem(image.digest)}.json", msgspec.json.encode(record))
 
@@ -172,7 +173,10 @@ class ImageCache:
         return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def make_room(self, need: int, in_use: Collection[str]) -> list[CachedImage]:
-        """Removes images until `need` bytes fit; returns these. Raises Retry (CacheFull) where they do not fit whatever goes."""
+        """Removes the least recently used images until `need` bytes fit, but none `in_use` (digests) and none that is sticky; returns them.
+
+        Empty: there was room. Raises Retry (CacheFull), and removes none, where the bytes do not fit whatever goes.
+        """
         room, images = self.room(), self.listed()
         going = to_evict(images, need, room, self.limits, in_use)
         if going is None:
@@ -184,7 +188,7 @@ class ImageCache:
         return going
 
     def drop_drafts(self, but: Collection[str]) -> dict[str, int]:
-        """Removes the drafts of all pulls but these, by digest; returns the bytes that stand in theirs."""
+        """Removes every draft but those of the pulls of these digests; returns, by digest, the bytes that stand in each of the latter."""
         kept = {file_stem(digest): digest for digest in but}
         sizes: dict[str, int] = {}
         for path in self.drafts.iterdir():
@@ -210,7 +214,7 @@ class ImageCache:
 
 
 def file_stem(digest: str) -> str:
-    """Returns the name of an image's files without their endings; raises Rejected (DigestInvalid): it never leaves the directory."""
+    """Returns the name of an image's files without their endings, `sha256-HEX`; raises Rejected (DigestInvalid) for what is no digest."""
     if not _DIGEST.fullmatch(digest):
         raise Rejected(f"{digest!r} is no digest of an image", reason="DigestInvalid")
     return digest.replace(":", "-")

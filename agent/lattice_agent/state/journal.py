@@ -51,7 +51,10 @@ class Journal:
         self.attempts_dir = state_dir / "attempts"
 
     def open(self) -> None:
-        """Creates the directories; raises Corrupt for a state directory of an unknown format."""
+        """Makes the directories, and writes the state directory's format and random id where they are missing.
+
+        Raises Corrupt for a state directory of an unknown format.
+        """
         for directory in (self.state_dir, self.attempts_dir, self.run_dir):
             directory.mkdir(parents=True, exist_ok=True)
             if stat.S_IMODE(directory.stat().st_mode) != 0o711:
@@ -69,7 +72,7 @@ class Journal:
         return (self._read("instance") or b"").decode().strip()
 
     def read_seen(self) -> Seen:
-        """Returns the highest plan seq that the node has kept; its epoch only where both files agree.
+        """Returns the highest plan seq that the node has kept (0: none), with epoch and term only where their file names the same seq.
 
         Raises Corrupt for a seq that is not a number.
         """
@@ -89,21 +92,18 @@ class Journal:
         return int(text)
 
     def remember(self, seen: Seen) -> None:
-        """Keeps a plan's seq durably, and its epoch in a file beside it.
-
-        An older agent reads `seq` alone; where the epoch's file is torn, the epoch is unknown.
-        """
+        """Keeps a plan's seq durably, and its epoch in a file beside it; replaces a higher one too, so that the caller must compare."""
         if seen.epoch:
             (self.state_dir / "epoch.new").write_text(f"{seen.seq} {seen.epoch} {seen.term}\n", encoding="utf-8")
             (self.state_dir / "epoch.new").rename(self.state_dir / "epoch")
         durable.write_durably(str(self.state_dir), "seq", f"{seen.seq}\n".encode())
 
     def directory(self, key: Key) -> Path:
-        """Returns the attempt's directory on disk."""
+        """Returns the path of the attempt's directory on disk, whether it stands there or not."""
         return self.attempts_dir / f"{key.uid}-{key.attempt}"
 
     def run_directory(self, key: Key) -> Path:
-        """Returns the attempt's directory in memory, which lasts until the machine's next boot."""
+        """Returns the path of the attempt's directory in memory, whether it stands there or not; it lasts until the machine's next boot."""
         return self.run_dir / f"{key.uid}-{key.attempt}"
 
     def known(self) -> list[Key]:
@@ -112,7 +112,7 @@ class Journal:
         return sorted({key for path in paths if (key := parse_key(path.name))})
 
     def write_journal(self, work: NodeWork, boot: str) -> None:
-        """Makes the attempt's directories, and writes its journal and the reserved room for its end durably."""
+        """Makes the attempt's directories, and writes durably its journal, with the boot id, and the reserved room for its exit record."""
         directory = self.directory(work.key)
         for made, mode in ((directory, 0o711), (self.run_directory(work.key), 0o700)):
             made.mkdir(exist_ok=True)
@@ -153,8 +153,9 @@ class Journal:
             return None
 
     def claim(self, key: Key, running: Running = _NOBODY) -> bool:
-        """Takes the right to start the attempt, so that no shim can; returns False when somebody has it. Raises NotFound without a
-        directory.
+        """Takes the right to start the attempt, so that no shim can; returns False when it is taken. Raises NotFound without a directory.
+
+        `running` is the process that the claim names; by default none, and the attempt is over before its start.
         """
         text = durable.encode_claim(running.pid, running.start_ticks, running.started, running.started_boottime)
         self.run_directory(key).mkdir(exist_ok=True, mode=0o700)
@@ -171,23 +172,32 @@ class Journal:
         return True
 
     def exit_record(self, key: Key) -> ExitRecord | None:
-        """Returns how the attempt ended; None: it has not, or its shim died before it could say. Raises Corrupt for an unknown format."""
+        """Returns the attempt's exit record; None: it has not ended, or its shim died before it could write.
+
+        Raises Corrupt for an unknown format.
+        """
         return _decode(f"exit record of {self.directory(key).name}", self._read_of(key, durable.EXIT), ExitRecord)
 
     def write_empty_exit(self, key: Key, boot: str, end: float, *, failure: str = "", unfit: bool = False, reason: str = "") -> None:
-        """Writes the exit record of an attempt that had no tasks here, or never began; only in memory where the disk refuses it."""
+        """Writes an exit record without tasks, for an attempt that had none here or never began: in memory, and if possible on disk.
+
+        It replaces a record that is there. `end`: seconds since the epoch; `failure`, `unfit` and `reason`: as in `ExitRecord`.
+        """
         text = durable.encode_exit(key.uid, key.attempt, boot, [], end, failure, unfit=unfit, reason=reason)
         durable.write_in_memory(str(self.run_directory(key)), durable.EXIT, text)
         with suppress(OSError):
             durable.write_exit(str(self.directory(key)), text)
 
     def note_order(self, key: Key, order: Ordered) -> None:
-        """Keeps, until the next boot, that an attempt is ended by order: a restarted agent must not take that for the work's own end."""
+        """Writes the order to end an attempt into its run directory, where it lasts until the next boot; nothing without that directory.
+
+        A restarted agent would else take the end for the work's own.
+        """
         if self.run_directory(key).is_dir():
             durable.write_in_memory(str(self.run_directory(key)), "order", f"{FORMAT}\n{order.at!r} {order.why}\n".encode())
 
     def order(self, key: Key) -> Ordered | None:
-        """Returns the last order to end the attempt; None: there was none since the last boot."""
+        """Returns the last order to end the attempt; None: there was none since the last boot, or it cannot be read."""
         with suppress(OSError, IndexError, ValueError):
             at, _, why = (self.run_directory(key) / "order").read_text(encoding="utf-8").splitlines()[1].partition(" ")
             return Ordered(why, float(at))
@@ -199,7 +209,7 @@ class Journal:
         return sorted(key for key in keys if self.directory(key).is_dir() and not (self.directory(key) / durable.EXIT).exists())
 
     def bring_to_disk(self, key: Key) -> None:
-        """Copies an attempt's exit record from memory to disk."""
+        """Copies an attempt's exit record from memory to disk; raises OSError where it is not in memory, or the disk refuses it."""
         durable.write_exit(str(self.directory(key)), (self.run_directory(key) / durable.EXIT).read_bytes())
 
     def is_settled(self, key: Key) -> bool:
@@ -222,7 +232,10 @@ class Journal:
         return (self.state_dir / "instance").stat().st_mtime
 
     def mark_settled(self, key: Key, now: float, seq: int = 0) -> None:
-        """Marks an attempt settled, by the plan of this seq (0: unknown); its exit record and output stay for 7 days."""
+        """Marks an attempt settled at `now` by the plan of this seq (0: unknown), and deletes its script and its run directory.
+
+        Its exit record and output stay on disk for 7 days. Of an attempt without a directory on disk nothing stays.
+        """
         directory = self.directory(key)
         if not directory.is_dir():
             shutil.rmtree(self.run_directory(key), ignore_errors=True)
@@ -242,7 +255,7 @@ class Journal:
         return [key for at, key in sorted((self._settled_at(key), key) for key in self.known()) if at > 0.0]
 
     def prune(self, now: float) -> int:
-        """Deletes attempts that were settled more than 7 days ago; returns how many."""
+        """Deletes attempts that were settled more than 7 days before `now` (seconds since the epoch); returns how many."""
         old = [key for key in self.known() if 0.0 < self._settled_at(key) < now - KEEP_SECONDS]
         for key in old:
             shutil.rmtree(self.directory(key), ignore_errors=True)

@@ -39,14 +39,14 @@ class LogStore:
         return max((int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()), default=0)
 
     def directory(self, key: Key) -> Path | None:
-        """Returns the directory of the attempt's log segments; None: this node has none."""
+        """Returns the directory of the attempt's log segments; None: this node has none, or the uid cannot be part of a file name."""
         if "/" in key.uid or key.uid.startswith(".") or len(key.uid) > MAX_UID:
             return None
         path = self._attempts / f"{key.uid}-{key.attempt}"
         return path if path.is_dir() else None
 
     def ended(self, key: Key) -> bool:
-        """Tells whether the attempt has ended on this node, so that its output is complete."""
+        """Tells whether the attempt has ended on this node, or is unknown to it, so that its output is complete."""
         return self._ended(key)
 
 
@@ -73,7 +73,10 @@ class LogReader:
         self._first = first
 
     def read(self, max_bytes: int = 1 << 20) -> list[LogEntry]:
-        """Returns the next entries, about `max_bytes` of them; empty when there is nothing new now."""
+        """Returns the next entries, of about `max_bytes` bytes together; empty when there is nothing new now.
+
+        Raises Corrupt for a segment of another format.
+        """
         found: list[LogEntry] = []
         size = 0
         while size < max_bytes:
@@ -147,9 +150,9 @@ class LogReader:
 
 
 def tail(directory: Path, stream: str, lines: int) -> tuple[list[LogEntry], LogReader]:
-    """Returns the last lines that exist now, and a reader that goes on behind them.
+    """Returns entries with the last `lines` lines of a stream that exist now, and a reader that goes on behind them.
 
-    Only the segments that hold these lines are read.
+    Only the segments that hold these lines are read; the caller closes the reader.
     """
     numbers = segments(directory, stream)
     for first in reversed(numbers[1:]):
@@ -192,7 +195,10 @@ def _cut(entries: list[LogEntry], lines: int) -> list[LogEntry]:
 
 
 def shed(directory: Path, stream: str, now: float) -> int:
-    """Replaces the output of an ended attempt by a segment that tells how many bytes it had; returns the bytes freed, 0: none."""
+    """Replaces one stream of an ended attempt's output by a segment that tells how many bytes it had; returns the bytes freed.
+
+    0: there is no output, it was replaced before, or it is of another format. Raises OSError.
+    """
     numbers = segments(directory, stream)
     paths = [directory / f"{stream}.{number}" for number in numbers]
     freed = sum(path.stat().st_size for path in paths)

@@ -36,9 +36,10 @@ class StepJournal:
         self._journal = journal
 
     def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None) -> None:
-        """Appends a note on a step: with `durable` to the attempt's directory on disk and synced, else to its run directory in memory.
+        """Appends a note that a step of the attempt's prologue is in `state`, with the `variables` that it gives the work.
 
-        Where the disk refuses a durable note that a step is undone, memory takes it; raises OSError where no note could be written.
+        With `durable` the note goes to the attempt's directory on disk and is synced, else to its run directory in memory; there too where
+        the disk refuses it for a step that is undone or being undone. Raises OSError where no note could be written.
         """
         line = msgspec.json.encode(Note(step, state, dict(variables or {}))) + b"\n"
         try:
