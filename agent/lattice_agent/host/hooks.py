@@ -46,7 +46,7 @@ class HookCgroups:
         self._root = root
 
     def make(self, key: Key) -> str:
-        """Makes the cgroup of an attempt's hooks; may be repeated. Returns the path of the file to which a process writes its pid to join."""
+        """Makes the cgroup of an attempt's hooks; may be repeated. Returns the file to which a process writes its pid to join it."""
         self._path(key).mkdir(parents=True, exist_ok=True)
         return str(self._path(key) / "cgroup.procs")
 

@@ -271,8 +271,8 @@ class Launcher:
     async def claim(self, key: Key, running: Running | None = None) -> None:
         """Takes the right to start the attempt, so that no shim can; does nothing where it is taken already.
 
-        `running` is the process that the claim names; None: none, and the attempt is over before its start. Raises NotFound where nothing of
-        the attempt stands on the disk, Retry where the right cannot be taken.
+        `running` is the process that the claim names; None: none, and the attempt is over before its start. Raises NotFound where there is
+        no directory of the attempt, Retry where the right cannot be taken.
         """
         if await self._disk.call(self._journal.claimed, key) is not None:
             return
@@ -297,7 +297,7 @@ class Launcher:
         return self._watch.follow_shim(work.key, running) if running.pid else running
 
     async def _described_again(self, work: NodeWork) -> dict[str, Any]:
-        """Returns the launch description of an attempt whose start is repeated, or which an earlier agent prepared: it is prepared again."""
+        """Returns the launch description of an attempt whose start is repeated; prepares one again that an earlier agent prepared."""
         if work.key not in self._places:
             await self.prepare(work)
             return self._fresh.pop(work.key)

@@ -99,8 +99,8 @@ class Mounts:
     async def _ask(self, work: NodeWork, account: Account, images: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Has a fresh process mount the images and returns its answer; starts another where it or the runner is killed, 20 at most.
 
-        The answer holds `mounts`, or `failure` (a sentence) with a `reason` where the work is at fault. Raises Rejected on a node without the
-        right to mount.
+        The answer holds `mounts`, or `failure` (a sentence) with a `reason` where the work is at fault. Raises Rejected where this node has
+        no right to mount.
         """
         if os.geteuid() != 0 or not self._scopes.complete:
             raise _refused(work, "it cannot mount software: its agent is not root, or may not make cgroups", "PrologueFailed")

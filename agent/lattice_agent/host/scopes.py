@@ -49,17 +49,15 @@ class Scopes(Protocol):
     """True where no process of the work can hide from the scope."""
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Makes the scope; may be repeated."""
+        """Makes the scope of an attempt and sets the limits of its work, which do not hold where there are no cgroups; may be repeated."""
         ...
 
     def entrances(self, key: Key) -> Entrances:
-        """Returns the files by which shim and tasks join."""
+        """Returns the files by which shim and tasks join the scope, and those that end and measure the work; empty ones without cgroups."""
         ...
 
     def make_hold(self, key: Key) -> str:
-        """Makes the cgroup of the process that holds an attempt's namespaces; returns the file by which it joins (empty: no cgroups
-        here).
-        """
+        """Makes the cgroup of the process that holds an attempt's namespaces; returns the file by which it joins, empty without cgroups."""
         ...
 
     def hold_procs(self, key: Key) -> str:
@@ -71,7 +69,7 @@ class Scopes(Protocol):
         ...
 
     def work(self, key: Key) -> list[int]:
-        """Returns the pids of the work."""
+        """Returns the pids of the work; empty: none is left."""
         ...
 
     def whole(self, key: Key) -> list[int]:
@@ -79,7 +77,7 @@ class Scopes(Protocol):
         ...
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process is left, the shim included, the one that keeps namespaces not."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; one that holds namespaces does not count."""
         ...
 
     def shim_pid(self, key: Key) -> int:
@@ -87,15 +85,15 @@ class Scopes(Protocol):
         ...
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work; returns to how many processes."""
+        """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
         ...
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work; `whole`: to all of the scope."""
+        """Sends KILL to the processes of the work, with `whole` to all of the scope, the shim too; returns at once, whoever survives."""
         ...
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes an empty scope; returns False while it is not empty."""
+        """Removes a scope without processes but one that holds namespaces, which is killed; returns False while the scope is not gone."""
         ...
 
     def standing_scopes(self) -> list[Key]:
@@ -103,7 +101,7 @@ class Scopes(Protocol):
         ...
 
     def close(self) -> None:
-        """Removes the cgroups that this object made for all attempts, except those with processes."""
+        """Removes the cgroups that this object made for all attempts, unless a scope is left."""
         ...
 
 
@@ -120,7 +118,10 @@ class CgroupScopes:
         root.mkdir(parents=True, exist_ok=True)
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
-        """Makes the scope; may be repeated. Raises Retry where systemd's scope has gone and does not come again."""
+        """Makes the scope of an attempt and sets the limits of its work; may be repeated.
+
+        A limit that the kernel refuses is logged. Raises Retry where systemd's scope has gone and does not come again.
+        """
         if self._delegated is not None:
             self._delegated.keep()
         for part in PARTS:
@@ -128,14 +129,14 @@ class CgroupScopes:
         self.controllers.limit(self._path(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
-        """Returns the files by which shim and tasks join."""
+        """Returns the files by which shim and tasks join the scope, and those that end and measure the work; empty ones without cgroups."""
         path = self._path(key)
         work = (*self.controllers.procs(path), str(path / "work/main/cgroup.procs"))
         meters = {"cpu": str(path / "work/cpu.stat")} | self.controllers.meters(path)
         return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"), meters)
 
     def make_hold(self, key: Key) -> str:
-        """Makes the cgroup of the process that keeps namespaces; returns the file by which it joins."""
+        """Makes the cgroup of the process that keeps namespaces in the attempt's scope; returns the file by which it joins."""
         (self._path(key) / HOLD).mkdir(exist_ok=True)
         return self.hold_procs(key)
 
@@ -152,7 +153,7 @@ class CgroupScopes:
         return not hold.exists()
 
     def work(self, key: Key) -> list[int]:
-        """Returns the pids of the work, in cgroups that it made itself too."""
+        """Returns the pids of the work, also in cgroups that the work made itself; empty: none is left, or there is no scope."""
         return _members(self._path(key) / "work")
 
     def whole(self, key: Key) -> list[int]:
@@ -160,7 +161,7 @@ class CgroupScopes:
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process is left, the shim included, the one that keeps namespaces not."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; one that holds namespaces does not count."""
         scope = self._path(key)
         if not _is_populated(scope):
             return False
@@ -173,18 +174,18 @@ class CgroupScopes:
         return next(iter(_members(self._path(key) / "shim")), 0)
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work, and CONT so that stopped processes receive it; returns to how many processes."""
+        """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work; `whole`: to all of the scope."""
+        """Sends KILL to the processes of the work, with `whole` to all of the scope, the shim too; returns at once, whoever survives."""
         path = self._path(key) if whole else self._path(key) / "work"
         _kill(path)
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes a scope that is empty but for the process that keeps its namespaces; returns False while it is not."""
+        """Removes a scope without processes but one that holds namespaces, which is killed; returns False while the scope is not gone."""
         if self.populated(key) or not self.remove_hold(key):
             return False
         scope = self._path(key)
@@ -201,7 +202,7 @@ class CgroupScopes:
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 
     def close(self) -> None:
-        """Removes the root directory when it holds no scope."""
+        """Removes the root directory, and what was made above it, when it holds no scope; else does nothing."""
         with suppress(OSError):
             self.root.rmdir()
             self.controllers.close(self.root)
@@ -227,28 +228,28 @@ class ProcessScopes:
         self._made.add(key)
 
     def entrances(self, key: Key) -> Entrances:
-        """Returns no file: there is nothing to join."""
+        """Returns no files: there is nothing to join."""
         return Entrances()
 
     def make_hold(self, key: Key) -> str:
-        """Returns nothing: without cgroups nobody could find the process again."""
+        """Returns an empty text and makes nothing: without cgroups nobody could find the process again."""
         return ""
 
     def hold_procs(self, key: Key) -> str:
-        """Returns nothing: there is no such process."""
+        """Returns an empty text: there is no such process."""
         return ""
 
     def remove_hold(self, key: Key) -> bool:
-        """Returns True: there is no such process."""
+        """Returns True and does nothing: there is no such process."""
         return True
 
     def work(self, key: Key) -> list[int]:
-        """Returns the pids of the work whose environment still names the attempt, and of their descendants."""
+        """Returns the pids of the work whose environment still names the attempt, and of their descendants; empty: none is found."""
         marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
         return sorted(marked | set(shim.descendants(*marked)))
 
     def whole(self, key: Key) -> list[int]:
-        """Returns the pids of the work; the shim is known only by its claim."""
+        """Returns the pids of the work, without the shim, which is known only by its claim."""
         return self.work(key)
 
     def populated(self, key: Key) -> bool:
@@ -260,26 +261,26 @@ class ProcessScopes:
         return 0
 
     def terminate(self, key: Key) -> int:
-        """Sends TERM to the work, and CONT so that stopped processes receive it; returns to how many processes."""
+        """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
         reached = processes.send_all(lambda: self.work(key), signal.SIGTERM)
         processes.send_all(lambda: self.work(key), signal.SIGCONT)
         return reached
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
-        """Sends KILL to the work until none of it is found, at most 20 times."""
+        """Sends KILL to the processes of the work until none is found, 20 times at most; `whole` changes nothing."""
         for _ in range(20):
             if not processes.send_all(lambda: self.work(key), signal.SIGKILL):
                 return
 
     def remove_scope(self, key: Key) -> bool:
-        """Forgets the attempt; returns False while processes are left."""
+        """Drops the note that the attempt was made; returns False, and keeps it, while processes are left."""
         if self.populated(key):
             return False
         self._made.discard(key)
         return True
 
     def standing_scopes(self) -> list[Key]:
-        """Returns the attempts noted by this process; older ones leave no trace here."""
+        """Returns the attempts that this process has made and not removed; those of earlier processes are unknown."""
         return sorted(self._made)
 
     def close(self) -> None:
@@ -287,7 +288,10 @@ class ProcessScopes:
 
 
 def find_mount(mounts: str) -> tuple[Path, str] | None:
-    """Returns where cgroup v2 is mounted, and `unified` (v2 alone) or `hybrid` (v1 beside it); None: it is not mounted."""
+    """Returns where cgroup v2 is mounted, read from the text of /proc/self/mounts, and `unified` (v2 alone) or `hybrid` (v1 beside it).
+
+    None: it is not mounted.
+    """
     rows = [line.split() for line in mounts.splitlines()]
     v2 = next((Path(row[1]) for row in rows if len(row) > 2 and row[2] == "cgroup2"), None)
     if v2 is None:
@@ -296,7 +300,7 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 
 
 def choose(node: str, root: Path | None) -> Scopes:
-    """Returns cgroup scopes below `root`, or process scopes where cgroups may not be made.
+    """Returns cgroup scopes below `root`, which it makes, or process scopes where cgroups may not be made.
 
     Without `root` they stand in `lattice.slice/NODE` of the v2 mount; under systemd in `lattice.slice/lattice-work.scope/NODE`, which it
     delegates. Raises Retry where it does not.

@@ -81,8 +81,9 @@ class Effects:
         return key
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the queued instructions of a key in order; returns the seconds until a failed one is repeated, None: the queue is
-        empty.
+        """Carries out the queued instructions of a key in order, each until it succeeds or is refused.
+
+        Returns the seconds until a failed one is to be repeated; None: the queue is empty.
         """
         line = self._pending.get(key)
         while line:
@@ -153,7 +154,7 @@ class Effects:
 
     @asynccontextmanager
     async def _interruptible(self, key: Key) -> AsyncIterator[None]:
-        """Lets `put` interrupt the block; raises TimeoutError at the block's end where it did."""
+        """Lets `put` interrupt the block where an order to end the attempt comes; raises TimeoutError at the block's end where it did."""
         try:
             async with asyncio.timeout(None) as self._going[key]:
                 yield
@@ -231,7 +232,7 @@ class Effects:
         return None
 
     def drop_attempt(self, key: Key) -> None:
-        """Drops everything that is kept of an attempt."""
+        """Drops everything that is kept in memory of an attempt, except its queued instructions."""
         self.unserved.discard(key)
         self.unclean.pop(key, None)
         self._objects.pop(key, None)

@@ -56,11 +56,11 @@ class Configuration:
         await self._informer.run()
 
     def spec(self) -> ConfigSpec:
-        """Returns all options in force."""
+        """Returns the LatticeConfig's options as they were last read, also after its deletion; the defaults before."""
         return self._known.object.spec if self._known.object is not None else ConfigSpec()
 
     def heartbeat(self) -> float:
-        """Returns the seconds between two heartbeats: of this process's settings, else of the LatticeConfig."""
+        """Returns the seconds between two heartbeats: those of this process's settings, else (0) those of the LatticeConfig."""
         return self._heartbeat_seconds or parse_duration(self.spec().nodes.heartbeat_interval)
 
 
@@ -117,7 +117,7 @@ class Feed:
     # ── the plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hand(self, agent: Agent) -> None:
-        """Passes a node its first plan from the complete list, or that there is none."""
+        """Passes a node its first plan once all plans are listed, or tells it that there is none; does nothing for a node that knows."""
         if agent.planned or agent.index is None or self._plans is None or not self._plans.synced.is_set():
             return
         plan = self._plans.objects.get(plan_name(agent.index))
@@ -146,13 +146,13 @@ class Feed:
 
 
 def read_as(plan: Plan, rows: Iterable[PlanRow]) -> PlanRead:
-    """Returns the event for a plan with these of its rows."""
+    """Returns the event that tells a node's state machine of a plan, with the given ones of its rows."""
     spec = plan.spec
     return PlanRead(spec.seq, tuple(rows), spec.epoch, spec.term, spec.since)
 
 
 def rows_by_node(plan: Plan) -> dict[str, list[PlanRow]]:
-    """Returns a plan's rows by each node that they name; raises Corrupt where the plan does not parse."""
+    """Returns a plan's rows by the name of every node that they name; raises Corrupt where the plan does not parse."""
     found: dict[str, list[PlanRow]] = {}
     if plan.spec.text:
         for row in parse_plan(plan.spec.text):

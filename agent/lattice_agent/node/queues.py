@@ -18,7 +18,7 @@ class NodeWorker(Protocol):
     """
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the queued instructions of an attempt; returns the seconds until a retry, None: done."""
+        """Carries out the queued instructions of an attempt in order; returns the seconds until a retry, None: all are done."""
 
     async def persist(self, key: Key) -> float | None:
         """Writes the status that this node, as the attempt's reporter, concludes; returns the seconds until a retry, None: done."""
@@ -51,19 +51,19 @@ class WorkQueues:
                 group.create_task(queue.run())
 
     def queue_effects(self, node: str, key: Key) -> None:
-        """Queues the instructions of an attempt to be carried out."""
+        """Queues an attempt of a node, so that a worker carries out its instructions."""
         self._effects.add(_join(node, key))
 
     def queue_report(self, node: str, key: Key, after: float = 0.0) -> None:
-        """Queues the status write of an attempt's reporter, in so many seconds."""
+        """Queues an attempt that a node reports, so that a worker writes its status in `after` seconds."""
         self._reports.add(_join(node, key), after)
 
     def queue_heartbeat(self, node: str, after: float = 0.0) -> None:
-        """Queues a renewal of the Lease, in so many seconds."""
+        """Queues a renewal of a node's Lease in `after` seconds."""
         self._heartbeats.add(node, after)
 
     def queue_deadline(self, node: str, after: float) -> None:
-        """Queues a check of walltimes and grace periods, in so many seconds."""
+        """Queues a check of a node's walltimes and grace periods in `after` seconds."""
         self._deadlines.add(node, after)
 
     def queue_registration(self, node: str) -> None:

@@ -20,7 +20,10 @@ EXIT_SAME, EXIT_DIFFERENT, EXIT_REFUSED, EXIT_CORRUPT = 0, 1, 2, 3
 
 
 def main(argv: Sequence[str], out: TextIO | None = None) -> int:
-    """Prints the replay; returns the exit code: 0 all the same, 1 something differs, 2 no such file, 3 it is no stimulus log."""
+    """Replays the stimulus log that `argv` names and prints its events and differences; returns the exit code.
+
+    0: everything is the same, 1: something differs, 2: there is no such file, 3: it is no stimulus log.
+    """
     parser = argparse.ArgumentParser(prog="lattice-agent replay", description=__doc__, allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE", help="stimulus log of a node")
     parser.add_argument("--allocation", default="", metavar="UID", help="only what names this allocation")
@@ -44,7 +47,7 @@ def main(argv: Sequence[str], out: TextIO | None = None) -> int:
 
 
 def _tell(step: Step, allocation: str, out: TextIO) -> None:
-    """Prints one line of the log where it concerns the allocation or differs, with both sides of a difference."""
+    """Prints one line of the log where it concerns the allocation (empty: any) or differs, with both sides of a difference."""
     match step.line:
         case Header() as header:
             out.write(f"node {header.node}, written by {header.agent} at {header.written} (boottime {header.boottime:.3f})\n")

@@ -44,7 +44,7 @@ WantedBy=multi-user.target
 
 
 def service_unit(flags: Sequence[str], program: str) -> str:
-    """Returns the text of the unit that runs `program`, an absolute path, with these flags."""
+    """Returns the text of the systemd unit that runs `program`, an absolute path, with these flags."""
     return UNIT.format(command=" ".join(map(_quoted, (program, *flags))))
 
 
@@ -55,6 +55,6 @@ def _quoted(word: str) -> str:
 
 
 def main(flags: Sequence[str]) -> int:
-    """Prints the unit for the program that is running now."""
+    """Prints the unit that runs this program, by the path by which it was called, with these flags; returns the exit code 0."""
     sys.stdout.write(service_unit(flags, os.path.abspath(sys.argv[0])))  # noqa: PTH100 - a link to the program stays one
     return 0

@@ -50,7 +50,10 @@ class StimulusFiles:
         return Header(FORMAT, node, __version__, format_time(self._clock.now()), self._clock.monotonic())
 
     async def write_log(self, node: str, machine: Lifecycle, why: str) -> None:
-        """Writes one node's stimulus log; `why` is logged beside it."""
+        """Writes the stimulus log of a node's machine into DIRECTORY/NODE, replacing an older one; logs the file and `why`, or the failure.
+
+        Does nothing where the machine keeps none.
+        """
         if machine.stimuli is not None:
             header, segments = self.header(node), machine.stimuli.segments()
             await asyncio.to_thread(self._write, header, segments, why)
@@ -71,7 +74,7 @@ class StimulusFiles:
             event(log, "StimuliWritten", node=header.node, reason=why, file=str(path))
 
     async def follow_logs(self, agents: Mapping[str, KeepsStimuli]) -> None:
-        """Writes every node's events into DIRECTORY/NODE as they come, until cancelled; files are rotated and limited."""
+        """Writes every node's new events into DIRECTORY/NODE each second, until cancelled; files are rotated and limited."""
         limit = max(LEAST_BYTES, FOLLOWED_BYTES // max(1, len(agents)))
         files = {node: FollowedFile(self._directory / node, limit) for node in agents}
         failing: set[str] = set()
@@ -88,7 +91,7 @@ class StimulusFiles:
                     self._append(files[node], self.header(node), agent.machine.stimuli.segments(), failing)
 
     def _append(self, file: FollowedFile, header: Header, segments: Sequence[Segment], failing: set[str]) -> None:
-        """Writes new events; of a file that cannot be written only the first failure is logged."""
+        """Writes a node's new events to its file; logs only the first failure of a file in a row, by the node's name in `failing`."""
         try:
             file.append(header, segments)
             failing.discard(header.node)
@@ -139,7 +142,7 @@ class FollowedFile:
     """Appends one node's stimuli to PATH as they come; at its limit it is renamed to PATH.1, and a new file begins with a checkpoint."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        """Opens the file, for at most `limit` bytes; an existing one is renamed to PATH.1."""
+        """Sets the path and the limit in bytes; makes no file before the first `append`, which renames an existing one to PATH.1."""
         self._path, self._limit = path, limit
         self._written = 0
         """How many events are in this file or the ones before it."""
@@ -147,7 +150,10 @@ class FollowedFile:
         """Bytes of the present file; 0: none was begun."""
 
     def append(self, header: Header, segments: Sequence[Segment]) -> None:
-        """Writes the events since the last call; marks a gap where the log has dropped some meanwhile. Raises OSError."""
+        """Appends the events since the last call, in a new file once the limit is reached; marks events that the log dropped as a gap.
+
+        Raises OSError; the next call then writes these events again.
+        """
         unwritten = [segment for segment in segments if segment.first + len(segment.stimuli) > self._written]
         if not unwritten:
             return
