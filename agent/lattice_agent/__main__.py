@@ -177,8 +177,9 @@ class AgentSettings(StartSettings):
         return {} if {own.certificate, own.key} & {peer.certificate, peer.key} else {PEER: peer, API: own}
 
     def reserves(self) -> Reserves:
-        """Returns the processors and the memory that the settings reserve from work; raises Rejected where they are malformed or leave
-        no processor.
+        """Returns the processors and the memory (bytes) that the settings reserve from work.
+
+        Raises Rejected where they are malformed or leave no processor or no memory.
         """
         try:
             cpus = frozenset(parse_ranges(self.reserved_cpus))
@@ -236,7 +237,10 @@ class ProcessSetup:
 
 
 async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
-    """Runs everything until cancelled: registers every node, builds its `Agent`, and starts the tasks that they share."""
+    """Runs the nodes of `setup` until cancelled: registers each, builds its `Agent`, and starts the tasks that they share.
+
+    Waits for an API server that does not answer; raises Rejected for a node's name that another agent uses.
+    """
     cluster, clock = setup.cluster, setup.clock
     queues = WorkQueues(clock, workers=32 if settings.is_hollow else 8)
     counted = AgentMetrics(settings.node_prefix if settings.is_hollow else setup.nodes[0].me.node)
@@ -289,7 +293,7 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
 async def _serve_metrics(
     counted: AgentMetrics, settings: AgentSettings, setup: ProcessSetup, ready: Callable[[], tuple[bool, str]]
 ) -> None:
-    """Serves metrics and readiness; with TLS to certificates of `lattice:metrics`, so that no agent asks the API server about tokens."""
+    """Serves metrics and readiness until cancelled; with a certificate and an address, by TLS, to certificates of `lattice:metrics`."""
     if not (settings.certificate and settings.metrics_address):
         await serve_metrics(counted.registry, settings, ready, Scrapers(setup.cluster, setup.clock).admit)
         return
@@ -303,7 +307,7 @@ async def _serve_metrics(
 
 
 def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
-    """Returns an interval that varies by a quarter at each call, so that many nodes do not send their heartbeats together."""
+    """Returns a function that gives the seconds less up to a quarter, at random: many nodes do not send their heartbeats together."""
     return lambda: seconds() * random.uniform(0.75, 1.0)  # noqa: S311 - spreads load
 
 
@@ -340,7 +344,10 @@ async def _registered(registration: Registration, clock: Clock, node: str, gate:
 
 @asynccontextmanager
 async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """Opens this machine as one node (state directory, host, connection to gateways), and closes it at the end."""
+    """Opens this machine as one node (state directory, host, connection to gateways) and yields its setup; closes it at the end.
+
+    Raises Rejected for wrong settings, and where another agent works on the state directory.
+    """
     node = settings.node or os.uname().nodename
     files = settings.files()
     files.read()
@@ -397,7 +404,7 @@ async def _renewed(
 
 @asynccontextmanager
 async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: Clock) -> AsyncIterator[ProcessSetup]:
-    """Makes many hollow nodes, which only wait; each writes to the API server as its own user."""
+    """Makes the hollow nodes of the settings, which only wait, and yields their setup; each writes to the API server as its own user."""
     files = settings.files()
     files.read()
     asked = GatewayWorkSource(settings.gateway, files)
@@ -466,12 +473,12 @@ def _hollow_instance(state_dir: Path) -> str:
 
 
 def _at_signals(settings: AgentSettings, clock: Clock) -> Callable[[dict[str, Agent], AgentMetrics], Coroutine[Any, Any, None]]:
-    """Returns the function whose task writes the nodes' events to files at SIGUSR1."""
+    """Returns the function that makes the task of writing all nodes' stimulus logs to files at each SIGUSR1."""
     return lambda agents, _metrics: StimulusFiles(settings.state_dir / DIRECTORY, clock).write_at_signals(agents)
 
 
 async def run(settings: AgentSettings) -> None:
-    """Runs the agent with these settings until cancelled."""
+    """Finishes interrupted renewals of certificates, then runs the agent, real or hollow, with these settings until cancelled."""
     if not settings.is_hollow:
         for pair in settings.pairs(kubeconfig.load(settings.kubeconfig)).values():
             with suppress(OSError, ValueError):  # what cannot be read is told by who needs it

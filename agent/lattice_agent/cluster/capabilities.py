@@ -56,7 +56,7 @@ class StaticCapabilities:
 
 
 def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabilities:
-    """Returns the capabilities of an inventory's class; `fingerprint` stands for all components together."""
+    """Returns the capabilities that an inventory declares for a class of nodes; `fingerprint` stands for all components together."""
     return StaticCapabilities(
         gpus=node_class.gpus,
         gpu_type=node_class.gpu_type,
@@ -86,7 +86,7 @@ def read_components(words: Iterable[str]) -> dict[str, str]:
 
 
 def fingerprint(kernel: str, agent: str, components: Mapping[str, str]) -> str:
-    """Returns the SHA-256 of the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
+    """Returns `sha256:` and the hash of the sorted components, kernel and agent version among them (book, "Conformance Fingerprint")."""
     known = {**components, "kernel": kernel, "lattice-agent": agent}
     text = "".join(f"{name}={known[name]}\n" for name in sorted(known))
     return FINGERPRINT + hashlib.sha256(text.encode()).hexdigest()

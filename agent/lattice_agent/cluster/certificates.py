@@ -124,7 +124,7 @@ def _public(key: bytes) -> PublicKeyTypes:
 
 
 def _private(asked: bytes) -> bytes:
-    """Returns the key from a file that holds a key and a request."""
+    """Returns the key from the content of a file that holds a key and a request; all of it where there is no request."""
     return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
 
 
@@ -158,7 +158,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def hosts_of(node: str, address: str) -> tuple[str, ...]:
-    """Returns the host names of the node's server certificate: its name, and the address or longer name at which it listens."""
+    """Returns the host names of the node's server certificate: its name, and the host of `address` where that is an IP or NODE.DOMAIN."""
     host = address.rpartition(":")[0].strip("[]")
     if not host or host == node:
         return (node,)
@@ -200,7 +200,10 @@ class Renewal:
             await self._clock.sleep(await self.turn())
 
     async def turn(self) -> float:
-        """Reads the certificate and takes one step of a renewal, if one is due; returns the seconds until the next check."""
+        """Reads the certificate and takes one step of a renewal, if one is due; returns the seconds until the next check.
+
+        Failures are logged, and reported as a flaw near the certificate's end; nothing is raised.
+        """
         try:
             begin, end = await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -350,7 +353,7 @@ class Renewal:
 
 
 def both(on_flaw: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
-    """Returns a listener for each use that joins them: `on_flaw` gets a flaw of either certificate, and an empty one once both are well."""
+    """Returns a function for each use that takes its flaws and joins them: `on_flaw` gets an empty one once both certificates are well."""
     found = {API: NOTHING, PEER: NOTHING}
 
     def heard(use: str) -> Callable[[Flaw], None]:

@@ -44,7 +44,10 @@ class HistoryWriter:
         return self.wanted is not None and self.wanted.id != self._answered
 
     async def write_owed(self) -> None:
-        """Writes the pages of a recovery that is owed an answer; passes on errors of the API server, and the caller tries again."""
+        """Writes the pages that answer the recovery, where it is owed an answer; else does nothing.
+
+        Passes on errors of the API server; the next call writes all pages again.
+        """
         wanted = self.wanted
         if wanted is None or not self.owed:
             return
@@ -69,7 +72,7 @@ class HistoryWriter:
 
 
 def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
-    """Returns a row for every attempt that the disk keeps, and for those ordered to start that are not journaled yet."""
+    """Returns a row for every attempt that the disk keeps, and for those of a plan not journaled yet, sorted by uid and attempt."""
     rows = {Key(*row.attempt_key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
         if key not in rows and attempt.row is not None and attempt.stage not in OVER:

@@ -56,7 +56,7 @@ class NodeDescription:
     declared: StaticCapabilities = NOTHING
 
     def status(self, *, healthy: bool = True) -> dict[str, Any]:
-        """Returns the fields of `LatticeNode.status` that the agent writes."""
+        """Returns the fields of `LatticeNode.status` that the agent writes, conditions and cached images apart."""
         features = ("hollow", *self.features) if self.hollow and "hollow" not in self.features else self.features
         return {
             "capabilities": {
@@ -94,8 +94,9 @@ class Registration:
         """The images of the node while its cache is `full`."""
 
     async def register(self) -> Node:
-        """Creates the node's object, or takes it over; returns it. Raises Rejected(NameTaken) while
-        another agent reports under this name.
+        """Creates the node's object, or takes it over, and writes the facts into it; returns it. Passes on errors of the API server.
+
+        Another agent's name is first watched for over a heartbeat interval; raises Rejected (NameTaken) where that agent still reports.
         """
         found = await self._found()
         if found.status.instance not in ("", self._me.instance) and await self._other_reports():
@@ -108,9 +109,9 @@ class Registration:
         return await self._write(found)
 
     async def keep_true(self) -> float | None:
-        """Writes the object again after somebody deleted it or a fact changed.
+        """Writes the facts into the node's object, made anew where somebody deleted it, unless it shows them already.
 
-        Returns the seconds until another try after an error; None: it is written, or belongs to another agent.
+        Returns the seconds until another try after an error, which is logged; None: it is written, or belongs to another agent.
         """
         try:
             found = await self._found()

@@ -32,13 +32,13 @@ class ReportContent:
 
 
 def annotation(identity: NodeIdentity, beat: int, seen: Seen, said: ReportContent) -> str:
-    """Returns the text of the annotation `lattice.dev/report`."""
+    """Returns the text of the Lease's annotation `lattice.dev/report`; `beat` numbers the heartbeats of the process, from 1."""
     report = NodeReport(beat, seen.seq, identity.boot, identity.instance, said.rows, epoch=seen.epoch, term=seen.term, away=said.away)
     return format_report(report)
 
 
 def with_detail(rows: tuple[ReportRow, ...], waiting: Collection[Key], detail: str) -> tuple[ReportRow, ...]:
-    """Returns the rows, with this detail those of attempts that are being prepared and wait for what it says."""
+    """Returns the rows, of which those of `waiting` attempts that are being prepared and have no detail yet get this one."""
     if not waiting:
         return rows
     return tuple(

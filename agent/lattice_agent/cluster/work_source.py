@@ -51,7 +51,7 @@ class FetchedWork:
         return int(self.work.metadata.resource_version or 0)
 
     def written(self, metadata: Metadata, status: Mapping[str, Any]) -> FetchedWork:
-        """Returns this Allocation with the status that was just written, and the metadata that the API server answered."""
+        """Returns this Allocation, without variables, with the status just written and the metadata that the API server answered."""
         known = msgspec.convert(status, AllocationStatus)
         return FetchedWork(msgspec.structs.replace(self.work, metadata=metadata, status=known), status)
 
@@ -63,7 +63,7 @@ class WorkSource(Protocol):
         """Returns the Allocation at the row's generation or newer; with `stale`, at a newer resourceVersion than that.
 
         `variables` asks for the values of `environment.variablesFrom` too. Raises NotFound (it is gone, or the attempt is over), Denied (it
-        is not this node's work), Retry (no gateway answers).
+        is not this node's work), Retry (no gateway answers), Corrupt (an answer is no Allocation).
         """
         ...
 
@@ -121,7 +121,10 @@ class GatewayWorkSource:
 
 
 def read(answer: pb.Work, *, variables: bool) -> FetchedWork:
-    """Decodes a gateway's answer; raises Corrupt where it is no Allocation."""
+    """Returns the Allocation that a gateway's answer holds, with the values of Secrets where `variables` asked for them.
+
+    Raises Corrupt where it holds none.
+    """
     try:
         status = msgspec.json.decode(answer.allocation, type=_StatusOnly).status
         work = msgspec.json.decode(answer.allocation, type=Allocation)
@@ -158,7 +161,10 @@ class WorkCache:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Returns the Allocation as another node of the process has read it, or reads it; raises as `WorkSource.find_work` does."""
+        """Returns the Allocation as it was read before for a node of this process, where that is new enough, else reads it.
+
+        Raises as `WorkSource.find_work` does.
+        """
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:
             found = self._found.get(row.uid)

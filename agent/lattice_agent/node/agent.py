@@ -77,7 +77,7 @@ class _MemberSide:
     task: asyncio.Task[None] | None = field(default=None)
 
     def member(self) -> Member | None:
-        """Returns the node's whole state of the attempt; None: it has forgotten it."""
+        """Returns the node's whole state of the attempt; None: the node has forgotten the attempt."""
         return self.agent.machine.member(self.key)
 
     def directed(self, direction: Direction) -> None:
@@ -86,7 +86,7 @@ class _MemberSide:
         self.agent.post(Directed(self.key, direction))
 
     def unreached(self, seconds: float) -> None:
-        """Reports the reporter as unreachable once calls have failed for `AWAY_SECONDS`."""
+        """Notes that the reporter is unreachable and hastens the heartbeat that says so, once calls have failed for `AWAY_SECONDS`."""
         if seconds >= AWAY_SECONDS and not self.away:
             self.away = True
             self.agent.beat_if_urgent()
@@ -159,7 +159,10 @@ class Agent:
         self._met: dict[Key, float] = {}
 
     async def restore(self) -> None:
-        """Rebuilds the attempts that disk and scopes of this node show; nothing is decided before the first plan."""
+        """Rebuilds the attempts that disk and scopes of this node show, and takes the node's turns in the queues and the ends of its work.
+
+        Nothing is decided before the first plan.
+        """
         known = await self._outside.host.attempts()
         stimuli = StimulusLog(self._stimulus_events) if self._stimulus_events else None
         self.machine = Lifecycle(self.node, seen=self._outside.host.seen(), known=known, stimuli=stimuli)
@@ -173,7 +176,10 @@ class Agent:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def plan(self, read: PlanRead, *, call: int = 0) -> None:
-        """Posts the node's plan; a higher `call` than before renews the Lease at once, because a new leader asks who is alive."""
+        """Posts the node's plan to the state machine, and begins heartbeats with the first one.
+
+        A higher `call` than before renews the Lease at once, because a new leader asks who is alive.
+        """
         self._plan_readable = True
         self.post(read)
         if call > self._called:
@@ -182,12 +188,12 @@ class Agent:
         self._begin_beating()
 
     def no_plan(self) -> None:
-        """Posts that the cluster has no plan for this node."""
+        """Posts to the state machine that the cluster has no plan for this node, and begins heartbeats."""
         self.post(PlanAbsent())
         self._begin_beating()
 
     def unreadable_plan(self) -> None:
-        """Counts a plan that cannot be parsed; the agent keeps following its last plan."""
+        """Counts a plan that cannot be parsed, and writes the stimulus log at the first in a row; the last plan goes on being followed."""
         self._metrics.plans_ignored.inc()
         if self._plan_readable:
             self._plan_readable = False
@@ -211,7 +217,7 @@ class Agent:
         return reports.ReportContent(rows, tuple(sorted(away | self.reporter.away() | set(self.machine.silent_reporters()))))
 
     def _begin_beating(self) -> None:
-        """Sends the first heartbeat after the first plan, so that nothing is claimed here before the plan was read."""
+        """Queues the first heartbeat, after the first plan, so that nothing is claimed here before that was read; later does nothing."""
         if not self.planned:
             self.planned = True
             self._queues.queue_heartbeat(self.node)
@@ -220,8 +226,9 @@ class Agent:
         self.post(Exited(key, record))
 
     def post(self, event: Event) -> None:
-        """Handles one event in the state machine, puts the resulting instructions into their queues, then handles the events these
-        cause.
+        """Handles one event in the state machine, queues its instructions, tells reporters, then handles the events that came meanwhile.
+
+        Called while an event is handled, it only appends this one.
         """
         self._events.append(event)
         if self._draining:
@@ -345,19 +352,18 @@ class Agent:
     # ── turns of the queues (queues.NodeWorker) ─────────────────────────────────────────────────────────────────
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the queued instructions of an attempt; returns the seconds until another try, None: done."""
+        """Carries out the queued instructions of an attempt in order; returns the seconds until another try, None: done."""
         return await self._effects.carry_out(key)
 
     async def persist(self, key: Key) -> float | None:
-        """Writes the status that this node, as its reporter, concludes for an attempt; returns the
-        seconds until another try, None: done.
+        """Writes the status that this node, as its reporter, concludes for an attempt.
+
+        Returns the seconds until another try; None: done.
         """
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
-        """Checks the host, and renews the node's Lease with the newest report; returns the seconds until the next
-        heartbeat.
-        """
+        """Checks the host, and renews the node's Lease with the newest report; returns the seconds until the next heartbeat."""
         await self._check_host()
         await self._check_cache()
         return await self.heartbeat.beat(self.machine.seen, self._report())
@@ -391,7 +397,7 @@ class Agent:
             self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:
-        """Shows in the LatticeNode that a certificate is near its end and cannot be renewed; an empty flaw: that is over."""
+        """Has the LatticeNode show that a certificate is near its end and cannot be renewed; an empty flaw: that is over."""
         if found != self._registration.expiring:
             self._registration.expiring = found
             self._queues.queue_registration(self.node)
@@ -427,12 +433,12 @@ class Agent:
         return attempt is not None and attempt.stage is Stage.WAITING
 
     def ended(self, key: Key) -> bool:
-        """Tells whether an attempt has ended on this node, so that its output is complete."""
+        """Tells whether an attempt has ended on this node, or is unknown to it, so that its output is complete."""
         attempt = self.machine.attempts.get(key)
         return attempt is None or attempt.stage in OVER
 
     def ready(self) -> tuple[bool, str]:
-        """Tells whether the node does its work, with a sentence on why not."""
+        """Returns whether the node has read a plan and renewed its Lease, and a sentence on that for people."""
         if not self.planned:
             return False, f"node {self.node} has no index yet, or its plan has not been read"
         if not self.heartbeat.acknowledged:

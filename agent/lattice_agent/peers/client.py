@@ -67,7 +67,10 @@ class GrpcPeers:
         self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Sends the member's states and passes on directions until the member has no state any more; reconnects after at most 1 s."""
+        """Sends the member's states to the reporter and passes on its directions until the member has no state any more.
+
+        Reconnects after 1 s at most whenever a stream ends, and tells the member how long the reporter has been out of reach.
+        """
         delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
         while member_side.member() is not None:
             answered, heard = False, True
@@ -127,7 +130,7 @@ class GrpcPeers:
             await self._connections.pop(unused[0]).channel.close(None)
 
     async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
-        """Runs one stream until it ends; returns whether the reporter has answered on it."""
+        """Runs one stream until it ends; returns whether the reporter has answered on it. Raises an error of a stream without an answer."""
         answered = False
         try:
             async with self._connected(reporter, address) as channel:

@@ -16,7 +16,10 @@ TOLD_SECONDS: Final = 0.5
 
 
 async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
-    """Yields the reports of one request; the last one is done, or says why not. Who leaves ends a pull."""
+    """Lists, warms or evicts images, as the request asks, and yields reports on that; the last one says `done`, or a reason why not.
+
+    A warm yields the bytes that stand twice a second; closing the iterator ends the pull.
+    """
     try:
         if request.action == pb.LIST_IMAGES:
             yield await _listed(images)

@@ -25,7 +25,7 @@ class MemberSide(Protocol):
         ...
 
     def directed(self, direction: Direction) -> None:
-        """Receives the reporter's newest direction."""
+        """Receives the reporter's newest direction to the nodes of the attempt."""
         ...
 
     def unreached(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ class ReporterSide(Protocol):
         ...
 
     def direction(self, key: Key) -> Direction | None:
-        """Returns what the nodes of the attempt are to do; None: this agent does not report it any more."""
+        """Returns the order to all nodes of the attempt; None: this agent does not report it any more."""
         ...
 
     def left(self, key: Key, node: str) -> None:
@@ -68,7 +68,7 @@ class Logs(Protocol):
         ...
 
     def ended(self, key: Key) -> bool:
-        """Tells whether the attempt has ended on this node, so that its output is complete."""
+        """Tells whether the attempt has ended on this node, or is unknown to it, so that its output is complete."""
         ...
 
 
@@ -96,11 +96,17 @@ class ImageShelf(Protocol):
         ...
 
     async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
-        """Brings an image into the cache; raises Rejected, NotFound, Retry (CacheFull at once where there is no room)."""
+        """Pulls an image unless the cache has it; `sticky`: it is never evicted for room.
+
+        Raises Rejected, NotFound; Retry (CacheFull) at once where there is no room.
+        """
         ...
 
     async def evict(self, digits: str) -> str:
-        """Removes the image whose digest begins with these digits; returns the digest. Raises NotFound, Rejected (ImageInUse)."""
+        """Removes the image whose digest begins with these digits, a sticky one too; returns its whole digest.
+
+        Raises NotFound, Rejected (ImageInUse, or LabelAmbiguous where several begin so).
+        """
         ...
 
     def pulled(self, digest: str) -> int:

@@ -18,7 +18,7 @@ class LocalPeers:
         self._reporters: dict[str, ReporterSide] = {}
 
     def join(self, node: str, reporter_side: ReporterSide) -> None:
-        """Makes a node's reporter reachable."""
+        """Makes a node's reporter reachable for the members in this process."""
         self._reporters[node] = reporter_side
 
     def leave(self, node: str) -> None:
@@ -26,7 +26,10 @@ class LocalPeers:
         self._reporters.pop(node, None)
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Talks with the reporter for a member until the member has no state any more."""
+        """Gives the member's states to the reporter, and its directions to the member, until the member has no state any more.
+
+        Tries again every 0.2 s, and tells the member how long the reporter has been out of reach. `address` is not used.
+        """
         reached = self._clock.monotonic()
         while member_side.member() is not None:
             reporter_side = self._reporters.get(reporter)

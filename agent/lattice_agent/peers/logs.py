@@ -31,15 +31,15 @@ class LogSelection:
 
 
 def wanted(request: pb.ReadLogsRequest) -> LogSelection:
-    """Returns the selection of a request."""
+    """Returns what output a request asks for."""
     streams = tuple(name for name, value in STREAMS.items() if request.stream in (pb.STREAM_UNSPECIFIED, value))
     return LogSelection(streams, request.follow, request.tail_lines, request.since)
 
 
 async def read(directory: Path, attempt: int, want: LogSelection, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
-    """Yields the output of one attempt in chunks, oldest first within a stream; the last chunk says in `end` whether the work has ended.
+    """Yields the output of one attempt in chunks, oldest first within a stream, and last a chunk without output.
 
-    `ended` tells whether it has.
+    In that `end` says whether the work has ended, as `ended` tells. Raises Corrupt for a log segment of another format.
     """
     readers: dict[str, LogReader] = {}
     try:

@@ -115,7 +115,7 @@ class AgentService(rpc.AgentServicer):
             await changed.wait(seen)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
-        """Streams an attempt's output on this node, to the gateway alone, which has checked the reader's rights."""
+        """Streams an attempt's output on this node (attempt 0: the newest's), to the gateway alone, which has checked the reader."""
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")
@@ -151,7 +151,7 @@ class AgentService(rpc.AgentServicer):
 
 
 async def serve(listen: str, files: Files, service: AgentService) -> None:
-    """Serves on HOST:PORT until cancelled. Raises Rejected when the address cannot be had."""
+    """Serves gRPC on HOST:PORT until cancelled, then ends calls within 0.5 s. Raises Rejected when the address cannot be had."""
     server = aio.server(options=OPTIONS)
     rpc.add_AgentServicer_to_server(service, server)
     credentials = ServerCredentials(files)

@@ -12,7 +12,7 @@ _STEP_STATES = {BEGUN: pb.STEP_BEGUN, DONE: pb.STEP_DONE, UNDOING: pb.STEP_UNDOI
 
 
 def member_to_wire(member: Member) -> pb.MemberState:
-    """Encodes a node's state."""
+    """Returns a node's state of an attempt as its protobuf message, in which `message` is cut to 1024 characters."""
     return pb.MemberState(
         uid=member.key.uid,
         attempt=member.key.attempt,
@@ -33,7 +33,7 @@ def member_to_wire(member: Member) -> pb.MemberState:
 
 
 def member_from_wire(message: pb.MemberState) -> Member:
-    """Decodes a node's state. Raises Rejected for a phase that this agent does not know."""
+    """Returns the node's state that a protobuf message holds; raises Rejected for a phase that this agent does not know."""
     try:
         phase = Phase(message.phase)
     except ValueError as error:
@@ -54,17 +54,17 @@ def member_from_wire(message: pb.MemberState) -> Member:
 
 
 def direction_to_wire(direction: Direction) -> pb.ReporterState:
-    """Encodes the reporter's direction."""
+    """Returns the reporter's direction as its protobuf message."""
     return pb.ReporterState(order=pb.Order.ValueType(direction.order.value), cause=direction.cause, settled=direction.settled)
 
 
 def direction_from_wire(message: pb.ReporterState) -> Direction:
-    """Decodes the reporter's direction; an order that this agent does not know counts as WAIT."""
+    """Returns the reporter's direction that a protobuf message holds; an order that this agent does not know counts as WAIT."""
     order = Order(message.order) if message.order in {order.value for order in Order} else Order.WAIT
     return Direction(order, message.cause, message.settled)
 
 
 def step_to_wire(found: StepProgress) -> pb.StepProgress:
-    """Encodes how far a step is."""
+    """Returns the progress of a prologue step as its protobuf message; an unknown state becomes STEP_STATE_UNSPECIFIED."""
     state = _STEP_STATES.get(found.state, pb.STEP_STATE_UNSPECIFIED)
     return pb.StepProgress(name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size)

@@ -91,7 +91,7 @@ class AttemptView:
     # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow_row(self, row: PlanRow) -> None:
-        """Reads the attempt's newest plan row: a run row names all nodes, a stop row those that have not confirmed their end."""
+        """Notes the attempt's newest plan row: a run row names all nodes, a stop row those that have not confirmed their end."""
         self.head = row.head or self.head
         if row.order == STOP:
             self.awaited = frozenset(row.nodes)
@@ -104,7 +104,7 @@ class AttemptView:
         self.walltime_seconds = walltime_seconds
 
     def hear(self, member: Member) -> bool:
-        """Notes a node's whole state; the first final one stays. Returns False when the node is not of this attempt."""
+        """Notes a node's whole state; a final one stays, whatever comes later. Returns False when the node is not of this attempt."""
         if member.key != self.key or member.node not in self.nodes:
             return False
         before = self.members.get(member.node)
@@ -116,14 +116,14 @@ class AttemptView:
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
 
     def direction(self) -> Direction:
-        """Returns what all nodes of the attempt are to do now."""
+        """Returns the order to all nodes: END with its cause where one failed or the head has ended, START once all were ready, or WAIT."""
         cause = self._cause()
         if cause:
             return Direction(Order.END, cause, self.settled)
         return Direction(Order.START if self.started else Order.WAIT, "", self.settled)
 
     def verdict(self) -> Verdict:
-        """Returns what the states of all nodes together mean for the Allocation: begun, surviving KILL, over, or nothing yet."""
+        """Returns the status that the states of all nodes together call for: begun, surviving KILL, over, or nothing yet."""
         members = self._present()
         begun = len(members) == len(self.nodes) and all(_has_started(member) for member in members)
         starts = [member.started for member in members if member.started]
@@ -245,7 +245,7 @@ def _first(members: Iterable[Member]) -> FirstFailure | None:
 
 
 def _memory_sentence(node: str, use: ResourceUse) -> str:
-    """Says that the kernel has killed processes of the work because memory was short, with limit and peak; empty: it has not."""
+    """Returns a clause on processes of the work that the kernel has killed for want of memory, with limit and peak; empty: none was."""
     if not use.oom_kills:
         return ""
     killed = "a process" if use.oom_kills == 1 else f"{use.oom_kills} processes"

@@ -93,7 +93,10 @@ class Reporter:
     # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow_plan(self, rows: dict[Key, PlanRow]) -> None:
-        """Reads the rows of the newest plan: opens attempts that name this node as reporter, and closes those that name another one."""
+        """Follows the rows of the newest plan: opens attempts that name this node as reporter, and closes those that name another one.
+
+        One that the plan names no longer is closed where its end is settled; else the write of its status is queued.
+        """
         for key, row in rows.items():
             case = self._cases.get(key)
             if row.reporter != self.node:
@@ -114,7 +117,10 @@ class Reporter:
                 self._queue_report(key, 0.0)
 
     def describe(self, key: Key, found: FetchedWork) -> None:
-        """Notes the attempt's Allocation as this node has read it: its walltime, where its tasks run, and the version to write at."""
+        """Notes the attempt's Allocation as this node has read it: its walltime, where its tasks run, and the version to write at.
+
+        Does nothing for an attempt that this node does not report.
+        """
         case = self._cases.get(key)
         if case is not None:
             case.described = True
@@ -161,12 +167,12 @@ class Reporter:
         return True
 
     def direction(self, key: Key) -> Direction | None:
-        """Returns what the nodes of the attempt are to do; None: this node does not report it any more."""
+        """Returns the order to all nodes of the attempt; None: this node does not report it any more."""
         case = self._cases.get(key)
         return case.direction if case else None
 
     def left(self, key: Key, node: str) -> None:
-        """Notes that a node's call has ended; before the end of its work it counts as unreachable."""
+        """Notes that a node's call has ended; before the end of its work there the node counts as unreachable until it is heard again."""
         case = self._cases.get(key)
         member = case.head.members.get(node) if case is not None else None
         if case is not None and member is not None and member.phase not in FINAL:
@@ -220,13 +226,13 @@ class Reporter:
         return self._after(key, case, outcome)
 
     def _early(self, case: _Case) -> float:
-        """Returns for how many more seconds Started waits so that it can be written together with the end."""
+        """Returns for how many more seconds Started waits so that it can be written together with the end; 0 or less: no longer."""
         now = self._clock.monotonic()
         case.begun_at = now if case.begun_at is None else case.begun_at
         return case.begun_at + BEGUN_SECONDS - now
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
-        """Decides what to write by the Allocation as known here, and reads it again where the scheduler's part is missing in that."""
+        """Returns the Allocation and what to do about its status; reads it anew where the known one lacks what the scheduler writes."""
         if case.found is not None:
             outcome = self._outcome(case, case.found)
             if not isinstance(outcome, status.Later):

@@ -46,7 +46,10 @@ Outcome = Write | Later | Nothing | Closed
 
 
 def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hollow: bool = False) -> Outcome:
-    """Returns what the reporter on `node` does about its verdict on an attempt; `now` in seconds since the epoch."""
+    """Returns the outcome of a verdict on an attempt, for the reporter on `node`: a change to write, to wait, nothing, or closed.
+
+    `now` in seconds since the epoch; `hollow`: the status says so.
+    """
     status = work.status
     if work.metadata.uid != key.uid:
         return Closed(f"{work.metadata.key} is another object now")
@@ -122,7 +125,7 @@ def _exit(over: Over) -> dict[str, Any]:
 
 
 def _used(use: ResourceUse) -> dict[str, Any]:
-    """Gives what is known of the resources that were used."""
+    """Returns the fields of `status.exit` that show used resources, without those of which nothing is known."""
     known = {
         "cpuSeconds": f"{round(use.cpu_seconds * 1000)}m" if use.cpu_seconds else None,
         "peakMemory": f"{use.peak_memory >> 10}Ki" if use.peak_memory else None,

@@ -25,7 +25,7 @@ RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
 
 
 def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600) -> None:
-    """Writes DIRECTORY/NAME by a temporary file, fsync and rename."""
+    """Writes DIRECTORY/NAME whole and durably, by a temporary file, fsync and rename; replaces a file of that name. Raises OSError."""
     path, draft = os.path.join(directory, name), os.path.join(directory, f".{name}.{os.getpid()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -49,7 +49,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Makes the names in a directory durable."""
+    """Syncs a directory to disk, so that files made, renamed or removed in it are so after a crash too."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -61,7 +61,10 @@ def sync_directory(directory: str) -> None:
 
 
 def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes:
-    """Returns the content of the file `shim`, which is the right to start this attempt, taken once."""
+    """Returns the content of a claim (the file `shim`), which names the process that has the right to start an attempt.
+
+    `ticks`: field 22 of /proc/PID/stat; `started` in seconds since the epoch; `boottime`: the same moment on CLOCK_BOOTTIME.
+    """
     return f"{FORMAT}\n{pid} {ticks} {started!r} {boottime!r}\n".encode()
 
 
@@ -98,7 +101,7 @@ def encode_exit(
     uid: str, attempt: int, boot: str, tasks: list[dict[str, Any]], end: float, failure: str = "", *, unfit: bool = False,
     reason: str = "", use: dict[str, float] | None = None,
 ) -> bytes:  # fmt: skip
-    """Encodes an exit record; `unfit`: the node's own fault, not the work's; `reason`: a word for a failure that is neither.
+    """Returns the content of an exit record; `unfit`: the node's own fault, not the work's; `reason`: a word for a failure that is neither.
 
     `use`: as `meters.read` has it.
     """
@@ -115,7 +118,7 @@ def encode_exit(
 
 
 def reserve(directory: str, tasks: int) -> None:
-    """Writes blanks for the exit record of so many tasks, so that a full disk still has room for it."""
+    """Writes and allocates blanks for the exit record of so many tasks, so that a full disk still has room for it."""
     path, size = os.path.join(directory, RESERVE), RESERVE_BYTES + TASK_BYTES * tasks
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -126,7 +129,7 @@ def reserve(directory: str, tasks: int) -> None:
 
 
 def keep_exit(run_directory: str, directory: str, data: bytes) -> None:
-    """Writes the exit record in memory and on disk; repeats that while neither takes it and the directories exist."""
+    """Writes the exit record in memory and on disk; repeats that, for ever, while neither takes it and the directories exist."""
     delay, kept = 0.02, False
     while True:
         with suppress(OSError):

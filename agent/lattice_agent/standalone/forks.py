@@ -31,7 +31,7 @@ class _CloneArguments(ctypes.Structure):
 
 
 def fork_into(procs: str) -> tuple[int, bool]:
-    """Forks this process, which has one thread; returns the child's pid (0 in the child), and whether the child is in the cgroup.
+    """Forks this process, which must have one thread; returns the child's pid (0 in the child), and whether the child is in the cgroup.
 
     `procs` is the path of the cgroup's `cgroup.procs`; empty, or where the kernel cannot, the child stays in its parent's cgroup.
     """

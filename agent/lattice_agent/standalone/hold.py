@@ -70,7 +70,10 @@ class Image:
 
 
 def run(request: dict[str, Any], report: int) -> None:
-    """Mounts the images of a request, answers, and waits for KILL."""
+    """Mounts the images of a request in a new mount namespace, writes one answer to `report` (a descriptor), and waits for KILL.
+
+    The answer holds `mounts`, each with mount point and metadata; or `failure`, with a `reason` if the work is at fault: then it returns.
+    """
     identity = streams.UserIdentity(request["user"], request["group"], tuple(request["groups"]))
     try:
         _detach(request["procs"], report)
@@ -154,7 +157,7 @@ def _check_file(path: str, fd: int) -> None:
 
 
 def _mount_nowhere(image: Image) -> None:
-    """Attaches the file to a loop device that goes with its last user, and mounts that."""
+    """Attaches the image's file to a loop device that goes with its last user, and mounts that without a mount point."""
     name, loop = _attached(image)
     try:
         image.mount = namespaces.mounted("squashfs", name)
@@ -230,7 +233,7 @@ def _said_target(image: Image, fallback: str) -> str:
 
 
 def _mount_all(images: list[Image], identity: streams.UserIdentity) -> None:
-    """Moves every mount to its mount point, outer mount points before those that lie in them."""
+    """Moves every mount to its mount point, outer mount points before those that lie in them; forbids imports from then on."""
     try:
         for image in images:
             image.target = mount_targets.read_target(image.target)
@@ -250,7 +253,7 @@ def _mount_all(images: list[Image], identity: streams.UserIdentity) -> None:
 
 
 def _open_target(target: str, identity: streams.UserIdentity) -> int:
-    """Opens a mount point with the user's rights, so that it tells nothing of directories that he may not see."""
+    """Opens a mount point with the user's rights and returns its descriptor; raises HoldFailure where it is none for him, or a link."""
     resolve = namespaces.RESOLVE_NO_SYMLINKS | namespaces.RESOLVE_NO_MAGICLINKS
     try:
         with identity.acting():

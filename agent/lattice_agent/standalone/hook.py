@@ -50,7 +50,7 @@ def _become(request: dict[str, Any], out: int, err: int) -> None:
 
 
 def _followed(pid: int, out: int, err: int, until: float) -> dict[str, Any]:
-    """Reads the hook's output until the hook itself ends, also where processes that it left behind keep its output open."""
+    """Reads the hook's output until the hook itself ends or its time is over; returns the answer of `run`. Kills nothing."""
     said = {out: bytearray(), err: bytearray()}
     for fd in said:
         os.set_blocking(fd, False)

@@ -41,7 +41,7 @@ def separate_ipc() -> None:
 
 @contextmanager
 def locked(how: int) -> Iterator[bool]:
-    """Holds the machine-wide lock for the block, for a start (LOCK_SH) or a removal (LOCK_EX); yields False where it could not be taken.
+    """Holds the machine-wide lock for the block, for a start (LOCK_SH) or a removal (LOCK_EX); yields False where it got none in 10 s.
 
     A start holds it from its first file until its processes run as the user. It cannot be taken while a start hangs, or without the
     right.
@@ -71,8 +71,8 @@ def _lock(fd: int, how: int) -> bool:
 def remove(user: int | None, since: float, keep: Collection[str] = (), directories: Collection[str] = ()) -> int:
     """Removes the entries that a user has made since `since` (seconds since the epoch) in /tmp, /var/tmp and /dev/shm; returns how many.
 
-    Removes nothing while a process of the user runs or starts on this machine, since it may belong to another attempt; an entry
-    at a path of `keep` stays. `directories`: the directories to search; empty: all of `DIRECTORIES`.
+    Removes nothing of root's, and nothing while a process of the user runs or starts on this machine, since it may be another attempt's; an
+    entry at a path of `keep` stays. `directories`: the directories to search; empty: all of `DIRECTORIES`.
     """
     if user is None or user in (0, NOBODY):
         return 0
@@ -127,7 +127,7 @@ def _empty(directory: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes a directory tree of any depth, without entering other file systems mounted in it."""
+    """Removes a file or a directory tree of any depth, without entering other file systems mounted in it; what resists is left."""
     os.spawnv(os.P_WAIT, "/bin/rm", ["rm", "-rf", "--one-file-system", "--", path])  # noqa: S606
 
 

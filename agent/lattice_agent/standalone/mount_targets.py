@@ -24,7 +24,10 @@ class TargetFlaw(Exception):
 
 
 def read_target(text: str) -> str:
-    """Returns a mount point as it is compared: absolute, without a `/` at its end. Raises TargetFlaw."""
+    """Returns a mount point as it is compared: absolute, without a `/` at its end.
+
+    Raises TargetFlaw for one that is relative, too long, with an empty part, `.` or `..`, or a directory that must not be covered.
+    """
     path = text.rstrip("/") or "/"
     if not text.startswith("/") or not text.isprintable():
         raise TargetFlaw(f"the mount point {text!r} is no absolute path")
@@ -47,7 +50,7 @@ def is_within(path: str, above: str) -> bool:
 
 
 def in_order(targets: Sequence[str]) -> list[int]:
-    """Returns the places in `targets` in the order of mounting: what lies in another one comes after it. Raises TargetFlaw for doubles."""
+    """Returns the indices of `targets` in the order of mounting: one that lies in another comes after it. Raises TargetFlaw for doubles."""
     order = sorted(range(len(targets)), key=lambda place: targets[place].split("/"))
     for before, after in pairwise(order):
         if targets[before] == targets[after]:

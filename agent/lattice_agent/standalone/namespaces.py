@@ -38,7 +38,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def separate() -> None:
-    """Moves this process, which must have one thread, into a new mount namespace: it sees later mounts of the machine, not the reverse."""
+    """Moves this process (of one thread) into a new mount namespace: it sees later mounts of the machine, which sees none of its own."""
     _checked(_libc.unshare(CLONE_NEWNS))
     _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
 
@@ -103,16 +103,19 @@ def forbid_imports() -> None:
 
 
 def open_at(directory: int, path: str, flags: int, resolve: int) -> int:
-    """Opens a path by openat2(2); `directory` is a descriptor, or -100 for the working directory."""
+    """Opens a path by openat2(2) and returns its descriptor; `directory` is a descriptor, or -100 for the working directory.
+
+    `resolve`: flags RESOLVE_* that restrict the way to it. Raises OSError.
+    """
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     call = _libc.syscall(OPENAT2, directory, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
     return _checked(call, path)
 
 
 def mounted(kind: str, source: str) -> int:
-    """Mounts a device nowhere, read-only, without setuid programs and device files; returns the mount's descriptor.
+    """Mounts a device (`source`) of file system `kind` read-only, without setuid programs and device files, and without a mount point.
 
-    Raises OSError, with what the file system said where it did.
+    Returns the mount's descriptor, for `attach`. Raises OSError, with what the file system said where it did.
     """
     made = _checked(_libc.syscall(FSOPEN, kind.encode(), CLOEXEC))
     try:
@@ -127,7 +130,7 @@ def mounted(kind: str, source: str) -> int:
 
 
 def attach(mount: int, target: int) -> None:
-    """Moves a mount that stands nowhere to a directory; both are descriptors."""
+    """Moves a mount without a mount point (`mounted`) to a directory; both are descriptors. Raises OSError."""
     _checked(_libc.syscall(MOVE_MOUNT, mount, b"", target, b"", EMPTY_PATHS))
 
 

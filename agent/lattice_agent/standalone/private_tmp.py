@@ -30,8 +30,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(directory: str, boot: str) -> str:
-    """Returns the path, below the machine's /tmp, of the directory that holds an attempt's /tmp; `directory`: the attempt's state
-    directory, `boot`: the boot id.
+    """Returns the path, below the machine's /tmp, of the directory that holds an attempt's /tmp; makes nothing.
+
+    `directory`: the attempt's state directory; `boot`: the boot id.
     """
     attempts, name = os.path.split(directory)
     return os.path.join(TMP, f"{beginning(attempts)}{_digest(boot)}-{name}")
@@ -127,7 +128,7 @@ def _check(answer: int, path: str = "") -> None:
 
 
 def remove(made: str) -> None:
-    """Removes an attempt's /tmp with its content; may be repeated."""
+    """Removes an attempt's /tmp, the directory `made`, with its content; leaves what another user has put there. May be repeated."""
     with suppress(OSError):
         os.rmdir(os.path.join(made, "tmp"))
     try:
@@ -140,7 +141,7 @@ def remove(made: str) -> None:
 
 
 def remove_older(attempts: str, boot: str) -> int:
-    """Removes the /tmp directories of this state directory's attempts that an earlier boot has left; returns how many."""
+    """Removes the /tmp directories of attempts below `attempts` that boots other than `boot` have left; returns how many."""
     found = list(_older(attempts, boot))
     for path in found:
         remove(path)

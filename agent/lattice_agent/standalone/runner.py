@@ -121,7 +121,10 @@ class Runner:
 
 
 def run_hook(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs a hook; its code is loaded by this child alone, so that shims do not carry it."""
+    """Joins the cgroup that the request names, runs its hook there, and returns the answer of `hook.run`.
+
+    The code of hooks is loaded by this child alone, so that shims do not carry it.
+    """
     if procs := request["procs"]:
         fd = os.open(procs, os.O_WRONLY)
         os.write(fd, b"0")
@@ -132,14 +135,20 @@ def run_hook(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_mounts(request: dict[str, Any], report: int) -> None:
-    """Mounts images and keeps them; its code is loaded by this child alone, so that shims do not carry it."""
+    """Mounts images and keeps them until it is killed, as `hold.run` does, which answers through the descriptor `report`.
+
+    The code for that is loaded by this child alone, so that shims do not carry it.
+    """
     from lattice_agent.standalone import hold
 
     hold.run(request, report)
 
 
 def note_crash(request: dict[str, Any]) -> None:
-    """Writes the traceback of a defect into the attempt's directory, for people."""
+    """Appends the traceback of the present exception to the file `crash` in the attempt's directory, for people.
+
+    A request that names no such directory has it written into the working directory. A failure to write is passed over.
+    """
     directory = request.get("launch", {}).get("directory", "")
     with contextlib.suppress(OSError):
         fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -147,7 +156,10 @@ def note_crash(request: dict[str, Any]) -> None:
 
 
 def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
-    """Becomes the user for good, enters the first directory that admits him, and opens the output files; returns what it found."""
+    """Becomes the user for good, enters the first directory that admits him, and opens the output files, made or truncated as asked.
+
+    Returns `workdir` and, for people, the directories `passed_over`; else `failure`, a sentence.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])).become()
     os.umask(0o022)

@@ -87,7 +87,7 @@ class Launch:
 
     @property
     def tmp_place(self) -> str:
-        """Names the directory that is the tasks' /tmp."""
+        """Returns the path of the directory that holds the tasks' own /tmp."""
         return private_tmp.path_of(self.directory, self.boot)
 
     @property
@@ -109,12 +109,15 @@ class Task:
 
 
 def prctl(option: int, value: int | bytes) -> None:
-    """Calls prctl(2) with one argument."""
+    """Calls prctl(2) with one argument; passes over an error."""
     _libc.prctl(option, value, 0, 0, 0)
 
 
 def start_ticks(pid: int | str) -> int:
-    """Returns field 22 of /proc/PID/stat; with the pid it identifies a process."""
+    """Returns field 22 of /proc/PID/stat, the start time in clock ticks since the boot; with the pid it identifies a process.
+
+    Raises OSError where there is no such process.
+    """
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
@@ -154,7 +157,10 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def start(self) -> None:
-        """Starts all tasks; raises StartFailure, with none of them left, when one cannot be executed."""
+        """Joins the shim's cgroup, opens the output files and starts all tasks; raises StartFailure when one cannot be executed.
+
+        Tasks that were started before that one are left to `end_leftovers`. Raises OSError where the node is at fault.
+        """
         launch = self.launch
         if launch.shim_procs:
             _write(launch.shim_procs, b"0")
@@ -214,7 +220,7 @@ class Shim:
         self.inlets |= {out_r: Inlet(out_r, self.out), err_r: Inlet(err_r, self.err)}
 
     def copy_output(self) -> None:
-        """Copies the tasks' output until the last task has ended."""
+        """Copies the tasks' output to log segments and output files until the last task has ended."""
         poll = select.poll()
         for fd in (self._wake, *self.inlets):
             poll.register(fd, select.POLLIN)
@@ -249,7 +255,7 @@ class Shim:
                     os.read(self._wake, 4096)
 
     def drain(self) -> None:
-        """Copies the output that is still in the pipes."""
+        """Copies the output that is still in the pipes, notes in the log what files did not take, and closes the log."""
         now = time.time()
         for inlet in self.inlets.values():
             inlet.drain(now)
@@ -274,7 +280,7 @@ class Shim:
                 task.usage = (usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
 
     def record(self, failure: str, *, unfit: bool = False) -> bytes:
-        """Returns the encoded exit record."""
+        """Returns the content of the exit record; with a `failure` it holds no tasks. `unfit`: the node is at fault."""
         launch = self.launch
         tasks = [] if failure else [_task_entry(task) for task in self.tasks.values()]
         spent = sum(task.usage[0] + task.usage[1] for task in self.tasks.values())
@@ -300,7 +306,7 @@ def _task_entry(task: Task) -> dict[str, Any]:
 
 
 def descendants(*roots: int) -> list[int]:
-    """Returns the pids of all processes below `roots`, by the parents that /proc shows."""
+    """Returns the pids of all processes below `roots`, which are not among them, by the parents that /proc shows."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -407,7 +413,7 @@ def score_for_oom(score: int) -> None:
 
 
 def raise_limit(limit: int, wanted: int) -> None:
-    """Sets soft and hard limit; without the right, the soft one as near to `wanted` as the hard one allows."""
+    """Sets soft and hard limit of a resource (RLIMIT_*); without the right, the soft one as near to `wanted` as the hard one allows."""
     try:
         resource.setrlimit(limit, (wanted, wanted))
     except (ValueError, OSError):
@@ -417,7 +423,10 @@ def raise_limit(limit: int, wanted: int) -> None:
 
 
 def limit_softly(limit: int, wanted: int) -> None:
-    """Sets the soft limit, which the process may raise to the hard one; that is none where this process has the right."""
+    """Sets the soft limit of a resource (RLIMIT_*) to `wanted` and the hard one to infinity, so that the process may raise the former.
+
+    Without the right the hard one stays, and the soft one does not go beyond it.
+    """
     with suppress(ValueError, OSError):
         resource.setrlimit(limit, (wanted, resource.RLIM_INFINITY))
         return
@@ -452,7 +461,10 @@ def _detach(report: int) -> None:
 
 
 def run(launch: Launch, report: int) -> None:
-    """Keeps one attempt from beginning to end; writes one JSON line into `report`: running, taken or failure."""
+    """Keeps one attempt: takes the right to start it, starts its tasks, copies their output, and writes the exit record after their end.
+
+    Writes one JSON object into the descriptor `report`: `running`, `taken` (nothing is started), or `failure` with `unfit`.
+    """
     _detach(report)
     running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
     shim = Shim(launch, StopWatch(*running[2:]))
@@ -507,6 +519,6 @@ def _state_sentence(launch: Launch, error: OSError) -> str:
 
 
 def send(report: int, what: dict[str, Any]) -> None:
-    """Writes one line to the runner, which may be gone."""
+    """Writes an answer as JSON into the pipe to the runner; passes over a runner that is gone."""
     with suppress(OSError):
         os.write(report, json.dumps(what).encode())

@@ -51,7 +51,7 @@ class UserIdentity:
     groups: tuple[int, ...] = ()
 
     def become(self) -> None:
-        """Becomes the user for good."""
+        """Makes this process the user's for good, with his groups; does nothing where no user is given. Raises OSError."""
         if self.user is not None and self.group is not None:
             os.setgroups(self.groups)
             os.setgid(self.group)
@@ -89,7 +89,10 @@ def check_output(path: str) -> bool:
 
 
 def open_output(path: str, *, truncate: bool) -> int:
-    """Returns a descriptor for appending to an output file; the open waits for no reader of a pipe."""
+    """Returns a descriptor for appending to an output file, which is made where it is missing; waits for no reader of a pipe.
+
+    Raises StartFailure, a sentence, for a file that cannot be opened or cannot take output.
+    """
     check_output(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
     try:
@@ -132,7 +135,7 @@ class OutputFile:
         self.path, self.fd, self.identity, self.lost, self.error = path, fd, identity, 0, ""
 
     def write(self, data: bytes) -> None:
-        """Writes the data with the user's rights, so that his quota holds; counts what is lost."""
+        """Writes the data with the user's rights, so that his quota holds; bytes that the file does not take are counted in `lost`."""
         view = memoryview(data)
         try:
             with self.identity.acting():
@@ -153,7 +156,7 @@ class LogStream:
         self._position, self._lost = 0, 0
 
     def write(self, now: float, data: bytes) -> None:
-        """Appends the data as records of at most 256 KiB."""
+        """Appends the data as records of at most 256 KiB with the time `now` (seconds since the epoch); counts bytes that are refused."""
         for at in range(0, len(data), MAX_RECORD):
             self._append(now, data[at : at + MAX_RECORD])
 
@@ -209,7 +212,7 @@ class OutputStream:
         self.file: OutputFile | None = None
 
     def write(self, now: float, data: bytes) -> None:
-        """Writes to segments and file; a failure of either does not stop the work."""
+        """Writes data to the log segments, and to the user's file where there is one; a failure of either raises nothing."""
         self.log.write(now, data)
         if self.file:
             self.file.write(data)
@@ -223,7 +226,7 @@ class Inlet:
         os.set_blocking(fd, False)
 
     def read_pipe(self, now: float) -> bool:
-        """Reads what is in the pipe; returns False at its end."""
+        """Reads what is in the pipe, 256 KiB at most, and passes whole lines on; returns False at the pipe's end."""
         try:
             data = os.read(self.fd, PIPE_BYTES)
         except BlockingIOError:
@@ -242,7 +245,7 @@ class Inlet:
             self.flush(now)
 
     def overdue(self, now: float) -> bool:
-        """Tells whether a partial line was held back for long enough."""
+        """Tells whether a partial line has been held back for 0.2 s, so that it is to be passed on."""
         return bool(self._pending) and not 0 <= now - self.since < PARTIAL_SECONDS
 
     @property
@@ -251,7 +254,7 @@ class Inlet:
         return bool(self._pending)
 
     def flush(self, now: float) -> None:
-        """Passes a partial line on."""
+        """Passes on a partial line that is held back, if there is one."""
         if self._pending:
             self._stream.write(now, self._pending)
             self._pending = b""

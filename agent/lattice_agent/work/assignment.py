@@ -14,16 +14,16 @@ from lattice_agent.work.patterns import PatternValues, expand, is_per_node
 
 
 def tasks_on(allocation: Allocation, node: str, head: str) -> int:
-    """Returns how many tasks run on this node; work on the head only has one there, and none elsewhere."""
+    """Returns how many tasks run on `node`: of work on the head only one there and none elsewhere, else the spec's tasks for each node."""
     if allocation.spec.on_head_only:
         return 1 if node == head else 0
     return allocation.spec.tasks.per_node
 
 
 def terms_of(allocation: Allocation, node: str, head: str, config: ConfigSpec) -> WorkTerms:
-    """Returns walltime, grace period and number of tasks on this node as the spec's present generation has them.
+    """Returns walltime, grace period and number of tasks on `node` as the spec's present generation has them; `head` runs what runs once.
 
-    The longest epilogue comes from the site's configuration; `head` is the node that runs what runs once.
+    The longest time of the epilogue comes from the site's configuration. All times in seconds.
     """
     lifecycle = allocation.spec.lifecycle
     walltime = parse_duration(lifecycle.walltime) if lifecycle.walltime else None
@@ -40,7 +40,7 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 
 
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
-    """Returns the work of one of the row's nodes, ready for the journal and the launcher."""
+    """Returns an allocation's work on `node`, one of the row's: with defaults and the site's limits, names and patterns expanded."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)

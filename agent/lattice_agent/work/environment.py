@@ -55,13 +55,13 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
 
 
 def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
-    """Returns the LATTICE_* (and, if the site wants them, SLURM_*) variables that all tasks of this node share."""
+    """Returns the LATTICE_* (and, if the site wants them, SLURM_*) variables that all tasks on this node share."""
     shared = lattice_of_node(work, workdir)
     return shared | (_slurm_of_node(work, workdir) if work.slurm_env else {})
 
 
 def of_hook(work: NodeWork, when: str) -> dict[str, str]:
-    """Returns the environment of a site's hook: LATTICE_* and SLURM_* variables of the work, and none that the user sets.
+    """Returns the environment of a site's hook: PATH, LANG, LATTICE_* and SLURM_* variables of the work, and none that its user sets.
 
     `when`: prologue or epilogue.
     """
@@ -72,7 +72,7 @@ def of_hook(work: NodeWork, when: str) -> dict[str, str]:
 
 
 def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
-    """Returns the LATTICE_* variables that all tasks of this node share."""
+    """Returns the LATTICE_* variables that all tasks on this node share; `workdir` is their working directory."""
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
         "LATTICE_JOB_ID": str(work.number),
@@ -95,7 +95,7 @@ def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
 
 
 def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
-    """Returns the variables that differ between the tasks of one node."""
+    """Returns the variables that differ between the tasks of one node; `local_rank` counts these from 0."""
     rank = work.first_rank + local_rank
     own = {"LATTICE_PROCID": str(rank), "LATTICE_LOCAL_RANK": str(local_rank)}
     if work.slurm_env:
@@ -134,9 +134,10 @@ def compose(
     exported: Mapping[str, str] | None = None,
     software: MountedSoftware = NO_SOFTWARE,
 ) -> dict[str, str]:
-    """Composes the whole environment but for what differs from task to task; later parts win. `exported`: by the site's hooks.
+    """Returns the environment of the work, but for Secrets and for what differs from task to task; later parts win.
 
-    Views of the software change what stands before the user's own variables.
+    These are: login and the site's variables, both changed by views of the software; the user's; those `exported` by the site's hooks;
+    those that name the software; LATTICE_* and SLURM_*.
     """
     begun = software.applied_to(login(account, environment_file) | work.site_variables)
     own = work.variables | dict(exported or {})

@@ -28,7 +28,7 @@ def unfit(work: NodeWork, why: str) -> Rejected:
 
 
 def check(work: NodeWork) -> None:
-    """Raises Rejected (StartFailed) for work that no kernel could run, before anything is made for it."""
+    """Raises Rejected (StartFailed) for work that could start nowhere: script, entrypoint, variables or paths are malformed."""
     if why := _script_flaw(work.script) if work.script is not None else _entrypoint_flaw(work.entrypoint or ""):
         raise refuse(work, why)
     if why := environment.flaw(work.site_variables | work.variables):
@@ -70,7 +70,7 @@ def _shorten(text: str) -> str:
 
 
 def command(work: NodeWork, script_path: str) -> list[str]:
-    """Returns the argument list: the script's path, or the entrypoint split as a shell would."""
+    """Returns the argument list of a task: the script's path, or the entrypoint split into words as a shell would."""
     return [script_path] if work.script is not None else shlex.split(work.entrypoint or "")
 
 
@@ -96,7 +96,10 @@ def describe(
     environment_file: str,
     switch_user: bool,
 ) -> dict[str, object]:
-    """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds."""
+    """Returns the fields of `shim.Launch`, except for the scope's cgroup files and the values of Secrets, which the launcher adds.
+
+    `switch_user`: tasks run as the account's user; else as the agent's own, without a private /tmp.
+    """
     account = place.account
     return {
         "directory": directory,

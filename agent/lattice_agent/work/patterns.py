@@ -26,7 +26,7 @@ class PatternValues:
     rank_of_node: int
 
     def value(self, letter: str) -> str | int | None:
-        """Returns the value of `%letter`; None where Slurm has no such letter."""
+        """Returns the value of `%letter` as Slurm has it; None where Slurm has no such letter."""
         match letter:
             case "j" | "A" | "J":
                 return self.number
@@ -49,7 +49,10 @@ class PatternValues:
 
 
 def expand(pattern: str, names: PatternValues) -> str:
-    """Returns the file name that a pattern means for this work on this node."""
+    """Returns the file name that a pattern means for this work on this node: `%j` as Slurm has it, `%4j` padded with zeros, `%%` a `%`.
+
+    An unknown letter stays as it is; a backslash anywhere switches expansion off, and is removed.
+    """
     if "\\" in pattern:
         return pattern.replace("\\", "")
 
@@ -66,5 +69,5 @@ def expand(pattern: str, names: PatternValues) -> str:
 
 
 def is_per_node(pattern: str) -> bool:
-    """Tells whether a pattern gives each node a file of its own; otherwise only rank 0 may truncate the file."""
+    """Tells whether a pattern gives each node a file of its own, by `%n` or `%N`; otherwise only rank 0 may truncate the file."""
     return "\\" not in pattern and any(match[3] in _PER_NODE for match in _SYMBOL.finditer(pattern) if match[3])
