@@ -139,7 +139,7 @@ class Registration:
         return made
 
     async def _write(self, found: Node) -> Node:
-        """Patches the facts, health and conditions that differ from the object; returns the object then."""
+        """Patches the object's status unless it shows this agent's facts, health and conditions already; returns the object."""
         status = self._me.status(healthy=not self.flaw.message)
         status["cachedImages"] = list(self.cached_images) if self.full.message else None
         body: dict[str, Any] = {"status": status}

@@ -60,7 +60,7 @@ class HollowTimers:
         self._hosts[node] = host
 
     def set(self, node: str, key: Key, after: float) -> None:
-        """Sets a timer that ends the attempt in so many seconds."""
+        """Sets a timer that ends an attempt on the node in `after` seconds."""
         self._queue.add(f"{node}/{key.uid}/{key.attempt}", after)
 
     def clear(self, node: str, key: Key) -> None:
@@ -95,7 +95,10 @@ class HollowHost:
         self._callback = callback
 
     async def prepare(self, work: NodeWork) -> None:
-        """Reads from the work's variables how long it waits; raises Stale when it was started here before, Rejected for no number."""
+        """Reads from the work's variables HOLLOW_SECONDS and HOLLOW_EXIT how long the attempt is to wait and its exit code.
+
+        Raises Stale when the attempt was started here before, Rejected (StartFailed) where one of them is no number.
+        """
         if work.key in self._begun:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {self._node} before")
         seconds, code = work.variables.get(SECONDS), work.variables.get(EXIT, "0")
@@ -121,7 +124,10 @@ class HollowHost:
         return held.running
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Ends an attempt's waiting time at once, as TERM would end its processes; always returns True."""
+        """Ends an attempt's waiting time at once, as TERM would end its processes; always returns True. `order` is not kept.
+
+        An attempt that was never prepared ends, too, with an empty record.
+        """
         if key not in self._held and key not in self._begun:
             self._tell_end(key, ExitRecord(key.uid, key.attempt, self._facts.boot_id, (), self._clock.now()))  # it was never prepared
         self.finish(key, TERMINATED)
@@ -183,7 +189,7 @@ class HollowHost:
         return self._made
 
     async def forget(self, key: Key, *, seq: int = 0) -> None:
-        """Drops a settled attempt, and notes the seq of the plan that settled it."""
+        """Drops an attempt that the plan of this seq (0: unknown) has settled, and keeps the seq with its end."""
         self._held.pop(key, None)
         if key in self._ended:
             self._ended[key].settled = seq

@@ -72,7 +72,7 @@ class Launcher:
         self._fresh.pop(key, None)
 
     def _steps(self) -> tuple[PrologueStep, ...]:
-        """Lists the steps of the prologue in order; the epilogue undoes them in reverse."""
+        """Returns the steps of the prologue in order; the epilogue undoes them in reverse."""
         steps = [
             PrologueStep("probe", self._probe, again=True),
             PrologueStep("scope", self._make_scope, self._remove_scope, again=True),

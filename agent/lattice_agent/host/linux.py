@@ -102,8 +102,9 @@ class LinuxHost:
         return self._facts
 
     async def flaw(self) -> str:
-        """Returns why this node should be given no work now: its state directory is full, cannot be written, or does not answer; empty:
-        nothing.
+        """Returns why this node should be given no work now, as a clause, by the newest check of the disk; empty: nothing is wrong.
+
+        Begins such a check unless one is under way, and waits 1 s for its end; that the disk has not answered it for 10 s is a flaw, too.
         """
         if self._looking is None or self._looking.done():
             self._looking, self._look_began = self._spawn(self._look_at_disk()), self._clock.monotonic()
@@ -182,7 +183,7 @@ class LinuxHost:
         return sorted({*self.journal.known(), *self.scopes.standing_scopes()})
 
     async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Repeats a call to the disk until it answers, however long that takes: nothing can be done without the answer."""
+        """Calls a function on the disk again and again until it answers, however long that takes, and returns its result."""
         while True:
             try:
                 return await self._disk.call(function, *args, **kwargs)
@@ -241,7 +242,7 @@ class LinuxHost:
         await self.launcher.prepare(work)
 
     async def start(self, work: NodeWork, private: Mapping[str, str] | None = None) -> Running:
-        """Starts a prepared attempt, at most once ever: a second call returns the first one's answer."""
+        """Starts a prepared attempt, at most once ever: a second call returns the first one's answer; raises as `Host.start` does."""
         return await self.launcher.start(work, private or {})
 
     # the end
@@ -308,7 +309,10 @@ class LinuxHost:
         return True
 
     async def clear(self, key: Key) -> None:
-        """Undoes in reverse what `prepare` has begun for an attempt of which no process is left."""
+        """Undoes, in reverse order, what `prepare` has begun for an attempt of which no process is left.
+
+        Raises Retry while a step cannot be undone; the next call begins with that step.
+        """
         await self.launcher.prologue.undo(key)
 
     async def remaining(self, key: Key) -> int:

@@ -41,7 +41,10 @@ class Lifecycle:
     """The state machine of one node; nothing else decides what starts and ends there."""
 
     def __init__(self, node: str, *, seen: Seen, known: Iterable[Known], stimuli: StimulusLog | None = None) -> None:
-        """Begins with the attempts in `known`; appends every event with its instructions to `stimuli` (None: they are not kept)."""
+        """Begins with the attempts in `known`, as disk and scopes show them, and with the plan that was seen last.
+
+        Appends every event with its instructions to `stimuli` (None: they are not kept).
+        """
         self.node = node
         self.stimuli = stimuli
         self.seen = seen

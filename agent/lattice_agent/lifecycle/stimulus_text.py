@@ -68,7 +68,7 @@ Line = Header | CheckpointLine | Stimulus
 
 
 def encode(header: Header, segments: Iterable[Segment]) -> bytes:
-    """Returns the whole text of a log, which `decode` reads."""
+    """Returns the text of a stimulus log as JSON lines: the header, then each segment's checkpoint and events; `decode` reads it."""
     lines = [header_line(header)]
     for segment in segments:
         lines.append(checkpoint_line(CheckpointLine(segment.first, segment.checkpoint)))
@@ -103,7 +103,7 @@ def stimulus_line(stimulus: Stimulus) -> bytes:
 
 
 def decode(text: bytes, name: str) -> list[Line]:
-    """Returns the lines of a log; a torn last line is left out.
+    """Returns the lines of a stimulus log, header, checkpoints and events; leaves a torn last line out.
 
     Raises Corrupt, naming the file (`name`) and the line, for a text that is no stimulus log of this format.
     """

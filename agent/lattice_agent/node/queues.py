@@ -24,7 +24,7 @@ class NodeWorker(Protocol):
         """Writes the status that this node, as the attempt's reporter, concludes; returns the seconds until a retry, None: done."""
 
     async def beat(self) -> float | None:
-        """Renews the node's Lease; returns the seconds until the next time."""
+        """Renews the node's Lease with the newest report; returns the seconds until the next heartbeat."""
 
     async def tick(self) -> float | None:
         """Posts to the state machine that time has passed; returns the seconds until a retry, None: done."""

@@ -76,7 +76,10 @@ class Peers(Protocol):
     """Carries conversations between members and reporters: over gRPC (`GrpcPeers`) or in process (`LocalPeers`)."""
 
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
-        """Talks with the reporter for a member until the member has no state any more; reconnects for ever, after at most 1 s."""
+        """Gives the member's states to the reporter, and its directions to the member, until the member has no state any more.
+
+        Reconnects for ever, after 1 s at most, and tells the member how long the reporter has been out of reach.
+        """
         ...
 
 
@@ -84,7 +87,7 @@ class Steps(Protocol):
     """The steps of attempts' prologues as they are now; `Prologue` is the implementation."""
 
     def progress(self, key: Key) -> Sequence[StepProgress]:
-        """Returns the begun steps of an attempt in order; empty: nothing is prepared here."""
+        """Returns the progress of the begun steps of an attempt, in order; empty: nothing is prepared here."""
         ...
 
 

@@ -42,7 +42,7 @@ def write_durably(directory: str, name: str, data: bytes, *, mode: int = 0o600) 
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Writes all of the data to the descriptor."""
+    """Writes all of the data to the descriptor, in as many writes as that takes; raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -69,10 +69,10 @@ def encode_claim(pid: int, ticks: int, started: float, boottime: float) -> bytes
 
 
 def take_right(run_directory: str, directory: str, data: bytes) -> None:
-    """Takes the right to start; raises FileExistsError when it is taken, FileNotFoundError without a directory.
+    """Takes the right to start an attempt, by making the file `shim` with `data`, a claim, in both of its directories.
 
-    Any other OSError came from the state directory: the right is taken all the same. The copy there is for an older agent, which knows no
-    run directory; a copy alone means that somebody had the right before.
+    Raises FileExistsError when it is taken, FileNotFoundError without a directory. After any other OSError it is taken if the file is in
+    the run directory. The copy on disk is for an older agent; a copy alone means that somebody had the right before.
     """
     _link(run_directory, data)
     try:

@@ -192,7 +192,10 @@ def _attached(image: Image) -> tuple[str, int]:
 
 
 def _read_metadata(mount: int) -> str | None:
-    """Returns the image's own description of itself; None: it has none. No link of the image's leads out of it."""
+    """Returns the text of the metadata in the image; None: it has none. No link of the image's leads out of it.
+
+    Raises HoldFailure where it cannot be read or is larger than 1 MiB.
+    """
     resolve = namespaces.RESOLVE_BENEATH | namespaces.RESOLVE_NO_SYMLINKS | namespaces.RESOLVE_NO_MAGICLINKS
     try:
         fd = namespaces.open_at(mount, METADATA, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, resolve)
@@ -220,7 +223,7 @@ def _check_answer(images: list[Image]) -> None:
 
 
 def _said_target(image: Image, fallback: str) -> str:
-    """Returns the mount point that the image was built for, else the one that it has by its role."""
+    """Returns the mount point that the image's metadata names, else `fallback`; raises HoldFailure where both are missing."""
     said: Any = None
     with suppress(ValueError, RecursionError):
         said = json.loads(image.metadata or "null")

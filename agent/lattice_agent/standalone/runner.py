@@ -45,7 +45,7 @@ class Runner:
         self._poll.register(sock.fileno(), select.POLLIN)
 
     def serve(self) -> None:
-        """Serves requests until the agent is gone."""
+        """Serves requests, each in a child of its own, until the agent has closed its end of the socket."""
         while True:
             for fd, _ in self._poll.poll():
                 if fd != self._sock.fileno():

@@ -76,7 +76,10 @@ class UserIdentity:
 
 
 def check_output(path: str) -> bool:
-    """Raises StartFailure for a file that cannot take output; returns whether it is a pipe, whose reader would see a probe as its end."""
+    """Raises StartFailure for a file that cannot take output; returns whether it is a pipe, whose reader would see a probe as its end.
+
+    False too where there is no such file.
+    """
     try:
         found = os.stat(path)
     except OSError:

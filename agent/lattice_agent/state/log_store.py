@@ -66,7 +66,7 @@ class LogReader:
     """Reads one stream of one attempt, oldest first, while it grows; each call goes on where the last one ended."""
 
     def __init__(self, directory: Path, stream: str, *, first: int = 0) -> None:
-        """Opens the log of `stream` (stdout or stderr) from segment `first` on; the directory need not exist yet."""
+        """Begins before segment `first` of the log of `stream` (stdout or stderr), 0: before the oldest; opens nothing yet."""
         self._directory, self._stream = directory, stream
         self._file: BinaryIO | None = None
         self._number, self._position, self._gap = max(0, first - 1), 0, 0

@@ -50,7 +50,7 @@ class StepJournal:
             _append(self._journal.run_directory(key), line, durable=False)
 
     def standing(self, key: Key) -> dict[str, Note]:
-        """Returns, by name, the last note of every step of an attempt that has begun and is not undone."""
+        """Returns, by name of the step, the last note on each step of an attempt that has begun and is not undone; empty: there is none."""
         notes: dict[str, Note] = {}
         for directory in (self._journal.directory(key), self._journal.run_directory(key)):
             for note in _read(directory / STEPS):

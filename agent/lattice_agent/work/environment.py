@@ -43,7 +43,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
 
 
 def login(account: Account, environment_file: str) -> dict[str, str]:
-    """Returns the variables that a login of the user starts with; nothing of the user's is run for that."""
+    """Returns the variables that a login of the user starts with, from his account and the text of /etc/environment; runs nothing."""
     return {
         "PATH": DEFAULT_PATH,
         **parse_environment_file(environment_file),
