@@ -96,7 +96,8 @@ class Registration:
     async def register(self) -> Node:
         """Creates the node's object, or takes it over, and writes the facts into it; returns it. Passes on errors of the API server.
 
-        Another agent's name is first watched for over a heartbeat interval; raises Rejected (NameTaken) where that agent still reports.
+        Where the object names another instance, the node's Lease is first watched for longer than a heartbeat; raises Rejected (NameTaken)
+        where somebody renews it.
         """
         found = await self._found()
         if found.status.instance not in ("", self._me.instance) and await self._other_reports():

@@ -54,10 +54,10 @@ class Reserves:
     """None: as much as the LatticeConfig says."""
 
     def limits(self, *, max_processes: int, reserved_memory: int, memory_bytes: int) -> WorkLimits:
-        """Returns the limits of work on the whole node: all memory and processors but the reserves, and `max_processes`.
+        """Returns the limits of work on the whole node: memory and processors without the reserves, and `max_processes`.
 
-        The latter (0: no limit) is capped at half of the kernel's process numbers. `reserved_memory` (bytes) is the LatticeConfig's, capped
-        at a tenth of the node's `memory_bytes`; a reserve set on the node counts instead, in full.
+        The latter (0: no limit) is capped at half of the kernel's process numbers; that of which nothing is reserved is not limited.
+        `reserved_memory` (bytes) is the LatticeConfig's, capped at a tenth of `memory_bytes`; a reserve set on the node counts instead.
         """
         numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
         kept = min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes

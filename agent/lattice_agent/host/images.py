@@ -93,7 +93,7 @@ class Images:
             del self._wanted[work.key]
 
     def progress(self, key: Key) -> tuple[int, int]:
-        """Returns the bytes that stand of the images being pulled for an attempt, and the bytes of all of them; zeros: none is."""
+        """Returns the bytes pulled so far and the bytes in all of the images being pulled for an attempt; zeros: none is being pulled."""
         under_way = [self.pulling[digest] for digest in self._wanted.get(key, ()) if digest in self.pulling]
         return sum(pull.bytes for pull in under_way), sum(pull.size for pull in under_way)
 

@@ -175,7 +175,7 @@ class Launcher:
     async def _find_place(self, work: NodeWork) -> RunContext:
         """Returns the account, the working directory and a note on homes that were passed over, after it has opened the output files.
 
-        Directories and files are tried with the user's rights, in a process of its own. Raises Rejected; where they are at fault, it is
+        Directories and files are tried with the user's rights, in a process of its own. Raises Rejected; a refusal on their account is
         recorded as the attempt's end.
         """
         account = await asyncio.to_thread(_account_of, work)

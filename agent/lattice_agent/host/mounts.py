@@ -122,9 +122,9 @@ class Mounts:
             return {"failure": f"its images are not mounted after {ANSWER_SECONDS:.0f} s: a file system does not answer"}
 
     async def unmount(self, key: Key) -> None:
-        """Ends the process that keeps an attempt's mounts, if there is one; they go with the last process that sees them.
+        """Ends the process that keeps an attempt's mounts, if there is one; the mounts go with the last process that sees them.
 
-        Raises Retry where it survives KILL for 10 s.
+        Raises Retry where the process survives KILL for 10 s.
         """
         until = self._clock.monotonic() + KILL_SECONDS
         while not await self._kernel.call(self._scopes.remove_hold, key):

@@ -302,8 +302,8 @@ def find_mount(mounts: str) -> tuple[Path, str] | None:
 def choose(node: str, root: Path | None) -> Scopes:
     """Returns cgroup scopes below `root`, which it makes, or process scopes where cgroups may not be made.
 
-    Without `root` they stand in `lattice.slice/NODE` of the v2 mount; under systemd in `lattice.slice/lattice-work.scope/NODE`, which it
-    delegates. Raises Retry where it does not.
+    Without `root` they stand in `lattice.slice/NODE` of the v2 mount; under systemd in `lattice.slice/lattice-work.scope/NODE`, which
+    systemd delegates. Raises Retry where systemd does not.
     """
     mounts = Path("/proc/self/mounts").read_text()
     found = find_mount(mounts)

@@ -62,7 +62,7 @@ class ShimWatch:
         return key in self._shims
 
     def follow_shim(self, key: Key, running: Running) -> Running:
-        """Follows a shim by pidfd, so that its attempt is settled when it ends, at once where it has ended already. Returns `running`."""
+        """Follows a shim by pidfd; its attempt's end is delivered after that of the shim, at once where that is past. Returns `running`."""
         if key in self._shims or key in self._settling:
             return running
         fd = processes.open_live(running.pid, running.start_ticks)

@@ -81,9 +81,9 @@ class Effects:
         return key
 
     async def carry_out(self, key: Key) -> float | None:
-        """Carries out the queued instructions of a key in order, each until it succeeds or is refused.
+        """Carries out the queued instructions of a key in order; returns the seconds until a failed one is repeated, None: all are done.
 
-        Returns the seconds until a failed one is to be repeated; None: the queue is empty.
+        A refused one is answered by an event and not repeated; nor is a TERM that fails, since KILL follows it.
         """
         line = self._pending.get(key)
         while line:

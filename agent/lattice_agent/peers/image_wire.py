@@ -18,7 +18,7 @@ TOLD_SECONDS: Final = 0.5
 async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
     """Lists, warms or evicts images, as the request asks, and yields reports on that; the last one says `done`, or a reason why not.
 
-    A warm yields the bytes that stand twice a second; closing the iterator ends the pull.
+    A warm reports every half a second how many bytes stand; closing the iterator ends the pull.
     """
     try:
         if request.action == pb.LIST_IMAGES:

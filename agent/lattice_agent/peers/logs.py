@@ -39,7 +39,7 @@ def wanted(request: pb.ReadLogsRequest) -> LogSelection:
 async def read(directory: Path, attempt: int, want: LogSelection, ended: Callable[[], bool], clock: Clock) -> AsyncIterator[pb.LogChunk]:
     """Yields the output of one attempt in chunks, oldest first within a stream, and last a chunk without output.
 
-    In that `end` says whether the work has ended, as `ended` tells. Raises Corrupt for a log segment of another format.
+    The `end` of the last one says whether the work had ended, as `ended` tells. Raises Corrupt for a log segment of another format.
     """
     readers: dict[str, LogReader] = {}
     try:

@@ -84,7 +84,7 @@ def to_evict(
 ) -> list[CachedImage] | None:
     """Returns the images that go so that `need` more bytes fit, the least recently used first, of equally old ones the larger.
 
-    Where the high watermark would be exceeded, so many go that the low one is kept. Images in use, by digest, and sticky ones stay.
+    Where the high watermark would be exceeded, they go down to the low one if they can. Images in use, by digest, and sticky ones stay.
     Empty: there is room already. None: even without all that may go the bytes do not fit.
     """
     capacity = room.total * limits.percent // 100
