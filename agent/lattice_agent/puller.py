@@ -20,7 +20,6 @@ import aiohttp
 import msgspec
 
 from lattice.clients.registry import ANSWER_SECONDS, Registry, parse_address, read_credentials
-from lattice.clients.uenv_images import METADATA_TYPE
 from lattice.errors import Corrupt, LatticeError, Rejected, Retry
 from lattice.software.image_metadata import LARGEST_ARCHIVE, unpack_metadata
 from lattice_agent.standalone import durable
@@ -38,12 +37,16 @@ NICE: Final = 10
 
 
 class PullRequest(msgspec.Struct, frozen=True):
-    """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled."""
+    """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
+
+    `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is.
+    """
 
     cache: str
     digest: str
-    layer: str
-    size: int
+    layer: str = ""
+    size: int = 0
+    metadata: str = ""
     repository: str = ""
     registry: str = ""
     auth: str = ""
@@ -108,7 +111,7 @@ class Draft:
 
 
 class Pull:
-    """One pull: the image's manifest, what is attached to it, and its squashfs file."""
+    """One pull: the metadata that the work has pinned, the image's manifest, and its squashfs file."""
 
     def __init__(self, request: PullRequest, registry: Registry) -> None:
         self._request, self._registry = request, registry
@@ -122,28 +125,31 @@ class Pull:
         ended the pull; after the eighth try in a row without success for one that passes by itself (Retry).
         """
         asked = self._request
+        document = await self._patiently(self._document) if asked.metadata else None
+        if asked.layer:
+            await self._pull_image()
+        if document is not None:
+            self._cache.keep_metadata(asked.digest, asked.metadata, document)
+        if asked.layer:
+            record = ImageRecord(asked.layer, asked.size, asked.repository, asked.boot)
+            durable.write_durably(str(self._cache.images), f"{file_stem(asked.digest)}.json", msgspec.json.encode(record))
+
+    async def _pull_image(self) -> None:
+        asked = self._request
         _, manifest = await self._patiently(self._registry.manifest, asked.repository, asked.digest)
         layers = [(layer.digest, layer.size) for layer in manifest.layers]
         if layers != [(asked.layer, asked.size)]:
             raise Corrupt(f"the image {asked.digest} has other layers than its allocation says: {layers[:2]}", reason="DigestMismatch")
-        attached = await self._patiently(self._attached)
         draft = await self._whole_file()
-        stem, images = file_stem(asked.digest), str(self._cache.images)
         draft.become(self._cache.squashfs_file(asked.digest))
-        if attached is not None:
-            durable.write_durably(images, f"{stem}.env.json", attached)
-        record = ImageRecord(asked.layer, asked.size, asked.repository, asked.boot)
-        durable.write_durably(images, f"{stem}.json", msgspec.json.encode(record))
 
-    async def _attached(self) -> bytes | None:
-        repository = self._request.repository
-        for found in await self._registry.referrers(repository, self._request.digest, METADATA_TYPE):
-            _, manifest = await self._registry.manifest(repository, found.digest)
-            for layer in manifest.layers:
-                document = unpack_metadata(await self._registry.blob(repository, layer.digest, most=LARGEST_ARCHIVE))
-                if document is not None:
-                    return document
-        return None
+    async def _document(self) -> bytes:
+        """Returns the `env.json` in the archive that the work has pinned, of whose bytes the registry's client checks the digest."""
+        repository, digest = self._request.repository, self._request.metadata
+        document = unpack_metadata(await self._registry.blob(repository, digest, most=LARGEST_ARCHIVE))
+        if document is None:
+            raise Corrupt(f"the archive {digest} of metadata has no env.json", reason="DigestMismatch")
+        return document
 
     async def _whole_file(self) -> Draft:
         """Returns the draft with every byte of the image; throws bytes of another digest away once, then raises Corrupt."""

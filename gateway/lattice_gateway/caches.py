@@ -116,9 +116,10 @@ class CacheDesk:
         async with self._images() as images:
             found, _ = await images.find(label, MOST_IMAGES)
             image = closest(label, found)
+            attached = await images.metadata(image) if order.action == "warm" else None
         return pb.CacheImage(
             source=order.image, digest=image.digest, size=image.layer.size, repository=image.repository.path, layer=image.layer.digest,
-            sticky=order.sticky,
+            sticky=order.sticky, metadata=attached[0] if attached is not None else "",
         )  # fmt: skip
 
     async def _reports(self, node: str, order: CacheOrder, image: pb.CacheImage) -> AsyncGenerator[CacheRecord, None]:

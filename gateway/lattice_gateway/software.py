@@ -60,8 +60,8 @@ class SoftwareCatalog:
         async with self.images() as images:
             found, _ = await images.find(label, MOST_IMAGES)
             image = closest(label, found)
-            metadata = await images.metadata(image)
-        return _answer(_details(image, metadata))
+            attached = await images.metadata(image)
+        return _answer(_details(image, attached[1] if attached is not None else None))
 
     @asynccontextmanager
     async def images(self) -> AsyncIterator[UenvImages]:

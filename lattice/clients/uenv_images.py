@@ -69,9 +69,10 @@ class UenvImages:
         wanted = [image for image in images if image is not None and image.has_digest(label.digest)]
         return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - most)
 
-    async def metadata(self, image: UenvImage) -> ImageMetadata | None:
-        """Returns the metadata attached to an image; None: none is attached. Raises Rejected (MetadataInvalid) or Corrupt where it is
-        broken.
+    async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
+        """Returns the metadata attached to an image, and the digest of the archive that it was in; None: none is attached.
+
+        Raises Rejected (MetadataInvalid) or Corrupt where it is broken.
         """
         path = image.repository.path
         for attached in await self._registry.referrers(path, image.digest, METADATA_TYPE):
@@ -79,7 +80,7 @@ class UenvImages:
             for layer in manifest.layers:
                 document = unpack_metadata(await self._registry.blob(path, layer.digest, most=LARGEST_ARCHIVE))
                 if document is not None:
-                    return read_metadata(document)
+                    return layer.digest, read_metadata(document)
         return None
 
     async def _repositories(self, label: UenvLabel) -> list[UenvRepository]:

@@ -422,11 +422,13 @@ class SoftwareImage(Part):
     size: Annotated[int, Field(ge=0)] = 0
     """Bytes of its squashfs file."""
     mount: Annotated[str, Field(max_length=1024)] = ""
-    """Where it is mounted; empty: where the metadata inside it says."""
+    """Where it is mounted where the reference says nothing; empty: where the metadata inside it says."""
     repository: Annotated[str, Field(max_length=512)] = ""
     """Where it stands in the registry."""
     layer: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
     """Digest of its squashfs file."""
+    metadata: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)] | None = None
+    """Digest of the archive of metadata that was attached to it; absent: nothing was, and the metadata inside it counts."""
 
 
 PinnedImages = Annotated[

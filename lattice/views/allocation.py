@@ -177,6 +177,7 @@ class SoftwareImage(View, frozen=True):
     """An image of the site's registry that a reference of the spec names: resolved once, the same in every attempt.
 
     `digest`: of its manifest; `layer`: of its squashfs file, of `size` bytes; `mount` empty: the image's own metadata says.
+    `metadata`: of the archive of metadata that was attached to it when it was resolved; empty: nothing was.
     """
 
     source: str
@@ -185,6 +186,7 @@ class SoftwareImage(View, frozen=True):
     mount: str = ""
     repository: str = ""
     layer: str = ""
+    metadata: str = ""
 
 
 class AllocationStatus(View, frozen=True):

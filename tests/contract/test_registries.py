@@ -65,8 +65,10 @@ async def test_metadata_is_read_from_what_is_attached(registry: RegistryProgram)
         assert (refused.value.reason, left_out) == ("LabelAmbiguous", 0)
         assert (await asked.find(parse_label("prgenv"), 1))[1] == 1
         with_meta, without = found
-        metadata = await asked.metadata(with_meta)
-        assert metadata is not None
+        attached = await asked.metadata(with_meta)
+        assert attached is not None
+        archive, metadata = attached
+        assert archive.startswith("sha256:")
         assert [view.name for view in metadata.views] == ["default", "modules"]
         assert await asked.metadata(without) is None
         [by_id] = (await asked.find(parse_label(with_meta.digest.removeprefix("sha256:")[:16]), 100))[0]

@@ -169,6 +169,8 @@ class Images:
                 found = await self._checked(image, found)
             if found is None:
                 await self._pull_with_room(image, registry, pauses)
+            elif image.metadata and not await self._disk.call(self.cache.has_metadata, image.digest, image.metadata):
+                await self._pull_metadata(image, registry)
             await self._disk.call(self.cache.touch, image.digest, self._clock.now())
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
@@ -216,11 +218,20 @@ class Images:
         begun = time.monotonic()
         request = {
             "cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size,
-            "repository": image.repository, "registry": registry, "auth": self._auth, "boot": self._boot,
+            "metadata": image.metadata, "repository": image.repository, "registry": registry, "auth": self._auth, "boot": self._boot,
         }  # fmt: skip
         event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
         await self._run(request, image)
         event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(time.monotonic() - begun, 3))
+
+    async def _pull_metadata(self, image: SoftwareImage, registry: str) -> None:
+        """Pulls what work has pinned as the metadata of an image that is in the cache: another repository's image may be the same bytes."""
+        request = {
+            "cache": str(self.cache.directory), "digest": image.digest, "metadata": image.metadata, "repository": image.repository,
+            "registry": registry, "auth": self._auth, "boot": self._boot,
+        }  # fmt: skip
+        await self._run(request, msgspec.structs.replace(image, size=0))
+        event(log, "MetadataPulled", digest=image.digest, metadata=image.metadata, repository=image.repository)
 
     async def _run(self, request: dict[str, object], image: SoftwareImage) -> None:
         """Has a puller process carry a request out and raises the error that it reports; kills it first where the caller is interrupted."""

@@ -164,18 +164,13 @@ def _cached(work: NodeWork, reference: UenvReference, cache: ImageCache | None, 
     if image is None or cache is None:
         raise Rejected(f"{reference.text} is not resolved to an image, or this node keeps none", reason="PrologueFailed")
     try:
-        attached = cache.metadata(image.digest)
+        attached = cache.metadata(image.digest, image.metadata) if image.metadata else None
     except OSError as error:
         raise Rejected(f"the image cache cannot be read: {error}", reason="PrologueFailed") from error
+    if image.metadata and attached is None:
+        raise Rejected(f"{reference.text}: its metadata {image.metadata} is not in the image cache", reason="PrologueFailed")
     file = str(cache.squashfs_file(image.digest))
-    return _AskedImage(reference, file, reference.mount or _mount_of(attached), fallback, attached)
-
-
-def _mount_of(document: bytes | None) -> str:
-    """Returns the mount point that attached metadata names; empty where there is none, or it cannot be read."""
-    with suppress(Rejected):
-        return read_metadata(document).mount if document is not None else ""
-    return ""
+    return _AskedImage(reference, file, reference.mount or image.mount, fallback, attached)
 
 
 def _document(source: _AskedImage, inside: str | None) -> bytes | None:

@@ -50,7 +50,9 @@ async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock
     if not registry:
         yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")
         return
-    image = SoftwareImage(source=asked.source, digest=asked.digest, size=asked.size, repository=asked.repository, layer=asked.layer)
+    image = SoftwareImage(
+        source=asked.source, digest=asked.digest, size=asked.size, repository=asked.repository, layer=asked.layer, metadata=asked.metadata,
+    )  # fmt: skip
     async with asyncio.TaskGroup() as group:
         pull = group.create_task(_tried(images, image, registry, sticky=asked.sticky))
         try:

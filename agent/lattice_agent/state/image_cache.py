@@ -3,7 +3,7 @@
 Where room is short, the least recently used go first.
 
     images/sha256-HEX.squashfs   the image; its file time is its last use
-    images/sha256-HEX.env.json   the metadata that is attached to it, where there is any
+    images/sha256-HEX.META.env.json  metadata that was attached to it; META are the digits of the digest by which work has it pinned
     images/sha256-HEX.json       digest and size of the squashfs file, and the boot in which it was last checked; written last
     images/sha256-HEX.sticky     an operator keeps it
     drafts/sha256-HEX            a pull under way, gone after a restart of the agent
@@ -31,8 +31,10 @@ FORMAT: Final = 1
 """Of a record; an image with another one is pulled again."""
 _RECORD: Final = re.compile(r"sha256-([0-9a-f]{64})\.json", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-PARTS: Final = (".json", ".squashfs", ".env.json", ".sticky")
+PARTS: Final = (".json", ".squashfs", ".sticky")
 """Of an image, in the order in which they are removed: without its record nothing of it counts."""
+MOST_METADATA: Final = 64
+"""Documents that are kept of one image: each repository that has it may attach its own, and each may change."""
 
 
 class ImageRecord(msgspec.Struct, frozen=True):
@@ -128,12 +130,30 @@ class ImageCache:
         """Returns the path of the file into which an image is pulled, whether it stands there or not; raises Rejected for no digest."""
         return self.drafts / file_stem(digest)
 
-    def metadata(self, digest: str) -> bytes | None:
-        """Returns the bytes of the `env.json` that is attached to an image; None: none is attached."""
+    def metadata(self, digest: str, metadata: str) -> bytes | None:
+        """Returns the bytes of the `env.json` in the archive of this digest (`metadata`), for an image; None: they are not here."""
         try:
-            return (self.images / f"{file_stem(digest)}.env.json").read_bytes()
+            return self._metadata_file(digest, metadata).read_bytes()
         except FileNotFoundError:
             return None
+
+    def keep_metadata(self, digest: str, metadata: str, document: bytes) -> None:
+        """Keeps an `env.json` for an image by the digest of the archive that it was in; of too many the oldest goes."""
+        durable.write_durably(str(self.images), self._metadata_file(digest, metadata).name, document)
+        kept = sorted(self.images.glob(f"{file_stem(digest)}.*.env.json"), key=lambda path: path.stat().st_mtime)
+        for path in kept[:-MOST_METADATA]:
+            path.unlink(missing_ok=True)
+
+    def has_metadata(self, digest: str, metadata: str) -> bool:
+        """Tells whether the `env.json` of this digest is here for an image, and makes it the youngest."""
+        try:
+            os.utime(self._metadata_file(digest, metadata))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _metadata_file(self, digest: str, metadata: str) -> Path:
+        return self.images / f"{file_stem(digest)}.{file_stem(metadata).removeprefix('sha256-')}.env.json"
 
     def find(self, digest: str) -> CachedImage | None:
         """Returns an image that is complete in the cache by its record and its size; None: it is absent or incomplete."""
@@ -203,6 +223,8 @@ class ImageCache:
         for suffix in PARTS:
             with suppress(FileNotFoundError):
                 (self.images / f"{file_stem(digest)}{suffix}").unlink()
+        for path in self.images.glob(f"{file_stem(digest)}.*env.json"):
+            path.unlink(missing_ok=True)
 
     def set_sticky(self, digest: str, *, sticky: bool) -> None:
         """Marks an image as never evicted for room (`sticky`), or removes that mark."""

@@ -58,8 +58,8 @@ class ImageFinder(Protocol):
         """Returns the images that a label names, and how many matching tags beyond `most` were not asked for."""
         ...
 
-    async def metadata(self, image: UenvImage) -> ImageMetadata | None:
-        """Returns the metadata attached to an image in the registry; None: none is attached."""
+    async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
+        """Returns the metadata attached to an image in the registry, and the digest of its archive; None: none is attached."""
         ...
 
 
@@ -68,10 +68,11 @@ OpenImages = Callable[[SoftwareOptions], AbstractAsyncContextManager[ImageFinder
 
 @dataclass(frozen=True)
 class ResolvedLabel:
-    """The registry's answer for one label: the image that it names, and what is attached to it."""
+    """The registry's answer for one label: the image that it names, and what is attached to it, by the digest of its archive."""
 
     image: UenvImage
-    metadata: ImageMetadata | None
+    metadata: ImageMetadata | None = None
+    archive: str = ""
 
 
 @dataclass
@@ -153,8 +154,8 @@ class SoftwareResolver:
         check_images(mounted, views)
         images: dict[str, dict[str, Any]] = {}
         for image, (reference, one) in zip(mounted, found, strict=True):
-            if one is not None:
-                images.setdefault(reference.text, pinned(image, one.image))
+            if one is not None and (reference.text not in images or not reference.mount):  # the mount of those that name none
+                images[reference.text] = pinned(image, one)
         return list(images.values())
 
     async def _find(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
@@ -183,7 +184,8 @@ class SoftwareResolver:
         async with self._images(options) as images:
             found, _ = await images.find(label, MOST_IMAGES)
             image = closest(label, found)
-            return ResolvedLabel(image, await images.metadata(image))
+            attached = await images.metadata(image)
+            return ResolvedLabel(image, attached[1], attached[0]) if attached is not None else ResolvedLabel(image)
 
     async def _refuse(self, allocation: Allocation, reason: str, message: str) -> None:
         self._tries.pop(allocation.metadata.uid, None)
@@ -243,11 +245,11 @@ def reason_of(refusal: LatticeError) -> str:
     return refusal.reason if refusal.reason in SOFTWARE_REFUSED else REFUSED
 
 
-def pinned(image: MountedImage, found: UenvImage) -> dict[str, Any]:
+def pinned(image: MountedImage, found: ResolvedLabel) -> dict[str, Any]:
     """Returns an image's entry of `status.software`, without empty fields, so that all writers encode equal entries equally."""
     entry = SoftwareImage(
-        source=image.reference.text, digest=found.digest, size=found.layer.size, mount=image.mount,
-        repository=found.repository.path, layer=found.layer.digest,
+        source=image.reference.text, digest=found.image.digest, size=found.image.layer.size, mount=image.mount,
+        repository=found.image.repository.path, layer=found.image.layer.digest, metadata=found.archive,
     )  # fmt: skip
     made: dict[str, Any] = msgspec.to_builtins(entry)
     return made

@@ -385,6 +385,7 @@ class CacheImage(_message.Message):
     USED_FIELD_NUMBER: _builtins.int
     STICKY_FIELD_NUMBER: _builtins.int
     IN_USE_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """the label by which it was asked for"""
     digest: _builtins.str
@@ -398,6 +399,8 @@ class CacheImage(_message.Message):
     sticky: _builtins.bool
     """stays whatever room is wanted"""
     in_use: _builtins.bool
+    metadata: _builtins.str
+    """digest of the metadata that is attached to it; empty: nothing is"""
     def __init__(
         self,
         *,
@@ -409,10 +412,11 @@ class CacheImage(_message.Message):
         used: _builtins.float = ...,
         sticky: _builtins.bool = ...,
         in_use: _builtins.bool = ...,
+        metadata: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "in_use", b"in_use", "layer", b"layer", "repository", b"repository", "size", b"size", "source", b"source", "sticky", b"sticky", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "in_use", b"in_use", "layer", b"layer", "metadata", b"metadata", "repository", b"repository", "size", b"size", "source", b"source", "sticky", b"sticky", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

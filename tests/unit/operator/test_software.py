@@ -23,12 +23,13 @@ from lattice.views import Allocation
 from lattice.views.cluster import SoftwareOptions
 from lattice_controllers.operator.software import SoftwareResolver
 
-DIGEST, LAYER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+DIGEST, LAYER, ARCHIVE = "sha256:" + "a" * 64, "sha256:" + "b" * 64, "sha256:" + "d" * 64
 AT = UenvRepository("uenv/deploy/daint/gh200/prgenv/24.11", "deploy", "daint", "gh200", "prgenv", "24.11")
 IMAGE = UenvImage(AT, "v1", DIGEST, Descriptor(LAYER, 4096), "")
 ATTACHED = ImageMetadata("prgenv", "", "/user-environment", (View("default", "", (), ()),))
 PINNED = {
     "source": "prgenv/24.11:v1", "digest": DIGEST, "size": 4096, "mount": "/user-environment", "repository": AT.path, "layer": LAYER,
+    "metadata": ARCHIVE,
 }  # fmt: skip
 
 
@@ -51,10 +52,10 @@ class Site:
             raise self.failure
         return self.images, 0
 
-    async def metadata(self, image: UenvImage) -> ImageMetadata | None:
+    async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """What is attached."""
         del image
-        return self.attached
+        return (ARCHIVE, self.attached) if self.attached is not None else None
 
     @contextlib.asynccontextmanager
     async def opened(self, options: SoftwareOptions) -> AsyncIterator[Site]:
@@ -119,14 +120,17 @@ async def test_what_is_empty_is_not_written_as_the_scheduler_would_not_write_it_
     async with site.running():
         await site.submit()
         await site.clock.run_for(1)
-    assert site.status()["software"] == [{name: value for name, value in PINNED.items() if name != "mount"}]
+    assert site.status()["software"] == [{name: value for name, value in PINNED.items() if name not in ("mount", "metadata")}]
 
 
 async def test_an_image_at_two_mount_points_is_pinned_once(site: Site) -> None:
     async with site.running():
         await site.submit(uenv="prgenv/24.11:v1:/one,prgenv/24.11:v1:/two")
         await site.clock.run_for(1)
+        await site.submit("half", uenv="prgenv/24.11:v1:/one,prgenv/24.11:v1")
+        await site.clock.run_for(1)
     assert site.status()["software"] == [{**PINNED, "mount": "/one"}]
+    assert site.status("half")["software"] == [PINNED], "the mount point of the reference that names none"
 
 
 async def test_a_label_that_moves_changes_nothing_of_what_is_pinned(site: Site) -> None:

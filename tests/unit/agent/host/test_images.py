@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import io
 import json
 import os
 import signal
+import tarfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -46,15 +49,24 @@ class Registry:
         self.answers: list[int] = []
         """Statuses that the next requests for the blob get."""
         self.hangs_after = 0
+        self.archives: dict[tuple[str, str], bytes] = {}
+        """What is attached, by repository and digest."""
         app = web.Application()
-        app.router.add_get("/v2/uenv/a/manifests/{reference}", self._manifest)
-        app.router.add_get("/v2/uenv/a/blobs/{digest}", self._blob)
+        app.router.add_get("/v2/uenv/{name}/manifests/{reference}", self._manifest)
+        app.router.add_get("/v2/uenv/{name}/blobs/{digest}", self._blob)
         self.server = TestServer(app)
 
     @property
     def image(self) -> SoftwareImage:
         """As the operator pins it."""
         return SoftwareImage(source="a/1:v1", digest=self.digest, size=len(CONTENT), mount="/m", repository="uenv/a", layer=self.layer)
+
+    def attached(self, repository: str, document: bytes) -> SoftwareImage:
+        """The image of this repository, as the operator pins it with this metadata."""
+        archive = packed(document)
+        digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
+        self.archives[repository, digest] = archive
+        return msgspec.structs.replace(self.image, repository=f"uenv/{repository}", metadata=digest)
 
     def work(self, *, attempt: int = 1) -> NodeWork:
         """Work that asks for the image."""
@@ -69,6 +81,9 @@ class Registry:
         return web.Response(body=self.manifest, content_type="application/vnd.oci.image.manifest.v1+json")
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:
+        if request.match_info["digest"] != self.layer:
+            found = self.archives.get((request.match_info["name"], request.match_info["digest"]))
+            return web.Response(body=found) if found is not None else web.Response(status=404)
         self.ranges.append(request.headers.get("Range", ""))
         if self.answers:
             return web.Response(status=self.answers.pop(0), headers={"Retry-After": "0"})
@@ -87,6 +102,16 @@ class Registry:
             return response
         await response.write(body)
         return response
+
+
+def packed(document: bytes) -> bytes:
+    """A gzipped tar of meta/ with this env.json."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as files:
+        member = tarfile.TarInfo("meta/env.json")
+        member.size = len(document)
+        files.addfile(member, io.BytesIO(document))
+    return archive.getvalue()
 
 
 @pytest.fixture
@@ -122,10 +147,39 @@ def pullers() -> list[int]:
 async def test_an_image_is_pulled_once_and_found_by_the_next_attempt(registry: Registry, images: Images) -> None:
     await images.bring(registry.work())
     assert images.cache.squashfs_file(registry.digest).read_bytes() == CONTENT
-    assert (images.cache.metadata(registry.digest), list(images.cache.drafts.iterdir()), images.waiting()) == (None, [], frozenset())
+    assert (images.cache.metadata(registry.digest, registry.layer), list(images.cache.drafts.iterdir()), images.waiting()) == (
+        None,
+        [],
+        frozenset(),
+    )
     await registry.server.close()
     await images.bring(registry.work(attempt=2))
     assert len(registry.ranges) == 1
+
+
+async def test_each_work_has_the_metadata_that_it_has_pinned_whoever_brought_the_same_image_before(
+    registry: Registry, images: Images
+) -> None:
+    evil, deploy = registry.attached("evil", b'{"evil": 1}'), registry.attached("deploy", b'{"deploy": 1}')
+    changed, bare = registry.attached("deploy", b'{"deploy": 2}'), registry.image
+    for number, image in enumerate((evil, deploy, evil, changed, bare, deploy)):
+        await images.bring(replace(registry.work(attempt=number + 1), software=(image,)))
+    said = {one.metadata: images.cache.metadata(one.digest, one.metadata) for one in (evil, deploy, changed)}
+    assert list(said.values()) == [b'{"evil": 1}', b'{"deploy": 1}', b'{"deploy": 2}']
+    assert len(registry.ranges) == 1, "the image itself is pulled once"
+    images.cache.delete_image(registry.digest)
+    assert list(images.cache.images.iterdir()) == []
+
+
+async def test_metadata_with_other_bytes_than_those_that_are_pinned_is_refused(registry: Registry, images: Images) -> None:
+    pinned = registry.attached("deploy", b'{"deploy": 1}')
+    await images.bring(registry.work())
+    for archive in (packed(b'{"evil": 1}'), packed(b'{"deploy": 1}') + b"more"):
+        registry.archives["deploy", pinned.metadata] = archive
+        with pytest.raises(Rejected, match="sent other bytes than"):
+            await images.bring(replace(registry.work(attempt=2), software=(pinned,)))
+        assert images.cache.metadata(registry.digest, pinned.metadata) is None
+    assert images.cache.find(registry.digest) is not None, "the image may be in use"
 
 
 async def test_a_connection_that_is_cut_is_resumed_where_it_was(registry: Registry, images: Images) -> None:

@@ -188,11 +188,13 @@ def kept(cache: ImageCache, digit: str, image: Path, document: dict[str, Any] | 
     """An image of the registry, as its pull has left it in the cache."""
     digest = f"sha256:{digit * 64}"
     cache.squashfs_file(digest).write_bytes(image.read_bytes())
+    archive = f"sha256:{'0' * 63}{digit}" if document is not None else ""
     if document is not None:
-        cache.squashfs_file(digest).with_suffix(".env.json").write_text(json.dumps(document))
+        cache.keep_metadata(digest, archive, json.dumps(document).encode())
     record = ImageRecord(layer=digest, size=image.stat().st_size, boot=facts.boot_id())
     cache.squashfs_file(digest).with_suffix(".json").write_bytes(msgspec.json.encode(record))
-    return SoftwareImage(source=f"image-{digit}/1:v1", digest=digest, size=record.size, layer=digest)
+    mount = document["mount"] if document is not None else ""
+    return SoftwareImage(source=f"image-{digit}/1:v1", digest=digest, size=record.size, layer=digest, mount=mount, metadata=archive)
 
 
 async def test_images_of_the_registry_are_mounted_from_the_cache_where_what_is_attached_to_them_or_is_in_them_says(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Rejected, Retry
-from lattice_agent.state.image_cache import CachedImage, CacheLimits, ImageCache, ImageRecord, Room, file_stem, to_evict
+from lattice_agent.state.image_cache import MOST_METADATA, CachedImage, CacheLimits, ImageCache, ImageRecord, Room, file_stem, to_evict
 
 LIMITS = CacheLimits(percent=80, high=90, low=70, free=0)
 
@@ -123,6 +123,22 @@ def test_a_sticky_image_stays_until_it_is_none_and_a_use_makes_it_young(tmp_path
     cache.delete_image(old)
     cache.delete_image(old)
     assert [one.digest for one in cache.listed()] == [young]
+
+
+def test_of_an_images_many_documents_the_youngest_stay_and_those_of_no_image_go(tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path / "cache", CacheLimits())
+    cache.open()
+    whole = put(cache, b"whole")
+    for number in range(MOST_METADATA + 2):
+        cache.keep_metadata(whole, digest(number), b"%d" % number)
+        assert cache.has_metadata(whole, digest(1)) or number < 1
+    kept = [number for number in range(MOST_METADATA + 2) if cache.metadata(whole, digest(number)) is not None]
+    assert (len(kept), 0 in kept, 1 in kept) == (MOST_METADATA, False, True)
+    cache.keep_metadata(digest(7), digest(8), b"of no image")
+    cache.open()
+    assert (cache.metadata(digest(7), digest(8)), cache.metadata(whole, digest(1))) == (None, b"1")
+    with pytest.raises(Rejected):
+        cache.metadata(whole, "sha256:../../etc/passwd")
 
 
 @pytest.mark.parametrize("text", ["sha256:../../etc/passwd", "sha256:" + "A" * 64, "sha512:" + "a" * 64, ""])
