@@ -114,8 +114,8 @@ class CacheDesk:
         if order.action == "evict" and label.digest:
             return pb.CacheImage(digest=label.digest)
         async with self._images() as images:
-            found, _ = await images.find(label, MOST_IMAGES)
-            image = closest(label, found)
+            found, left_out = await images.find(label, MOST_IMAGES)
+            image = closest(label, found, left_out)
             attached = await images.metadata(image) if order.action == "warm" else None
         return pb.CacheImage(
             source=order.image, digest=image.digest, size=image.layer.size, repository=image.repository.path, layer=image.layer.digest,

@@ -58,8 +58,8 @@ class SoftwareCatalog:
         label = _label(request, needed=True)
         event(log, "UenvAsked", user=identity.user, label=str(label))
         async with self.images() as images:
-            found, _ = await images.find(label, MOST_IMAGES)
-            image = closest(label, found)
+            found, left_out = await images.find(label, MOST_IMAGES)
+            image = closest(label, found, left_out)
             attached = await images.metadata(image)
         return _answer(_details(image, attached[1] if attached is not None else None))
 

@@ -172,7 +172,7 @@ class Registry:
                     else:
                         yield BlobStream(0, answer.content.iter_chunked(STREAM_BYTES))
                     return
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: what it sends makes no URL
             said = str(error) or "no bytes for a minute"
             raise Retry(f"the registry {self._address.host} does not send {digest}: {said}", reason="RegistryUnreachable") from error
         raise Denied(f"the registry {self._address.host} refuses its login for {repository}", reason="RegistryDenied")
@@ -251,7 +251,7 @@ class Registry:
                         self._logins[repository] = await self._login(answer.text)
                         continue
                     return answer
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: what it sends makes no URL
             said = str(error) or f"no answer within {ANSWER_SECONDS:.0f} s"
             raise Retry(f"the registry {self._address.host} cannot be asked: {said}", reason="RegistryUnreachable") from error
         raise Denied(f"the registry {self._address.host} refuses its login for {repository or 'its catalog'}", reason="RegistryDenied")
@@ -339,8 +339,16 @@ def _redirected(url: str, location: str) -> str:
 
 
 def _same_host(path: str, link: str) -> str:
-    """Returns path and query of the link to a list's next page, without the link's host: the list's own host serves all pages."""
-    parts = urlsplit(urljoin(path, link))
+    """Returns path and query of the link to a list's next page, without the link's host: the list's own host serves all pages.
+
+    Raises Corrupt for a link without an absolute path, which would change the host.
+    """
+    try:
+        parts = urlsplit(urljoin(path, link))
+    except ValueError as error:
+        raise Corrupt(f"the registry's link to the next page, {link!r}, is no URL: {error}", reason="RegistryBroken") from error
+    if not parts.path.startswith("/"):
+        raise Corrupt(f"the registry's link to the next page, {link!r}, has no absolute path", reason="RegistryBroken")
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 

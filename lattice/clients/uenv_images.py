@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ AT_ONCE: Final = 8
 """Questions to the registry at a time."""
 MOST_REPOSITORIES: Final = 500
 """That one label may name: of more, it has to say more."""
+MOST_READ: Final = 2000
+"""Images that are read to find one by its id."""
+LONGEST_REPOSITORY: Final = 512
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,22 @@ class UenvImages:
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
         """Returns the images that match a label, in order of their labels, and how many matching tags beyond `most` were not read.
 
-        An id or a digest is sought among all images of the site's namespace and system. Raises Rejected (NoCatalog, LabelTooWide).
+        An id or a digest is sought among all images of the site's namespace and system, `most` at a time until it is found. Raises
+        Rejected (NoCatalog, LabelTooWide).
         """
         repositories = await self._repositories(filled_in(label, self._defaults))
         tags = await _answers([self._tags(repository, label) for repository in repositories])
         tagged = [(repository, tag) for repository, found in zip(repositories, tags, strict=True) for tag in found]
-        images = await _answers([self._image(repository, tag) for repository, tag in tagged[:most]])
-        wanted = [image for image in images if image is not None and image.has_digest(label.digest)]
-        return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - most)
+        wanted: list[UenvImage] = []
+        begin = 0
+        while begin < len(tagged) and (begin == 0 or (label.digest and not wanted)):
+            if begin >= MOST_READ:
+                said = f"{label} is not among the first {MOST_READ} of {len(tagged)} images: write the label, name/version:tag"
+                raise Rejected(said, reason="LabelTooWide")
+            images = await _answers([self._image(repository, tag) for repository, tag in tagged[begin : begin + most]])
+            wanted += [image for image in images if image is not None and image.has_digest(label.digest)]
+            begin += most
+        return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - begin)
 
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """Returns the metadata attached to an image, and the digest of the archive that it was in; None: none is attached.
@@ -125,16 +138,23 @@ async def _answers(questions: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def closest(label: UenvLabel, images: list[UenvImage]) -> UenvImage:
-    """Returns the first of `images`, which all must have one digest; raises NotFound for none, Rejected (LabelAmbiguous) where digests
-    differ.
+def closest(label: UenvLabel, images: list[UenvImage], left_out: int = 0) -> UenvImage:
+    """Returns the first of `images`, which all must have one digest, where `left_out` others of the label were not read.
+
+    Raises NotFound for none, Rejected where digests differ (LabelAmbiguous) or may (LabelTooWide), and for what is no image (ImageRefused).
     """
+    if left_out and len({image.digest for image in images}) < 2 and not (label.digest and images):
+        raise Rejected(f"{label} names too many images, {left_out} of which were not read: add a version and a tag", reason="LabelTooWide")
     if not images:
         raise NotFound(f"no uenv matches {label}. Hint: `lattice uenv list` lists them", reason="ImageNotFound")
     if len({image.digest for image in images}) > 1:
         listed = ", ".join(f"{image.label} ({image.digest.removeprefix('sha256:')[:ID_LENGTH]})" for image in images[:10])
         raise Rejected(f"more than one uenv matches {label}: {listed}{', …' if len(images) > 10 else ''}", reason="LabelAmbiguous")
-    return images[0]
+    found = images[0]
+    if not _DIGEST.fullmatch(found.layer.digest) or found.layer.size < 0 or len(found.repository.path) > LONGEST_REPOSITORY:
+        said = f"its file has the digest {found.layer.digest[:72]!r} and {found.layer.size} bytes, it lies in {found.repository.path[:80]}"
+        raise Rejected(f"{found.label} is no image that can be pulled: {said}", reason="ImageRefused")
+    return found
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 
 from lattice.daemon.clock import Clock
@@ -26,12 +26,13 @@ class KeyedQueue:
     `reconcile(key)` reads the level and acts; it returns the seconds until the key is reconciled again (None: only when added). A key added
     while it is being reconciled is reconciled once more. An error backs off that key alone (Stale not the first time; Retry at least for
     its `after_seconds`); only Corrupt ends the queue. A key added `late` is taken when nothing else is ready, by at most `late_workers`
-    workers.
+    workers. Ready keys are taken in turn by their `group`, and at most `group_workers` workers serve the keys of one group.
     """
 
     def __init__(
         self, reconcile: Callable[[str], Awaitable[float | None]], clock: Clock, *,
         workers: int = 4, late_workers: int | None = None, name: str = "queue",
+        group: Callable[[str], str] = lambda _: "", group_workers: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.done = 0
@@ -41,7 +42,10 @@ class KeyedQueue:
         self._workers = workers
         self._late_workers = workers if late_workers is None else late_workers
         self._late_busy = 0
-        self._ready: deque[str] = deque()
+        self._group = group
+        self._group_workers = workers if group_workers is None else group_workers
+        self._group_busy: Counter[str] = Counter()
+        self._ready: OrderedDict[str, deque[str]] = OrderedDict()  # by group; the group whose turn is next comes first
         self._late: deque[str] = deque()
         self._waiting: dict[str, bool] = {}  # stands in _ready (False) or in _late (True)
         self._busy: set[str] = set()
@@ -107,13 +111,18 @@ class KeyedQueue:
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._waiting[key] = late
-        (self._late if late else self._ready).append(key)
+        (self._late if late else self._ready.setdefault(self._group(key), deque())).append(key)
         self._work.release()
 
     def _take(self) -> tuple[str, bool] | None:
         """Returns the next key and whether it is late; None: there is none for one more worker."""
-        if self._ready:
-            return self._ready.popleft(), False
+        for group, keys in self._ready.items():
+            if self._group_busy[group] < self._group_workers:
+                key = keys.popleft()
+                self._ready.move_to_end(group)
+                if not keys:
+                    del self._ready[group]
+                return key, False
         while self._late and self._late_busy < self._late_workers:
             key = self._late.popleft()
             if self._waiting.get(key):  # else it was added again, and not late
@@ -148,12 +157,16 @@ class KeyedQueue:
             del self._waiting[key]
             self._busy.add(key)
             self._late_busy += late
+            self._group_busy[group := self._group(key)] += 1
             try:
                 after = await self._one(key)
             finally:
                 self._busy.discard(key)
                 self._late_busy -= late
-            if late and self._late:
+                self._group_busy[group] -= 1
+            if not self._group_busy[group]:
+                del self._group_busy[group]
+            if (late and self._late) or group in self._ready:
                 self._work.release()
             wanted = self._again.pop(key, None)
             if wanted is not None:

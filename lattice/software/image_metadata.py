@@ -22,6 +22,7 @@ MOST_MEMBERS: Final = 10_000
 """Files of `meta/` that are looked through for it."""
 MOST_ENTRIES: Final = 10_000
 """Views of an image, with the changes of variables that they make and the paths in these."""
+LONGEST_MOUNT: Final = 1024
 _FILES: Final = ("meta/env.json", "env.json")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -99,7 +100,7 @@ def unpack_metadata(archive: bytes) -> bytes | None:
                     return None
                 if member.isfile() and member.name.removeprefix("./") in _FILES:
                     return _content(files, member)
-    except (tarfile.TarError, zlib.error, EOFError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:  # ValueError: numbers in tar headers
         raise _invalid(f"meta/ is no gzipped tar: {error}") from error
     raise _invalid(f"meta/ has more than {MOST_MEMBERS} files")
 
@@ -118,6 +119,8 @@ def read_metadata(document: bytes) -> ImageMetadata:
     mount = found.get("mount")
     if not isinstance(mount, str) or not mount.startswith("/"):
         raise _invalid("env.json: mount is no absolute path")
+    if len(mount) > LONGEST_MOUNT or not mount.isprintable():
+        raise _invalid(f"env.json: mount has more than {LONGEST_MOUNT} characters, or one that cannot be printed")
     views = _views(_mapping(found.get("views") or {}, "views"))
     default = _text(found, "default-view")
     default = default if any(view.name == default for view in views) else ""

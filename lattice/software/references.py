@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Final
 
 from lattice.errors import Rejected
-from lattice.software.image_metadata import ImageMetadata
+from lattice.software.image_metadata import LONGEST_MOUNT, ImageMetadata
 from lattice.software.labels import UenvLabel, parse_label
 
 MOST_IMAGES: Final = 8
 """Images of `uenv`, and of `toolsUenv`."""
+MOST_NAMED: Final = 20
+"""Views that a refusal names."""
 _PATH_BEGINS: Final = (".", "/", "~")
 _VIEW: Final = re.compile(r"(?:(?P<image>[A-Za-z0-9_][A-Za-z0-9_./-]*):)?(?P<view>[A-Za-z0-9_][A-Za-z0-9_.-]*)", re.ASCII)
 
@@ -59,6 +63,8 @@ def _reference(text: str) -> UenvReference:
     mount = "/" + path if colon else ""
     if colon and (not path or any(part in ("", ".", "..") for part in path.rstrip("/").split("/"))):
         raise Rejected(f"{text!r}: the mount point {mount!r} is no absolute path without . and ..", reason="MountInvalid")
+    if len(mount) > LONGEST_MOUNT:
+        raise Rejected(f"the mount point {mount[:40]}… has {len(mount)} characters (limit: {LONGEST_MOUNT})", reason="MountInvalid")
     if name.startswith(_PATH_BEGINS):
         return UenvReference(name, None, mount.rstrip("/"))
     return UenvReference(name, _whole(name), mount.rstrip("/"))
@@ -95,6 +101,11 @@ class MountedImage:
         """Returns where it is mounted; empty where only the metadata inside it says."""
         return self.reference.mount or (self.metadata.mount if self.metadata is not None else "")
 
+    @cached_property
+    def view_names(self) -> frozenset[str]:
+        """Returns the names of its views, as far as they are known."""
+        return frozenset(view.name for view in self.metadata.views) if self.metadata is not None else frozenset()
+
     def is_called(self, name: str) -> bool:
         """Tells whether a view's image is meant: by the name in its metadata, or by its label with or without the version."""
         label = self.reference.label
@@ -116,7 +127,7 @@ def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> N
             raise Rejected(said, reason="MountInvalid")
         if image.mount:
             seen[image.mount] = image.reference.text
-    for view in views:
+    for view in dict.fromkeys(views):
         _check_view(images, view)
 
 
@@ -128,6 +139,7 @@ def _check_view(images: Sequence[MountedImage], wanted: ViewName) -> None:
     if not meant:
         called = ", ".join(image.reference.text for image in images)
         raise Rejected(f"the view {str(wanted)!r} is of none of the images {called}", reason="ViewUnknown")
-    if not any(view.name == wanted.view for metadata in known for view in metadata.views):
-        there = ", ".join(f"{metadata.name}:{view.name}" for metadata in known for view in metadata.views) or "none"
+    if not any(wanted.view in image.view_names for image in meant):
+        names = (f"{metadata.name}:{view.name}" for metadata in known for view in metadata.views)
+        there = ", ".join(islice(names, MOST_NAMED)) or "none"
         raise Rejected(f"the view {str(wanted)!r} does not exist; there are: {there}", reason="ViewUnknown")

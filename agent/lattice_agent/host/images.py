@@ -226,7 +226,7 @@ class Images:
 
     async def _pull_metadata(self, image: SoftwareImage, registry: str) -> None:
         """Pulls what work has pinned as the metadata of an image that is in the cache: another repository's image may be the same bytes."""
-        request = {
+        request: dict[str, object] = {
             "cache": str(self.cache.directory), "digest": image.digest, "metadata": image.metadata, "repository": image.repository,
             "registry": registry, "auth": self._auth, "boot": self._boot,
         }  # fmt: skip

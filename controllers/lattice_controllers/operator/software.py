@@ -21,7 +21,7 @@ from lattice.clients.uenv_images import UenvImage, closest
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
-from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry
+from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
@@ -39,7 +39,11 @@ from lattice.views.cluster import Config, SoftwareOptions
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = 4
+WORKERS: Final = 8
+NAMESPACE_WORKERS: Final = 3
+"""That serve one namespace at a time: no tenant's labels keep those of others."""
+ASK_SECONDS: Final = 60.0
+"""Within which the registry must have answered all questions about one label."""
 MOST_IMAGES: Final = 50
 """Of one label: of more, the sentence that it names several is the same."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 60.0
@@ -90,8 +94,13 @@ class SoftwareResolver:
 
     def __init__(
         self, cluster: Cluster, clock: Clock, objects: Mapping[str, Allocation], images: OpenImages,
+        ask_seconds: float = ASK_SECONDS,
     ) -> None:  # fmt: skip
-        self.queue = KeyedQueue(self.reconcile, clock, workers=WORKERS, name="software")
+        self.queue = KeyedQueue(
+            self.reconcile, clock, workers=WORKERS, name="software",
+            group=lambda key: key.partition("/")[0], group_workers=NAMESPACE_WORKERS,
+        )  # fmt: skip
+        self._ask_seconds = ask_seconds
         self._cluster = cluster
         self._clock = clock
         self._objects = objects
@@ -131,14 +140,20 @@ class SoftwareResolver:
         except (NotFound, Rejected) as refusal:
             await self._refuse(allocation, reason_of(refusal), refusal.message)
             return None
-        except (Retry, Denied, Corrupt) as failure:  # of the registry, or of the file with its login
+        except Exception as failure:  # of the registry, of the file with its login, or what nobody has thought of in an image
+            return await self._wait(allocation, known_failure(failure), tries + 1, options.resolve_timeout)
+        try:
+            await self._pin(allocation, images)
+        except Rejected as failure:  # it would be refused again: a user must not wait for ever
             return await self._wait(allocation, failure, tries + 1, options.resolve_timeout)
-        self._tries.pop(uid, None)
+        return None
+
+    async def _pin(self, allocation: Allocation, images: list[dict[str, Any]]) -> None:
         conditions = without_conditions(allocation.status.conditions, (SOFTWARE_RESOLVED,))
         gone = {"conditions": encode(conditions)} if len(conditions) < len(allocation.status.conditions) else {}
         await self._write(allocation, {"software": images, **gone})
-        event(log, "SoftwareResolved", allocation=key, images=",".join(image["digest"] for image in images))
-        return None
+        self._tries.pop(allocation.metadata.uid, None)
+        event(log, "SoftwareResolved", allocation=allocation.metadata.key, images=",".join(image["digest"] for image in images))
 
     async def _options(self) -> SoftwareOptions:
         try:
@@ -171,9 +186,13 @@ class SoftwareResolver:
             if answer.found is None or answer.until <= self._clock.monotonic() or answer.asked < since:
                 answer.asked = self._clock.monotonic()
                 try:
-                    answer.found = await self._ask(label, options)
-                except LatticeError as error:
-                    answer.found = error
+                    async with asyncio.timeout(self._ask_seconds):
+                        answer.found = await self._ask(label, options)
+                except TimeoutError:
+                    said = f"the registry has not answered all questions about {label} within {self._ask_seconds:g} s"
+                    answer.found = Retry(said, reason="RegistryUnreachable")
+                except Exception as error:
+                    answer.found = known_failure(error)
                 answer.until = self._clock.monotonic() + KNOWN_SECONDS
             found = answer.found
         if isinstance(found, LatticeError):
@@ -182,8 +201,8 @@ class SoftwareResolver:
 
     async def _ask(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
         async with self._images(options) as images:
-            found, _ = await images.find(label, MOST_IMAGES)
-            image = closest(label, found)
+            found, left_out = await images.find(label, MOST_IMAGES)
+            image = closest(label, found, left_out)
             attached = await images.metadata(image)
             return ResolvedLabel(image, attached[1], attached[0]) if attached is not None else ResolvedLabel(image)
 
@@ -212,8 +231,9 @@ class SoftwareResolver:
 
     async def _condition(self, allocation: Allocation, status: str, reason: str, message: str) -> None:
         shown = condition(allocation.status.conditions, SOFTWARE_RESOLVED)
+        said = message.encode(errors="replace").decode()  # parts of it may come from an image
         made = with_condition(
-            allocation.status.conditions, SOFTWARE_RESOLVED, status, reason, message,
+            allocation.status.conditions, SOFTWARE_RESOLVED, status, reason, said,
             generation=allocation.metadata.generation, now=format_time(self._clock.now()),
         )  # fmt: skip
         if shown != condition(made, SOFTWARE_RESOLVED):
@@ -236,6 +256,14 @@ def awaits(allocation: Allocation) -> bool:
         return False
     said = condition(status.conditions, SOFTWARE_RESOLVED)
     return said is None or said.status != FALSE
+
+
+def known_failure(failure: Exception) -> LatticeError:
+    """Returns an error of the project's own for any, so that work which awaits its images waits no longer than it may."""
+    if isinstance(failure, LatticeError):
+        return failure
+    event(log, "ImageUnreadable", logging.ERROR, error=failure)
+    return Corrupt(f"what the registry says cannot be read: {type(failure).__name__}: {failure}", reason="RegistryBroken")
 
 
 def reason_of(refusal: LatticeError) -> str:

@@ -141,6 +141,30 @@ async def test_a_page_that_leads_to_itself_ends(site: Site) -> None:
     assert {path.split("?")[0] for path, _ in site.asked} == {"/v2/uenv/a/tags/list", "/v2/t"}  # of this host
 
 
+@pytest.mark.parametrize("link", ["<x:@evil/>", "<x:evil>", "<http://[>", "<//[>"])
+async def test_a_link_to_a_next_page_leads_to_no_other_host(site: Site, link: str) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.json_response({"tags": ["x"]}, headers={"Link": f'{link}; rel="next"'})
+
+    site.answer = answer
+    with pytest.raises(Corrupt, match="link to the next page"):
+        await site.registry().tags("uenv/a")
+
+
+async def test_a_redirect_that_is_no_url_is_a_failure_of_the_registry(site: Site) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(status=307, headers={"Location": "http://["})
+
+    site.answer = answer
+    with pytest.raises(Retry, match="cannot be asked"):
+        await site.registry().blob("uenv/a", DIGEST, most=10)
+    with pytest.raises(Retry, match="does not send"):
+        async with site.registry().stream("uenv/a", DIGEST):
+            pass
+
+
 async def test_without_a_catalog_a_whole_label_is_asked_for(site: Site) -> None:
     with pytest.raises(Rejected, match="give a whole label") as refused:
         await site.registry().repositories()

@@ -288,3 +288,50 @@ async def test_who_waits_for_what_is_enqueued_goes_on_once_it_is_reconciled_or_h
         await clock.run_for(3.0)
         assert passed == ["a", "b"]
         task.cancel()
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=60), st.integers(1, 3))
+async def test_groups_take_turns_none_has_more_than_its_workers_and_every_key_is_served(
+    added: list[tuple[str, int, bool]], most: int
+) -> None:
+    clock, running, served = ManualClock(), Counter[str](), set[str]()
+
+    async def reconcile(key: str) -> None:
+        running[key[0]] += 1
+        assert running[key[0]] <= most
+        await clock.sleep(1)
+        running[key[0]] -= 1
+        served.add(key)
+
+    queue = KeyedQueue(reconcile, clock, workers=4, group=lambda key: key[0], group_workers=most)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        for name, number, pause in added:
+            queue.add(f"{name}{number}")
+            if pause:
+                await clock.run_for(0.5)
+        await clock.run_for(100)
+        assert served == {f"{name}{number}" for name, number, _ in added}
+        assert queue.idle
+        task.cancel()
+
+
+async def test_a_group_with_thousands_of_keys_keeps_no_other_one_waiting() -> None:
+    clock, served = ManualClock(), list[str]()
+
+    async def reconcile(key: str) -> None:
+        await clock.sleep(1)
+        served.append(key)
+
+    queue = KeyedQueue(reconcile, clock, workers=4, group=lambda key: key[0], group_workers=3)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(queue.run())
+        for number in range(2000):
+            queue.add(f"a{number}")
+        await clock.run_for(0.5)
+        for name in "bcd":
+            queue.add(name)
+        await clock.run_for(3)
+        assert {"b", "c", "d"} <= set(served)
+        task.cancel()

@@ -12,7 +12,7 @@ import pytest
 from lattice.clients.registry import Descriptor
 from lattice.clients.uenv_images import UenvImage
 from lattice.daemon.clock import ManualClock
-from lattice.errors import Corrupt, Denied, LatticeError, Retry, TooMany
+from lattice.errors import Corrupt, Denied, LatticeError, Rejected, Retry, TooMany
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
@@ -41,13 +41,22 @@ class Site:
         self.cluster = FakeCluster(self.clock)
         self.images = [IMAGE]
         self.attached: ImageMetadata | None = ATTACHED
-        self.failure: LatticeError | None = None
+        self.failure: Exception | None = None
+        self.unreadable: Exception | None = None
+        """Of what is attached."""
         self.asked: list[str] = []
+        self.seconds = 0.0
+        """That an answer takes."""
+        self.hangs = False
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
         """What stands in the registry, whatever the label."""
         del most
         self.asked.append(str(label))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.seconds:
+            await self.clock.sleep(self.seconds)
         if self.failure is not None:
             raise self.failure
         return self.images, 0
@@ -55,6 +64,8 @@ class Site:
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """What is attached."""
         del image
+        if self.unreadable is not None:
+            raise self.unreadable
         return (ARCHIVE, self.attached) if self.attached is not None else None
 
     @contextlib.asynccontextmanager
@@ -63,14 +74,14 @@ class Site:
         del options
         yield self
 
-    async def submit(self, name: str = "job", **environment: str) -> None:
+    async def submit(self, name: str = "job", namespace: str = "physics", **environment: str) -> None:
         """Work that asks for these."""
         body = {"metadata": {"name": name}, "spec": {"environment": environment or {"uenv": "prgenv/24.11:v1"}}}
-        await self.cluster.create(ALLOCATIONS, body, "physics")
+        await self.cluster.create(ALLOCATIONS, body, namespace)
 
-    def status(self, name: str = "job") -> dict[str, Any]:
+    def status(self, name: str = "job", namespace: str = "physics") -> dict[str, Any]:
         """Its status."""
-        status: dict[str, Any] = self.cluster.snapshot(ALLOCATIONS)["physics/" + name].get("status", {})
+        status: dict[str, Any] = self.cluster.snapshot(ALLOCATIONS)[f"{namespace}/{name}"].get("status", {})
         return status
 
     def said(self, name: str = "job") -> tuple[str, str, str]:
@@ -79,12 +90,12 @@ class Site:
         return found["status"], found["reason"], found["message"]
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, ask_seconds: float = 60.0) -> AsyncIterator[None]:
         """The operator's part, until the end of the block."""
         informer: Informer[Allocation] = Informer(
             self.cluster, ALLOCATIONS, type=Allocation, clock=self.clock, on_change=lambda change: resolver.on_allocation(change)
         )
-        resolver = SoftwareResolver(self.cluster, self.clock, informer.objects, self.opened)
+        resolver = SoftwareResolver(self.cluster, self.clock, informer.objects, self.opened, ask_seconds)
         tasks = [asyncio.ensure_future(work()) for work in (informer.run, resolver.queue.run)]
         try:
             yield
@@ -212,6 +223,33 @@ async def test_after_the_time_of_the_site_it_is_refused_with_the_last_answer_but
     assert site.status("late")["software"] == [PINNED]
 
 
+@pytest.mark.parametrize("failure", [ValueError("a,b"), KeyError("x"), RecursionError(), Corrupt("\ud800"), Rejected("\ud800")])
+@pytest.mark.parametrize("place", ["failure", "unreadable"])
+async def test_whatever_an_image_of_the_registry_is_nobody_waits_for_it_for_ever(site: Site, failure: Exception, place: str) -> None:
+    setattr(site, place, failure)
+    async with site.running():
+        await site.submit()
+        await site.clock.run_for(700)
+        status, reason, message = site.said()
+        assert (status, reason in ("ImagesUnresolved", "ImageRefused")) == ("False", True)
+        assert message.encode()
+        site.failure = site.unreadable = None
+        await site.submit("next")
+        await site.clock.run_for(1)
+    assert site.status("next")["software"] == [PINNED]
+
+
+async def test_what_the_cluster_does_not_take_ends_the_wait_as_well(site: Site) -> None:
+    refused = "status.software[0].layer: Invalid value"
+    site.cluster.fail(Rejected(refused), verb="patch", resource=ALLOCATIONS)
+    async with site.running():
+        await site.submit()
+        await site.clock.run_for(1)
+        assert site.said() == ("Unknown", "RegistryAwaited", refused)
+        await site.clock.run_for(10)
+    assert site.status()["software"] == [PINNED]
+
+
 async def test_an_image_that_was_pushed_before_a_submission_is_the_one_it_gets(site: Site) -> None:
     async with site.running():
         await site.submit("before")
@@ -229,6 +267,32 @@ async def test_a_thousand_of_one_label_ask_the_registry_a_few_times(site: Site) 
         await site.clock.run_for(30)
     assert all(site.status(f"job-{number}")["software"] == [PINNED] for number in range(1000))
     assert len(site.asked) < 20
+
+
+async def test_a_tenant_who_asks_for_very_many_images_keeps_no_other_one_waiting(site: Site) -> None:
+    site.seconds = 5.0
+    async with site.running():
+        for number in range(300):
+            await site.submit(f"job-{number}", uenv=f"prgenv/24.11:v{number}")
+        await site.clock.run_for(1)
+        await site.submit("one", "chemistry", uenv="tools/1:v1")
+        await site.clock.run_for(6)
+    assert len(site.status("one", "chemistry")["software"]) == 1
+
+
+async def test_a_registry_that_never_answers_is_told_to_the_user(site: Site) -> None:
+    site.hangs = True
+    async with site.running(0.05):
+        await site.submit()
+        await site.clock.run_for(1)
+        await asyncio.sleep(0.3)
+        await site.clock.run_for(1)
+        status, reason, message = site.said()
+        assert (status, reason) == ("Unknown", "RegistryAwaited")
+        assert "has not answered all questions about prgenv/24.11:v1 within 0.05 s" in message
+        site.hangs = False
+        await site.clock.run_for(70)
+    assert site.status()["software"] == [PINNED]
 
 
 async def test_who_is_cancelled_or_gone_is_not_asked_for(site: Site) -> None:

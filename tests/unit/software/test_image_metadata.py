@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -66,6 +67,9 @@ def test_views_and_what_they_do_to_variables() -> None:
     [
         ({"mount": "relative"}, "mount is no absolute path"),
         ({"mount": None}, "mount is no absolute path"),
+        ({"mount": "/" + "x" * 1024}, "mount has more than 1024 characters"),
+        ({"mount": "/\ud800"}, "one that cannot be printed"),
+        ({"mount": "/a\n"}, "one that cannot be printed"),
         ({"views": []}, None),
         ({"views": {"v": 1}}, "views.v is no object"),
         ({"views": {"v": {"env": {"values": {"list": {"PATH": "x"}}}}}}, "views.v.env.values.list.PATH is no list"),
@@ -125,6 +129,17 @@ def test_the_archive_gives_env_json_and_nothing_else() -> None:
     assert unpack_metadata(archive({"meta/other": b"no"})) is None
     assert unpack_metadata(archive({"meta/env.json": b"{}"}, kind=tarfile.SYMTYPE)) is None  # a link leads nowhere
     assert unpack_metadata(archive({"../meta/env.json": b"{}"})) is None
+
+
+@pytest.mark.parametrize("header", [{"GNU.sparse.map": "a,b"}, {"GNU.sparse.size": "x", "GNU.sparse.name": "y"}, {"size": "1e"}])
+def test_numbers_that_are_none_in_an_archive_are_refused(header: dict[str, str]) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers={}) as tar:
+        member = tarfile.TarInfo("meta/env.json")
+        member.pax_headers = header
+        tar.addfile(member)
+    with contextlib.suppress(Rejected):  # the only error
+        unpack_metadata(raw.getvalue())
 
 
 def test_hostile_archives_are_refused_without_being_unpacked_whole() -> None:

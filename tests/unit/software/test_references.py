@@ -69,6 +69,14 @@ def test_what_an_image_without_attached_metadata_may_have_is_left_to_the_node() 
         check_images([image("a/1:v1", None), image("b/1:v1", metadata("b", "/b"))], parse_views("b:anything"))
 
 
+def test_a_refusal_of_a_view_names_few_of_very_many() -> None:
+    many = image("a/1:v1", metadata("a", "/a", *(f"view-{number}" for number in range(100_000))))
+    check_images([many], parse_views(",".join(f"view-{number}" for number in range(99_000, 99_040))))
+    with pytest.raises(Rejected) as refused:
+        check_images([many], parse_views("none"))
+    assert len(refused.value.message) < 500
+
+
 def test_two_images_at_one_mount_point_are_refused() -> None:
     with pytest.raises(Rejected, match="more than one image mounted at the mount point /e: a/1:v1, b/1:v1") as refused:
         check_images([image("a/1:v1", metadata("a", "/e")), image("b/1:v1:/e", metadata("b", "/other"))], ())
