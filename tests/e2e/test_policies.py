@@ -52,6 +52,7 @@ HIDDEN = "oppenheimer"
 
 SHOWN_BY = {
     "NotYetEvaluated": "test_explanations.py::test_without_a_scheduler_why_answers_from_the_object_and_says_since_when",
+    "WaitingForImages": "test_uenv_labels.py::test_work_waits_for_a_registry_that_is_away_and_runs_once_it_answers",
     "WaitingForNodes": "test_explanations.py::test_why_says_what_stands_before_it_and_when_it_starts",
     "BehindHigherPriority": "test_policies.py::test_two_policies_at_once_one_lets_small_work_go_ahead_and_one_does_not",
     "NodesUnavailable": "test_policies.py::test_what_only_drained_nodes_could_hold_says_so_and_starts_when_they_return",

@@ -82,6 +82,20 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
         raise
 
 
+def holds_right(run_directory: str, data: bytes) -> bool:
+    """Tells whether the right to start an attempt was taken with exactly this claim; False where the run directory cannot be read."""
+    try:
+        fd = os.open(os.path.join(run_directory, CLAIM), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, len(data) + 1) == data
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def _link(directory: str, data: bytes) -> None:
     """Makes the claim once, whole, without fsync: it matters only until the next boot."""
     draft = os.path.join(directory, f".{CLAIM}.{os.getpid()}")

@@ -467,14 +467,17 @@ def run(launch: Launch, report: int) -> None:
     """
     _detach(report)
     running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
-    shim = Shim(launch, StopWatch(*running[2:]))
+    shim, claim = Shim(launch, StopWatch(*running[2:])), durable.encode_claim(*running)
     try:
-        durable.take_right(launch.run_directory, launch.directory, durable.encode_claim(*running))
+        durable.take_right(launch.run_directory, launch.directory, claim)
     except FileExistsError:
         send(report, {"taken": True})
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
+        if not durable.holds_right(launch.run_directory, claim):  # another shim may, and its work run: nothing of it is touched
+            send(report, {"failure": failure, "unfit": unfit})
+            return
     else:
         leftovers.separate_ipc()
         failure, unfit = _start(shim)

@@ -132,6 +132,10 @@ class Plans:
         rows += [PlanRow(STOP, UNNAMED, uid, attempt, 0, 0, "", "", "", "", "", tuple(at)) for (uid, attempt), at in strays.items()]
         return format_plan(rows, self._nodes.plan_format(group))
 
+    def _is_unnumbered(self, row: Row) -> bool:
+        allocation = self._allocations.get(row.uid)
+        return allocation is not None and not allocation.status.number
+
     def _row(self, row: Row) -> PlanRow:
         allocation = self._allocations.get(row.uid)
         names = tuple(self._nodes.names.get(node, f"index-{node}") for node in row.nodes)
@@ -155,6 +159,8 @@ class Plans:
     async def _reconcile(self, group: str) -> float | None:
         if self._ledger.paused:
             return None
+        if any(self._is_unnumbered(self._stored.rows[key]) for key in self._keys.get(group, ())):
+            await self._numbers.ensure_reserved()  # agents read these numbers before a status shows them
         fresh, text, standing = set(self._unwritten.get(group, ())), self.text(group), self.plans.get(group)
         if group not in self._called and standing is None and not self._keys.get(group) and "\n" not in text:
             return None

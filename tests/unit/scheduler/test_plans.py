@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -14,7 +14,9 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
 from lattice.ledger.commit import Book
 from lattice.ledger.format import HELD, Row
-from lattice.views import Node, Plan
+from lattice.ledger.plans import parse_plan
+from lattice.ledger.proposals import Accepted, Numbers
+from lattice.views import Allocation, Node, Plan
 from lattice_controllers.scheduler.allocation_numbers import AllocationNumbers
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.nodes import Nodes
@@ -26,7 +28,9 @@ EPOCH = 7
 
 
 @asynccontextmanager
-async def writing(ledger: FakeLedger | None = None) -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
+async def writing(
+    ledger: FakeLedger | None = None, allocations: Mapping[str, Allocation] | None = None
+) -> AsyncIterator[tuple[Plans, FakeCluster, ManualClock]]:
     """A writer of plans for a ledger, an empty one unless it is given, at work."""
     clock = ManualClock()
     cluster = FakeCluster(clock)
@@ -34,7 +38,7 @@ async def writing(ledger: FakeLedger | None = None) -> AsyncIterator[tuple[Plans
     nodes = Nodes(cluster, clock, ledger.book, asyncio.Event())
     ledger.book.head.epoch = EPOCH
     plans = Plans(
-        cluster, clock, ledger, nodes, SchedulerMetrics(), since=1, allocations={}, numbers=AllocationNumbers(1, ledger),
+        cluster, clock, ledger, nodes, SchedulerMetrics(), since=1, allocations=allocations or {}, numbers=AllocationNumbers(1, ledger),
     )  # fmt: skip
     task = asyncio.ensure_future(plans.queue.run())
     try:
@@ -128,3 +132,36 @@ async def test_who_waits_for_a_plan_hears_of_new_rows_once_it_is_written_and_onl
         plans.row_changed(rows[0], rows[0])
         await clock.run_for(0.1)
         assert len(hearing.heard) == 1
+
+
+async def test_no_plan_shows_a_number_that_the_ledger_has_not_reserved() -> None:
+    ledger = FakeLedger(by_hand=True)
+    row = Row(uid(1), 1, 1, "alice", "physics", "hpc", "b", HELD, 0, (0,))
+    fresh = msgspec.convert({"metadata": {"name": "run", "namespace": "physics", "uid": uid(1)}, "spec": {}}, Allocation)
+    async with writing(ledger, {row.uid: fresh}) as (plans, cluster, clock):
+        ledger.stored.rows[row.key] = row
+        plans.row_changed(None, row)
+        await clock.run_for(1.0)
+        assert cluster.writes(PLANS) == []
+        (asked,) = ledger.proposed
+        assert isinstance(asked, Numbers)
+        ledger.answers[0].set_result(Accepted())
+        await clock.run_for(0.1)
+        written = stored(cluster, "group-0000")
+        assert written is not None
+        (shown,) = parse_plan(written.spec.text)
+        assert 0 < shown.number < asked.next_number
+
+
+async def test_a_plan_whose_numbers_stand_reserves_none() -> None:
+    ledger = FakeLedger(by_hand=True)
+    row = Row(uid(1), 1, 1, "alice", "physics", "hpc", "b", HELD, 0, (0,))
+    shown = msgspec.convert(
+        {"metadata": {"name": "run", "namespace": "physics", "uid": uid(1)}, "spec": {}, "status": {"number": 7}}, Allocation
+    )
+    async with writing(ledger, {row.uid: shown}) as (plans, cluster, clock):
+        ledger.stored.rows[row.key] = row
+        plans.row_changed(None, row)
+        await clock.run_for(0.1)
+        assert stored(cluster, "group-0000") is not None
+        assert ledger.proposed == []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +59,40 @@ async def test_what_keeps_tasks_from_starting_unforeseen_is_an_end_of_the_work(t
     answer, told = await started(launch(tmp_path, workdir="/\ud800", stdout="out"))
     assert (answer["failure"], answer["unfit"]) == (told["failure"], False)
     assert "it cannot be started: UnicodeEncodeError" in told["failure"]
+
+
+@contextmanager
+def full_after_a_claim(directory: Path) -> Iterator[None]:
+    """The directory is a file system of its own in memory, which a claim of somebody else's fills."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(directory)], check=True)
+    try:
+        (directory / durable.CLAIM).write_bytes(b"another shim's".ljust(4096))
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+def files(*directories: str) -> list[str]:
+    return [path.name for directory in directories for path in Path(directory).iterdir()]
+
+
+async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of_the_one_that_has_it(tmp_path: Path) -> None:
+    described, client = launch(tmp_path), RunnerClient()
+    with full_after_a_claim(Path(described["run_directory"])):
+        try:
+            async with asyncio.timeout(20):
+                answer = await client.request({"op": "start", "launch": described})
+        finally:
+            client.close()
+        assert answer["unfit"]
+        assert "No space left" in answer["failure"]
+        assert files(described["run_directory"], described["directory"]) == [durable.CLAIM]
+
+
+@pytest.mark.parametrize(
+    ("kept", "holds"), [(b"1\n2 3 4.0 5.0\n", True), (b"1\n2 3 4.0 5.0\nmore", False), (b"1\n9 3 4.0 5.0\n", False), (None, False)]
+)
+def test_the_right_is_held_by_exactly_the_claim_that_took_it(tmp_path: Path, kept: bytes | None, holds: bool) -> None:
+    if kept is not None:
+        (tmp_path / durable.CLAIM).write_bytes(kept)
+    assert durable.holds_right(str(tmp_path), b"1\n2 3 4.0 5.0\n") is holds
