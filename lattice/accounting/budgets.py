@@ -104,7 +104,7 @@ class Budgets:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """Returns a key of which hours have to be kept; where it changes, all hours are counted again."""
+        """Returns a key of the hours that these budgets need counted; where the key changes, all hours are counted again."""
         return self.whole.given, tuple(sorted(name for name, one in self.projects.items() if one.given)), self.per_user.given, self.period
 
     def allowance(self, scope: Scope) -> Allowance:
@@ -114,7 +114,8 @@ class Budgets:
         return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
 
     def scopes(self, tenant: str, user: str, project: str) -> list[Scope]:
-        """Returns the owners of the budgets on which work of this user and project draws."""
+        """Returns the owners of the budgets on which work of this user and project draws: the tenant, the project, the user; empty: none.
+        """
         found = [Scope(OF_TENANT, tenant)] if self.whole.given or self.outside is not None else []
         if project in self.projects and self.projects[project].given:
             found.append(Scope(OF_PROJECT, tenant, project))

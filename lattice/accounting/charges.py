@@ -87,7 +87,8 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
     """Returns an ended charge with its end moved to `now` at the latest, and not before a node was last heard to run the attempt.
 
-    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote rests on its node's word alone.
+    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote rests on its node's word alone. A charge that
+    runs or is summed up is returned unchanged.
     """
     if not (charge.committed and charge.ended) or charge.summed:
         return charge
@@ -126,7 +127,7 @@ def charges_of(allocation: Allocation) -> list[Charge]:
 
 
 def settled_only(charges: list[Charge]) -> list[Charge]:
-    """Returns the charges of attempts that have ended for good, which never change again."""
+    """Returns those of the charges whose attempts have ended for good, which never change again."""
     return [charge for charge in charges if charge.state != RUNNING]
 
 

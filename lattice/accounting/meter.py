@@ -111,8 +111,9 @@ class Meter:
         """By tenant: the users whose hours are kept."""
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
-        """Replaces the budgets of all tenants; returns True where other hours have to be kept than before, so that all must be
-        counted again.
+        """Replaces the budgets of all tenants; returns True where other hours have to be kept than before.
+
+        The caller then counts all hours again, in a new Meter: this one keeps what it has counted.
         """
         before = self._kept()
         self._budgets = dict(budgets)
@@ -130,7 +131,10 @@ class Meter:
         return min((period.begin(now) for period in periods), default=now)
 
     def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int, until: float | None = None) -> None:
-        """Adds the use of so many nodes and GPUs (negative: subtracts) from the time `at` on, up to `until` if it is given."""
+        """Adds the use of so many nodes and GPUs (negative: subtracts) from the time `at` on, up to `until` if it is given.
+
+        Only owners of budgets are counted, and with `every_tenant` each tenant; all other use is ignored.
+        """
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets is NO_BUDGETS and not self._every_tenant:
             return
@@ -217,7 +221,7 @@ class Meter:
                 yield self.balance(Scope(OF_PROJECT, tenant, name), now)
 
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns used ÷ agreed of the budget used most, of those on which work of this user and project draws; 0 without one."""
+        """Returns used ÷ agreed of the most used of the budgets on which work of this user and project draws; 0 without one."""
         budgets = self._budgets.get(tenant)
         if budgets is None or budgets is NO_BUDGETS:
             return 0.0

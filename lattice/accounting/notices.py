@@ -55,7 +55,7 @@ def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[di
 
 
 def hours(amount: float) -> str:
-    """Returns hours as text for the status: two decimals, rounded down."""
+    """Returns hours as text for the status: at most two decimals, rounded down."""
     text = str(Decimal(repr(amount)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
     return text.rstrip("0").rstrip(".") if "." in text else text
 

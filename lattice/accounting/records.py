@@ -72,7 +72,7 @@ def rows_text(charges: Iterable[Charge], before: str = "") -> str:
 
 
 def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
-    """Yields the charges of a record's rows, from the character `begin` on (0: all)."""
+    """Yields the charges of a record's rows, from the character `begin` on (0: all); raises Corrupt where one cannot be read."""
     for line in lines_of(text, begin):
         yield decode_row(line, tenant)
 
@@ -148,9 +148,10 @@ class Records:
         """By encoded uid (22 characters): the last attempt that the records hold."""
 
     def put(self, record: UsageRecord) -> Fresh:
-        """Takes over a record as the API server has it now, and returns the rows that are new.
+        """Takes over a record as the API server has it now, and returns the rows that are new; raises Corrupt where rows cannot be read.
 
-        After a restore of the server a record may have fewer rows than were known.
+        Where known rows have vanished (a restore of the server), none are returned: `restarts` grows, and counters of rows start
+        again.
         """
         page = page_of(record)
         before = self.pages.get(page.name)
@@ -165,7 +166,7 @@ class Records:
         return Fresh(page.tenant, page.text, len(known))
 
     def drop(self, name: str) -> None:
-        """Removes a record that does not exist any more."""
+        """Removes a record that does not exist any more; `restarts` grows where the record had rows."""
         page = self.pages.pop(name, None)
         if page is not None and page.text:
             self._restart()
@@ -238,7 +239,7 @@ class Records:
 
 
 def page_of(record: UsageRecord) -> Page:
-    """Returns a UsageRecord as a page."""
+    """Returns a UsageRecord in the form that `Records` keeps."""
     spec, metadata = record.spec, record.metadata
     return Page(metadata.name, spec.tenant, spec.month, spec.part, metadata.resource_version or "0", spec.sealed, spec.rows)
 

@@ -81,9 +81,9 @@ class Reach:
 
 
 def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Reach, now: float) -> Iterator[Charge]:
-    """Yields each charge within reach that ended after `since` or has not ended (counted up to `now`), once.
+    """Yields each charge within reach once: those of records that ended after `since`, and open ones, counted up to `now`.
 
-    `pages`: the records; `open_ones`: charges that may be in no record yet.
+    `pages`: the records. `open_ones`: charges that may be in no record yet; those that a record has are yielded from it.
     """
     first, everybody, mark = month_of(int(reach.since)), reach.tenants is None, f" {word(reach.user)} "
     tenants = reach.tenants or frozenset()
@@ -128,7 +128,7 @@ def usage_report(
 
 
 def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: float, incomplete: str = "") -> HistoryReport:
-    """Returns the document of `history`: the attempts that match, the newest first."""
+    """Returns the document of `history`: the attempts that match, the newest first, `among.limit` at most; its sums count all of them."""
     found = [charge for charge in charges if asked.admits(charge) and _matches(charge, among)]
     kept = nlargest(among.limit, found, key=lambda charge: (charge.ended or now, charge.number, charge.attempt))
     return HistoryReport(
@@ -139,7 +139,7 @@ def history_report(charges: Iterable[Charge], asked: Asked, among: Among, now: f
 
 
 def row_of(charge: Charge, now: float) -> HistoryRow:
-    """Returns one charge as a row of `history`."""
+    """Returns one charge as a row of `history`; the seconds of an attempt that still runs count up to `now`."""
     times = {"scheduled": charge.committed, "started": charge.started, "ended": charge.ended}
     return HistoryRow(
         tenant=charge.tenant, namespace=charge.namespace, name=charge.name, uid=charge.uid, attempt=charge.attempt,
@@ -174,7 +174,7 @@ class _Sums:
     by: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def take(self, charge: Charge) -> None:
-        """Adds the use of one attempt."""
+        """Adds the use of one attempt in [since, now); an attempt that used nothing then is not counted, unless it runs."""
         used = [0, 0]
         first = int(self.since)
         for begin, end, nodes, gpus in spans(charge):

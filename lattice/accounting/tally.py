@@ -96,7 +96,7 @@ class Recount:
         return self._restarts != self._records.restarts
 
     def step(self) -> bool:
-        """Counts one more record; returns False when only rows are left that were written meanwhile."""
+        """Counts one more record; returns False, and counts nothing, when only rows are left that were written meanwhile."""
         while self._left:
             page = self._left.pop()
             if page.month >= self._first:

@@ -72,7 +72,7 @@ def judge_creation(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a change of an Allocation.
+    """Yields every refusal and warning for a change of an Allocation; none where its spec is unchanged.
 
     A new object that does not parse is refused; where only the old one does not, nothing is yielded, so that it can be repaired.
     """

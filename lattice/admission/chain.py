@@ -87,9 +87,10 @@ def unreadable(request: Request) -> Refused | None:
 
 
 def undecided(request: Request, facts: Facts) -> Refused | None:
-    """Returns the refusal of a new Allocation that names no vcluster and for which no default decides one; None: one is decided.
+    """Returns the refusal of a new Allocation that names no vcluster and for which no default decides one.
 
-    The mutating webhook asks this first, since a policy would refuse the empty field without a readable sentence.
+    None for every other request, and where the facts do not tell, or the tenant itself is at fault (`judge` refuses that). The mutating
+    webhook asks this first, since a policy would refuse the empty field without a readable sentence.
     """
     spec = part(request.obj, "spec")
     tenant = str(spec.get("tenant") or "")
@@ -111,9 +112,10 @@ def admit(request: Request, facts: Facts) -> Verdict:
 
 
 def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]]:
-    """Returns the tenant, and the verbs on it on which the verdict on a request depends; empty: on none.
+    """Returns the tenant of a request, and the verbs on that tenant which decide the verdict; no verbs: the verdict needs no right.
 
-    The gatherer asks the API server whether the requester holds these verbs, and no others.
+    `runas` for a new Allocation of another user than the requester, `extend` and `manage` for a longer walltime; the tenant is empty
+    for other kinds and deletions. The gatherer asks the API server whether the requester holds these verbs, and no others.
     """
     if request.kind != "Allocation" or request.operation == "DELETE":
         return "", frozenset()

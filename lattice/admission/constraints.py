@@ -58,9 +58,9 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that node list and excluded nodes parse, are short enough, and leave enough nodes.
+    """Checks that node list and excluded nodes parse, are short enough and leave the least number of nodes; warns below the most.
 
-    Only short sets are expanded; of longer ones the node list alone is counted, and the scheduler finds how many nodes are left.
+    With more than 512 names in either, the node list alone is counted, and the scheduler finds how many nodes are left.
     """
     del facts
     constraints = asked.spec.resources.constraints

@@ -17,7 +17,8 @@ SHOWN: Final = 10
 
 
 def named_leaf(asked: Submission) -> tuple[str, str]:
-    """Returns the leaf that an Allocation names and the field that names it; the leaf is empty where none is named."""
+    """Returns the leaf that an Allocation names (`spec.quota`, else its label) and the field that names it; an empty leaf: it names none.
+    """
     quota = asked.raw.get("quota")
     if isinstance(quota, str) and quota:
         return quota, FIELD
@@ -33,7 +34,10 @@ def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
 
 
 def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that a named leaf exists, is no parent (R14), and may be used by the requester."""
+    """Checks that the leaf which an Allocation names exists, is no parent (R14), and may be used by the requester.
+
+    Nothing is refused where the trees are unknown, or for the leaf that the Allocation would have without naming one.
+    """
     name, field = named_leaf(asked)
     quotas = facts.quotas
     if not name or quotas is None or name == DEFAULT == leaf_of(asked, quotas):
@@ -63,7 +67,10 @@ def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding
 
 
 def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the request against the admission ceiling (R16) and the max of the leaf and of every group above it."""
+    """Checks the request against the admission ceiling (R16) and the max of the leaf and of every group above it.
+
+    Nothing is refused where the trees, or the amounts that the Allocation asks for, are unknown.
+    """
     quotas = facts.quotas
     if quotas is None or not quotas.charge:
         return

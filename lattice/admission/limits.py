@@ -20,7 +20,8 @@ MOST_TASKS: Final = 4096
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the number of nodes parses and is within the vcluster's limit; warns where the cluster has fewer."""
+    """Checks that the number of nodes parses and its most is within the vcluster's limit; warns where the cluster has fewer than its least.
+    """
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
         yield count
@@ -39,7 +40,8 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the nodes can start all tasks; with tasks on the head only, that their number is within what the schema allows."""
+    """Checks that `spec.tasks.total` is at most the tasks per node times the most nodes; work on the head only may have 4096 for each node.
+    """
     del facts
     tasks = asked.spec.tasks
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
@@ -54,7 +56,11 @@ def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that a Bounded allocation has a walltime above zero, within the vcluster's maximum."""
+    """Checks that a Bounded allocation has a walltime above zero, and that a walltime is within the vcluster's maximum.
+
+    Warns where the walltime is absent and the vclusters are unknown, and where work without an end has the vcluster's maximum as its
+    end.
+    """
     lifecycle = asked.spec.lifecycle
     vcluster = asked.vcluster(facts)
     if lifecycle.walltime is None:
@@ -78,7 +84,10 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str) -> Iterator[Finding]:
-    """Checks that a walltime is within the vcluster's maximum; `current`: the one in force, as text for the sentence."""
+    """Yields the refusal of a walltime of `seconds` that is above the vcluster's maximum; nothing where the vcluster sets or shows none.
+
+    `current`: the walltime in force, as text for the sentence.
+    """
     vcluster = asked.vcluster(facts)
     limit = vcluster.spec.limits.max_walltime if vcluster is not None else None
     if limit is None or seconds <= parse_duration(limit):
@@ -90,7 +99,7 @@ def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str
 
 
 def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the preemption class is from 0 to 10 and not above the highest of tenant and vcluster."""
+    """Checks that the preemption class is from 0 to 10 and not above the highest that tenant and vcluster allow."""
     wanted = asked.spec.lifecycle.preemption_class
     if not 0 <= wanted <= 10:
         yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
@@ -107,7 +116,10 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks how many allocations wait against the limits of the vcluster (of user, tenant, all) and of the tenant."""
+    """Checks that fewer allocations wait than the limits of the vcluster (of user, tenant, all) and of the tenant allow.
+
+    Counts and limits that are not known refuse nothing.
+    """
     vcluster, waits = asked.vcluster(facts), facts.waits or Waits()
     limits = vcluster.spec.limits if vcluster is not None else VClusterLimits()
     for who, name, current, limit in (
@@ -142,7 +154,11 @@ def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> I
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the hard limits of tenant and user (book, "Quota Enforcement"); the ledger checks them again, atomically, at commit."""
+    """Checks that the present use with this request stays within the hard limits of tenant and user (book, "Quota Enforcement").
+
+    An excess is refused, or only warned of where the tenant lets work wait (`onExceeded: Queue`) and it fits the limit alone. The
+    ledger checks the limits again, atomically, at commit.
+    """
     tenant = asked.tenant(facts)
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if tenant is None or isinstance(count, Refused):

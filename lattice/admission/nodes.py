@@ -14,7 +14,10 @@ WISHES = ("drain", "disable")
 
 
 def fill(obj: Object, old: Object, facts: Facts) -> Object:
-    """Returns the object with author and time of each wish filled in; those of a wish that existed before stay."""
+    """Returns a copy of a LatticeNode in which each wish (drain, disable) has an author and a time.
+
+    Given ones stay; absent ones are those of the same wish in `old`, else the requester and the time now (none where that is unknown).
+    """
     filled = copy.deepcopy(obj)
     for wish in WISHES:
         now, before = part(filled, "spec", wish), part(old, "spec", wish)
@@ -28,7 +31,7 @@ def fill(obj: Object, old: Object, facts: Facts) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that each wish (drain, disable) has a reason."""
+    """Yields a refusal for each wish of a LatticeNode (drain, disable) that has no reason."""
     del facts
     for wish in WISHES:
         if not isinstance(part(obj, "spec").get(wish), dict):

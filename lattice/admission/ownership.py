@@ -11,7 +11,7 @@ from lattice.admission.verdicts import Caution, Finding, Refused
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names as text, sorted, at most 20 of them; `none` without any."""
+    """Returns names as text, sorted and with commas, the first 20 and the number of the rest; `none` without any."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:20]) or "none"
     return shown + (f" and {len(ordered) - 20} more" if len(ordered) > 20 else "")
@@ -36,7 +36,7 @@ def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the work runs as the requester, or that the requester may submit for other users."""
+    """Checks that the work runs as the requester, or that the requester may submit for other users; warns where the rights are unknown."""
     user, requester = asked.spec.user, facts.requester.user
     if not user:
         yield Refused("UserMismatch", "spec.user is empty", "spec.user", "leave spec.user out: it is set from the request")
@@ -62,7 +62,7 @@ def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
 
 
 def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the named vcluster exists and takes work of the tenant; warns of a closed one."""
+    """Checks that a vcluster is named, exists and takes work of the tenant; warns of a closed one. Unknown vclusters: checks nothing."""
     if facts.vclusters is None:
         return
     name, tenant = asked.spec.vcluster, asked.spec.tenant

@@ -8,7 +8,10 @@ from lattice.admission.verdicts import Object
 
 
 def difference(old: Object, new: Object, path: str = "") -> list[Object]:
-    """Returns the operations that turn `old` into `new`, in the order of their application; a changed list is replaced as a whole."""
+    """Returns the operations that turn `old` into `new`, in the order of their application; a changed list is replaced as a whole.
+
+    `path`: the JSON pointer of both in their document, written before each operation's path.
+    """
     return list(_operations(old, new, path))
 
 

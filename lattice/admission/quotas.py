@@ -77,7 +77,7 @@ def _strange_amounts(obj: Object) -> Iterator[Refused]:
 
 
 def means_the_same(kind: str, old: Object, new: Object) -> bool:
-    """Tells whether a change leaves every field unchanged that a quota tree reads.
+    """Tells whether a change leaves every field unchanged that a quota tree reads; False where either object does not parse.
 
     Status, finalizers and annotations of others may change.
     """
@@ -97,12 +97,12 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a changed ElasticQuota of Lattice."""
+    """Yields every refusal and warning for a changed ElasticQuota of Lattice; none where no field changes that a tree reads."""
     yield from _judge(OURS, old, new, facts)
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields the reasons why an ElasticQuota of Lattice cannot be deleted."""
+    """Yields the refusals to delete an ElasticQuota of Lattice; none where it does not parse, or another object declares its name first."""
     yield from _judge_deletion(OURS, old, facts)
 
 
@@ -112,12 +112,12 @@ def judge_koordinator(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_koordinator_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a changed ElasticQuota of Koordinator."""
+    """Yields every refusal and warning for a changed ElasticQuota of Koordinator; none where no field changes that a tree reads."""
     yield from _judge(KOORDINATORS, old, new, facts)
 
 
 def judge_koordinator_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields the reasons why an ElasticQuota of Koordinator cannot be deleted."""
+    """Yields the refusals to delete an ElasticQuota of Koordinator; none where it does not parse, or another object has its name first."""
     yield from _judge_deletion(KOORDINATORS, old, facts)
 
 
@@ -157,9 +157,9 @@ def judge_profile_change(old: Object, new: Object, facts: Facts) -> Iterator[Fin
 
 
 def fill_koordinator(obj: Object, facts: Facts) -> Object:
-    """Returns a new ElasticQuota of Koordinator with the defaults that Koordinator's own webhook would fill in.
+    """Returns a copy of a new ElasticQuota of Koordinator with the defaults that Koordinator's own webhook would fill in.
 
-    They are parent, tree-id, and the keys of shared-weight.
+    They are parent, tree-id, and the keys of shared-weight; nothing is filled in where the object does not parse, or is the root.
     """
     filled = copy.deepcopy(obj)
     declared = read_quota(KOORDINATORS, obj)
@@ -188,7 +188,7 @@ def _weights(given: str, most: Object) -> str:
 
 
 def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int] | None) -> int | None:
-    """Returns how many allocations of a group and of those below it have not ended; None: unknown."""
+    """Returns how many allocations of the group `name` and of the groups below it have not ended; None where `work` is (unknown)."""
     if work is None:
         return None
     return sum(

@@ -31,7 +31,10 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a changed Reservation; past windows and running work are no reason to refuse a change."""
+    """Yields every refusal and warning for a changed Reservation; none where its spec is unchanged.
+
+    Past windows and running work are no reason to refuse a change.
+    """
     if old.get("spec") != new.get("spec"):
         yield from _judge(new, facts, is_new=False)
 
@@ -128,7 +131,10 @@ def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts
 
 
 def _meeting(calendar: Calendar, other: Reservation, since: float) -> tuple[Span, Span] | None:
-    """Returns the first two windows of a calendar and another Reservation that overlap; None: none do, or the other does not parse."""
+    """Returns the first two windows after `since` of a calendar and of another Reservation that overlap, in that order.
+
+    None: none do, or the other Reservation does not parse.
+    """
     try:
         return calendar.overlap(calendar_of(other.spec), since)
     except Rejected:
@@ -190,7 +196,10 @@ def _names(names: list[str]) -> str:
 
 
 def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the Reservation that an Allocation names exists, is not over, and admits its user, tenant and vcluster."""
+    """Checks that the Reservation which an Allocation names exists, is not over, admits its user, tenant and vcluster, and is large enough.
+
+    Its nodes, and a window with the grace period and a minute for the start, must hold the work. Warns where Reservations are unknown.
+    """
     name = asked.spec.reservation
     if not name:
         return

@@ -35,7 +35,10 @@ _ATOM = re.compile(
 
 
 def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
-    """Returns each problem of a manifest as a sentence that names its field; empty: the server's schema would accept it."""
+    """Returns each problem of a manifest as a sentence that names its field; empty: nothing is found that the server's schema would refuse.
+
+    `status`, and rules of the schema that are not comparisons of single fields, are left to the server.
+    """
     model = KINDS.get(kind)
     if model is None:
         return [f'kind "{kind}" is not known (known: {", ".join(sorted(KINDS))}){_meant(kind, list(KINDS))}']

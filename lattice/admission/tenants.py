@@ -40,7 +40,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that every allocation of a Tenant has ended before it is deleted."""
+    """Yields the refusal to delete a Tenant while it has allocations that have not ended; nothing where their number is unknown."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'tenant "{name}" has {facts.holders} allocations that have not ended'

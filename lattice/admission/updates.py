@@ -41,7 +41,7 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
 
 
 def lengthens(old: Submission, new: Submission) -> bool:
-    """Tells whether a change asks for a longer walltime, which requires a right."""
+    """Tells whether a change asks for a longer walltime, which requires a right; a walltime that is absent or does not parse is endless."""
     return _seconds(new) > _seconds(old)
 
 

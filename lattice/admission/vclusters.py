@@ -50,7 +50,7 @@ def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
-    """Checks that every allocation of a VCluster has ended before it is deleted."""
+    """Yields the refusal to delete a VCluster while it has allocations that have not ended; nothing where their number is unknown."""
     name = str(old.get("metadata", {}).get("name", ""))
     if facts.holders:
         sentence = f'vCluster "{name}" has {facts.holders} allocations that have not ended'
@@ -213,7 +213,7 @@ def _weights(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def camel(name: str) -> str:
-    """Returns a field's name in camelCase, as people write it."""
+    """Returns a field's snake_case name in camelCase, as people write it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 

@@ -75,10 +75,10 @@ class Told:
         return max((row.end for row in self.members.values()), default=0.0)
 
     def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
-        """Returns reason, sentence and exit (None: unknown) of an attempt that runs nowhere; `away`: the nodes that cannot be
-        asked.
+        """Returns reason, sentence and exit (None: unknown) of an attempt that runs nowhere; `away`: the nodes that cannot be asked.
 
-        The first failure counts, else a node that lost it or is away, else exit code 0.
+        A failed start counts first, then the earliest failure, a node that lost the attempt or is away, an unknown exit; else exit
+        code 0, or `Lost` for an attempt that never began.
         """
         if self.contested:
             return "ExitUnknown", f"{fold_nodes(sorted(self.members))} contradict each other about where it ran", None

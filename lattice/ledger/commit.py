@@ -124,7 +124,7 @@ class Book:
         return _APPLY[type(proposal)](self, proposal)
 
     def take(self, term: str, commit: str) -> None:
-        """Begins the term of a new leader: the epoch and the seq grow by one."""
+        """Begins the term of a new leader, in memory: the epoch and the seq grow by one, and the last 16 terms are kept."""
         head = self.head
         self.head = replace(head, epoch=head.epoch + 1, term=term, seq=head.seq + 1, commit=commit)
         begun = LedgerTerm(epoch=self.head.epoch, term=term, since=self.head.seq, left=self.written)
@@ -149,7 +149,7 @@ class Book:
         )  # fmt: skip
 
     def bytes(self) -> int:
-        """Returns the size of all shards as last written, in bytes."""
+        """Returns the size of all shards as last rendered, in bytes; shards that have changed since count nothing until `render`."""
         return sum(len(text) for text in self._texts if text is not None)
 
     def rows_of(self, uid: str) -> Iterator[Row]:

@@ -18,7 +18,7 @@ ENDED_BY_SIGNAL: Final = frozenset((137, 143))
 
 
 def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
-    """Tells whether the end on some nodes must end the attempt on the others too.
+    """Tells whether the end on some nodes must end the attempt on the others too; False where no node has a process of it left.
 
     A failure on any node does, and so does the end on all nodes that have a task.
     """
@@ -30,7 +30,10 @@ def over_for_the_rest(standings: Sequence[AttemptNodeState]) -> bool:
 
 
 def patience_with(standings: Sequence[AttemptNodeState]) -> float:
-    """Returns how long to wait for the reporter's status after every node reported that no process is left, in seconds."""
+    """Returns how many seconds to wait for the reporter's status after every node reported that no process is left.
+
+    They are 20, and 2 where a node cannot reach another one of the attempt, whose end the reporter may then never learn.
+    """
     return CUT_SECONDS if cut_pairs(standings) else REPORTER_SILENCE_SECONDS
 
 
@@ -63,7 +66,7 @@ def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNod
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """Returns reason, sentence and exit from the nodes' reports: those of the first failure, else exit code 0.
 
-    The exit is None where one of the nodes does not know its own.
+    An unknown exit counts before an exit code, and that before a failed start or a loss. The exit is None where no node tells a code.
     """
     for standing in standings:
         if standing.state == UNKNOWN_EXIT:

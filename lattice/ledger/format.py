@@ -103,7 +103,7 @@ def _trailing(row: Row, number: int) -> str:
 
 
 def format_of(texts: Iterable[str]) -> int:
-    """Returns the highest format number among these shards."""
+    """Returns the highest format number among these shards; 1 where none has a number."""
     return max((int(number) for text in texts if (number := text.partition("|")[0]).isdigit()), default=FIRST_FORMAT)
 
 
@@ -142,6 +142,6 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
 
 
 def rows_of(status: LedgerStatus) -> Iterator[Row]:
-    """Yields the rows of all shards of a stored ledger."""
+    """Yields the rows of all shards of a stored ledger; raises Corrupt as `decode_shard` does."""
     for shard in status.shards:
         yield from decode_shard(shard)

@@ -41,7 +41,7 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt_key(self) -> tuple[str, int]:
-        """Returns (uid, attempt)."""
+        """Returns (uid, attempt), which identifies the attempt whose journal row this is."""
         return (self.uid, self.attempt)
 
 
@@ -56,7 +56,7 @@ def encode_row(row: HistoryRow) -> str:
 
 
 def pages_of(rows: Iterable[HistoryRow], largest: int = LARGEST) -> list[str]:
-    """Returns these rows as pages of text, each at most `largest` bytes; at least one page."""
+    """Returns these rows as pages of text, each at most `largest` bytes; at least one page. A longer row has a page of its own."""
     head = f"{FORMAT}\n"
     pages, size = [[head]], len(head)
     for row in rows:

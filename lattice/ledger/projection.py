@@ -72,10 +72,10 @@ def expectation(p50: float | None, p90: float | None, reason: str) -> Patch:
 
 
 def moved(shown: ExpectedStart | None, p50: float | None, p90: float | None, reason: str, now: float) -> bool:
-    """Tells whether an expected start differs enough from the shown one to be worth a write.
+    """Tells whether an expected start differs enough from the shown one (None: none is shown) to be worth a write.
 
-    True where only one of them exists, where the reasons differ, or where p50 or p90 has moved by more than a minute and a tenth of
-    the time to it.
+    True where none is shown, the reasons differ, one of the times is absent in one of them, or p50 or p90 has moved by more than a
+    minute and more than a tenth of the time to it.
     """
     if shown is None:
         return True
@@ -259,7 +259,7 @@ def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: floa
 
 
 def exit_fields(ended_with: Exit) -> Patch:
-    """Returns an exit in the form of the status."""
+    """Returns an exit in the form of the status; use (CPU, memory, kills) that is unknown is left out."""
     used = {"cpuSeconds": ended_with.cpu_seconds, "peakMemory": ended_with.peak_memory, "oomKills": ended_with.oom_kills or None}
     return {
         "code": ended_with.code, "signal": ended_with.signal, "node": ended_with.node, "rank": ended_with.rank,

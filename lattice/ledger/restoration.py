@@ -289,7 +289,7 @@ class _Judge:
 
 
 def claim_of(allocation: Allocation, attempt: int, nodes: tuple[int, ...]) -> Claim:
-    """Returns the claim that gives these nodes to an attempt, with the values of the allocation's spec."""
+    """Returns the claim that gives these nodes to an attempt, with the values of the allocation's spec; the first node is the reporter."""
     spec = allocation.spec
     walltime = spec.lifecycle.walltime
     return Claim(
@@ -304,15 +304,15 @@ def uncertain(allocation: Allocation, before: float) -> bool:
 
 
 def orders_of(plans: Iterable[Plan]) -> list[PlanRow]:
-    """Returns the orders of all plans, each (uid, attempt) once."""
+    """Returns the orders of all plans, each (uid, attempt) once; raises Corrupt for a plan that cannot be read."""
     rows = {row.key: row for plan in plans if plan.spec.text for row in parse_plan(plan.spec.text)}
     return list(rows.values())
 
 
 def rebuilt_index(given: Mapping[str, int | None], rows: Iterable[Row], orders: Iterable[PlanRow]) -> dict[int, str]:
-    """Returns the names of node indices as the nodes remember them (`given`: None: it remembers none).
+    """Returns the names of node indices as the nodes remember them; `given`: index by node name, None where the node remembers none.
 
-    For a node that is gone, a ledger row and the order of the same attempt name it together.
+    For a node that is gone, a ledger row and the order of the same attempt name it together; an index that nobody names is absent.
     """
     names: dict[int, str] = {}
     for name, index in sorted(given.items()):

@@ -98,9 +98,10 @@ class Wait:
 
 
 def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout: float) -> Wait | None:
-    """Judges the wait of an attempt that was placed `placed_seconds` ago; returns None once every node has started it.
+    """Returns the wait of an attempt that was placed `placed_seconds` ago and has not started on every node; None: it has.
 
-    `timeout`: the longest wait in seconds after the last node was prepared.
+    `timeout`: the longest wait in seconds after the last node was prepared. While images are on their way to a node the wait is not
+    over.
     """
     waiting = [one for one in standings if one.waits]
     if not waiting:

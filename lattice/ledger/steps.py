@@ -499,5 +499,5 @@ def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None
 
 
 def fenced_wait(allocation: Allocation, rows: tuple[Row, ...]) -> bool:
-    """Tells whether the next attempt must wait for the proof that older ones have ended (`requeue.when: Fenced`)."""
+    """Tells whether the next attempt must wait until `rows`, those of its older attempts, have left the ledger (`requeue.when: Fenced`)."""
     return allocation.spec.lifecycle.requeue.when == "Fenced" and bool(rows)

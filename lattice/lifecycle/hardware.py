@@ -33,7 +33,11 @@ def reported(had: Capabilities) -> dict[str, Any]:
 
 
 def counted(node: Node) -> Capabilities:
-    """Returns the capabilities of a node that placement, quotas and charges count: the reported ones within the known bounds."""
+    """Returns the capabilities of a node that placement, quotas and charges count: the reported ones, none above its known bound.
+
+    Bounds are the declared values, else those of the first report; memory may exceed them by 2 %. A known GPU type replaces the
+    reported.
+    """
     had = node.status.capabilities
     bounds: dict[str, Any] = {}
     for name in (*_COUNTS, *_SIZES):

@@ -47,12 +47,15 @@ class Heartbeats:
         return name in self._beats
 
     def expect(self, name: str, now: float) -> None:
-        """Begins to follow a node that may never have reported; a followed node is unchanged."""
+        """Begins to follow a node at `now`, before any heartbeat of it is seen; a followed node is unchanged."""
         if name not in self._beats:
             self._beats[name] = _Beat(now)
 
     def hear(self, name: str, version: str, number: int, now: float) -> bool:
-        """Notes the version and number of a node's heartbeat at `now`; tells whether the version differs from the last one."""
+        """Notes the version and number of a node's heartbeat at `now`, and follows the node from then on.
+
+        Returns False, and changes nothing, where the version is the last one seen.
+        """
         beat = self._beats.get(name)
         if beat is not None and beat.version == version:
             return False
@@ -73,7 +76,10 @@ class Heartbeats:
         return Pulse(max(0.0, now - max(beat.at, since)), heard, beat.number, beat.mass)
 
     def silent(self, now: float, since: float, timeout: float) -> Iterator[str]:
-        """Yields the nodes whose heartbeat has not changed for `timeout` seconds, the longest silence first."""
+        """Yields the nodes whose heartbeat has not changed for `timeout` seconds, the longest silence first.
+
+        None where the watch (from `since` on) is shorter than that.
+        """
         if now - since < timeout:
             return
         for name, beat in self._beats.items():
@@ -82,13 +88,13 @@ class Heartbeats:
             yield name
 
     def unheard(self, since: float, is_expected: Callable[[str], bool]) -> int:
-        """Returns how many expected nodes have not been heard since `since`."""
+        """Returns how many of the followed nodes that are expected to report have not been heard since `since`."""
         return sum(not (beat.version and beat.at > since) and is_expected(name) for name, beat in self._beats.items())
 
     def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:
-        """Returns the expected nodes that are silent, and marks them where they are more than half of `expected` and at least ten.
+        """Returns the silent nodes that are expected to report; marks them where they are more than half of `expected` and at least ten.
 
-        The mark stays until the node is heard again: a network that comes back node by node shortens no node's wait.
+        The mark (`Pulse.mass`) stays until the node is heard again: a network that comes back node by node shortens no node's wait.
         """
         names = [name for name in self.silent(now, since, timing.timeout) if is_expected(name)]
         if len(names) >= MASS_AT_LEAST and 2 * len(names) > expected:

@@ -55,7 +55,7 @@ class Timing:
 
     @property
     def down_after_mass_silence(self) -> float:
-        """Returns the same for a node that fell silent together with most others."""
+        """Returns the seconds of silence after which a Degraded node becomes Down that fell silent together with most others."""
         return self.timeout + max(self.grace, self.mass_silence_delay)
 
 
