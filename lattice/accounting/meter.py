@@ -187,9 +187,9 @@ class Meter:
         return Allowance(gpu_hours=windows[1].hours(begin, now), node_hours=windows[0].hours(begin, now))
 
     def lets_go(self, balance: Balance, now: float) -> float | None:
-        """Returns when a used-up budget has hours again if no more are used; None: unknown, as for an outside source.
+        """Returns when a used-up budget has hours again if no more are used; None: unknown, or its hours as counted here are not used up.
 
-        At the next period, or when enough hours have left the rolling window.
+        At the next period, or when enough hours have left the rolling window; unknown for an outside source.
         """
         if balance.source == EXTERNAL:
             return None

@@ -25,7 +25,7 @@ class Tally:
         """By uid: the counted charges that no record holds yet."""
 
     def see(self, allocation: Allocation) -> None:
-        """Counts the charges of an Allocation that is new or has changed."""
+        """Counts the charges of an Allocation that is new or has changed, in place of those counted before; none that a record holds."""
         uid = allocation.metadata.uid
         upto, usage = self._records.upto(uid), allocation.status.usage
         charges = [charge for charge in charges_of(allocation) if charge.attempt > upto]

@@ -68,7 +68,10 @@ class Heartbeats:
         self._beats.pop(name, None)
 
     def pulse(self, name: str, now: float, since: float) -> Pulse:
-        """Returns a node's silence and last heartbeat as this observer knows them; an empty pulse for a node that is not followed."""
+        """Returns a node's silence in seconds and its last heartbeat, as this observer knows them; an empty pulse for an unknown node.
+
+        `since`: the moment from which its watch has been without a gap; silence counts from there at the earliest.
+        """
         beat = self._beats.get(name)
         if beat is None:
             return Pulse()

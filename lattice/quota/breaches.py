@@ -17,7 +17,10 @@ Breach = tuple[str, str]
 
 
 def breaches(groups: Mapping[str, Declared]) -> dict[str, Breach]:
-    """Returns the first breach of each group that breaks a rule, by name; `groups` by name, parents before their children."""
+    """Returns a breach of each group that breaks a rule, by name; `groups` by name, parents before their children.
+
+    Of several breaches the first counts: of its limits, of its resources, of the mins below it, else of what it claims.
+    """
     children: dict[str, list[Declared]] = {}
     for group in groups.values():
         children.setdefault(group.parent, []).append(group)

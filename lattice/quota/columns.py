@@ -95,7 +95,7 @@ class TreeColumns:
         return list(amounts) if self.exact else array("q", amounts)
 
     def store(self, column: Column, start: int, amounts: Sequence[int]) -> None:
-        """Writes amounts into consecutive places of a column."""
+        """Writes amounts into a column, into consecutive places from `start` on."""
         column[start : start + len(amounts)] = amounts if self.exact else array("q", amounts)
 
     def _weigh(self) -> None:

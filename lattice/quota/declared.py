@@ -182,7 +182,7 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
 
 
 def declared_of_profile(profile: KoordinatorProfile) -> Declared:
-    """Returns the root group that a profile declares, with all that the nodes of its tree have.
+    """Returns the root group that a profile declares, with all that the nodes of its tree have; raises Rejected as `tree_of` does.
 
     Used only where no ElasticQuota object declares that root.
     """
@@ -201,7 +201,10 @@ def declared_of_profile(profile: KoordinatorProfile) -> Declared:
 
 
 def published_of(view: KoordinatorQuota, key: str) -> Resources:
-    """Returns the amounts that a scheduler published in an annotation such as `request` or `child-request`; empty without it."""
+    """Returns the amounts that a scheduler published in an annotation such as `request` or `child-request`; empty without it.
+
+    Raises Rejected where the annotation does not parse.
+    """
     return _resource_list(view.metadata.annotations, key) or {}
 
 

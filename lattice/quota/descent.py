@@ -21,7 +21,7 @@ LARGE_TREE: Final = 2000
 
 
 def divide_path(columns: TreeColumns, slot: int) -> None:
-    """Divides, where needed, every set of siblings from the root down to a slot."""
+    """Divides, where needed, every set of siblings on the way from the root to a slot; the set to which the slot belongs is the last."""
     for p in columns.path(slot):
         if _is_due(columns, p):
             divide_set(columns, p)

@@ -26,7 +26,7 @@ class Claim(NamedTuple):
 
 
 def divide(total: int, claims: Sequence[Claim]) -> list[int]:
-    """Returns the share of each claim in `total`, in their order; where the floors exceed `total`, each gets its floor."""
+    """Returns the share of each claim in `total`, in their order; together they exceed `total` only where the floors do."""
     shares: list[int] = []
     hungry: list[int] = []
     wanted = 0

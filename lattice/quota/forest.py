@@ -50,7 +50,7 @@ class Demand:
         return self.request, self.used, self.non_preemptible_used
 
     def plus(self, request: Resources, used: Resources, non_preemptible_used: Resources) -> Demand:
-        """Returns the sums with these amounts, no amount below 0."""
+        """Returns this demand with these amounts added (negative: subtracted), no amount below 0."""
         return Demand(_sum(self.request, request), _sum(self.used, used), _sum(self.non_preemptible_used, non_preemptible_used))
 
 
@@ -112,7 +112,10 @@ class Forest:
     # Events
 
     def declare(self, trees: Iterable[TreeSpec]) -> None:
-        """Replaces all trees; demand and capacity of those that stay are kept. Raises Rejected where a name stands in two trees."""
+        """Replaces all trees; demand, and the capacity of trees that stay, are kept.
+
+        Raises Rejected, with nothing changed, where a name stands in two trees or the groups of one make no tree.
+        """
         specs = {spec.name: spec for spec in trees}
         specs.setdefault(DEFAULT_TREE, TreeSpec())
         tree_of: dict[str, str] = {}
@@ -132,7 +135,10 @@ class Forest:
         self._built_in_used()
 
     def capacity(self, tree: str, amounts: Resources) -> None:
-        """Sets the capacity of a tree: the sum of the resources of its counted nodes."""
+        """Sets the capacity of a tree: the sum of the resources of its counted nodes; raises NotFound for an unknown tree.
+
+        The largest amounts are remembered until `settled` drops them: overuse is judged by them.
+        """
         self._known(tree)
         before = self._before[tree]
         for key, amount in amounts.items():
@@ -143,7 +149,7 @@ class Forest:
     def demand(
         self, leaf: str, request: Resources | None = None, used: Resources | None = None, non_preemptible_used: Resources | None = None
     ) -> None:
-        """Adds amounts (negative: subtracts) to the demand of the work bound to a group.
+        """Adds amounts (negative: subtracts) to the demand of the work bound to a group; no sum goes below 0.
 
         A name in no tree counts as the default group.
         """
@@ -161,7 +167,10 @@ class Forest:
 
     @contextmanager
     def supposed(self, leaf: str, request: Resources) -> Iterator[None]:
-        """Adds amounts (negative: subtracts) to the request of the work bound to a group while the block runs."""
+        """Adds amounts (negative: subtracts) to the request of the work bound to a group while the block runs.
+
+        No more may be subtracted than the group requests: sums stop at 0, and would be larger afterwards.
+        """
         tree = self._tree_of.get(leaf)
         if tree is not None:
             with self._trees[tree].supposed(leaf, request):
@@ -189,7 +198,7 @@ class Forest:
         return tuple(self._trees)
 
     def names(self, tree: str = DEFAULT_TREE) -> list[str]:
-        """Returns the groups of a tree, parents first."""
+        """Returns the groups of a tree, parents first; raises NotFound for an unknown tree."""
         self._known(tree)
         return self._trees[tree].names()
 
@@ -198,7 +207,7 @@ class Forest:
         return name in self._tree_of
 
     def children(self, parent: str, tree: str = DEFAULT_TREE) -> list[str]:
-        """Returns the groups directly below `parent`; "" gives the first level of a tree."""
+        """Returns the groups directly below `parent` in a tree, "" for its first level; raises NotFound for an unknown tree or group."""
         self._known(tree)
         return self._trees[tree].children(parent or ROOT)
 
@@ -214,14 +223,15 @@ class Forest:
         return frozenset(key for name in self._trees[tree].path(leaf) for key in self._trees[tree].limits(name).max)
 
     def path(self, leaf: str) -> tuple[str, ...]:
-        """Returns a group and all above it, itself first; for a name in no tree, the default group alone."""
+        """Returns a group and all above it, itself first; for a name in no tree, the default (or the system) group alone."""
         tree = self._tree_of.get(leaf)
         if tree is None:
             return (SYSTEM if ALIASES.get(leaf, leaf) == SYSTEM else DEFAULT,)
         return tuple(self._trees[tree].path(leaf))
 
     def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
-        """Returns the amounts that a tree divides: its capacity without what the built-in groups use."""
+        """Returns the amounts that a tree divides: its capacity without what the built-in groups use; raises NotFound for an unknown tree.
+        """
         self._known(tree)
         return self._trees[tree].runtime(ROOT)
 
@@ -234,12 +244,15 @@ class Forest:
         return frozenset(key for key, amount in sums.items() if amount > total.get(key, 0))
 
     def booked(self, leaf: str) -> Demand:
-        """Returns the demand of the work bound to a group."""
+        """Returns the demand of the work bound to one group itself, without that of groups below it."""
         tree = self._tree_of.get(leaf)
         return self._strays.get(ALIASES.get(leaf, leaf), Demand()) if tree is None else _demand_of(self._trees[tree].group(leaf))
 
     def admits(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> Blocked | None:
-        """Returns the first level and resource that does not allow `amounts` more use at a leaf; None: all levels allow it."""
+        """Returns the first level and resource that does not allow `amounts` more use at a leaf; None: all levels allow it.
+
+        A resource that a group does not manage is not compared there. `non_preemptible`: the leaf's min bounds such use as well.
+        """
         tree = self._tree_of.get(leaf)
         if tree is not None and not non_preemptible and self._trees[tree].fits(leaf, amounts):
             return None

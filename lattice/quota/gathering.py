@@ -50,7 +50,10 @@ class Gathered:
 
 
 def gather(declared: Iterable[Declared]) -> Gathered:
-    """Selects the groups whose name is theirs alone and from which parents lead to the first level."""
+    """Returns the declared groups that make trees: their name is theirs alone, and parents lead from them to the first level.
+
+    The others are left out with a reason; Koordinator's objects for its built-in groups are apart.
+    """
     left_out: list[LeftOut] = []
     built_in: list[Declared] = []
     by_name: dict[str, Declared] = {}

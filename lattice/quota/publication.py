@@ -44,7 +44,7 @@ class News:
 
 
 def status_patch(view: ElasticQuota, news: News, now: str) -> Patch | None:
-    """Returns the merge patch for the status of an ElasticQuota; None where the status is up to date."""
+    """Returns the merge patch for the status of an ElasticQuota; None where the status is up to date. `now`: RFC 3339."""
     status, amounts = view.status, _amounts(news)
     conditions = _conditions(view, news, now)
     before = {name: getattr(status, _snake(name)) for name in amounts}

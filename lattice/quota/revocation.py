@@ -127,7 +127,10 @@ class Round:
 
 
 def choose(forest: Forest, due: Sequence[Overuse], holdings: Iterable[Holding], most: int = MOST_A_ROUND) -> Round:
-    """Returns the allocations, `most` at most, that have to be stopped so that every due group uses no more than it is allowed."""
+    """Returns the allocations to stop, `most` at most, so that every due group uses no more than it is allowed, and the groups left over.
+
+    `holdings`: all work that holds nodes; work that is leaving counts as gone, and work that may not be preempted is never taken.
+    """
     balance = _Balance(forest, due)
     candidates: list[Holding] = []
     for holding in holdings:

@@ -28,7 +28,10 @@ class TreeRules:
 
 
 def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
-    """Returns the settings in force in a tree; `tree` None: the default tree, whose settings are the LatticeConfig's."""
+    """Returns the settings in force in a tree; `tree` None: the default tree, whose settings are the LatticeConfig's.
+
+    Raises Rejected where the LatticeConfig's delay does not parse.
+    """
     delay = parse_duration(config.delay)
     if tree is None:
         options = Options(scale_min=config.scale_min, guarantee_used=config.guarantee_used, raw_weight=True)
@@ -45,5 +48,8 @@ def rules_of(config: QuotaTreeOptions, tree: TreeSettings | None) -> TreeRules:
 
 
 def default_group(config: QuotaTreeOptions) -> Group:
-    """Returns the group of work that belongs to no other, with the max that the LatticeConfig sets (empty: no limit)."""
+    """Returns the group of work that belongs to no other, with the max that the LatticeConfig sets (empty: no limit).
+
+    Raises Rejected naming the field where that max does not parse.
+    """
     return Group(DEFAULT, max=amounts_of(config.default_max or {}, field="spec.quotaTree.defaultMax"))

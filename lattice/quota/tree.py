@@ -67,7 +67,10 @@ class QuotaTree:
         self._fill_root()
 
     def demand_added(self, name: str, request: Resources, used: Resources, non_preemptible_used: Resources) -> None:
-        """Adds amounts (negative: subtracts) to the demand of the work bound to a group; no sum goes below 0."""
+        """Adds amounts (negative: subtracts) to the demand of the work bound to a group; no sum goes below 0.
+
+        Raises NotFound for an unknown group and Rejected for the root.
+        """
         self._borrowed.clear()
         group = self._group(name)
         own = self._demand(group)
@@ -85,7 +88,10 @@ class QuotaTree:
 
     @contextmanager
     def supposed(self, name: str, request: Resources) -> Iterator[None]:
-        """Adds amounts (negative: subtracts) to the request of a group while the block runs; cached answers are valid again afterwards."""
+        """Adds amounts (negative: subtracts) to the request of a group while the block runs; cached answers are valid again afterwards.
+
+        No more may be subtracted than the group requests: sums stop at 0, and would be larger afterwards.
+        """
         found, self._borrowed = self._borrowed, {}
         self.demand_added(name, request, {}, {})
         try:
@@ -97,7 +103,7 @@ class QuotaTree:
     # Questions
 
     def runtime(self, name: str) -> dict[str, int]:
-        """Returns by resource how much a group may use now; for the root, the amounts that the tree divides."""
+        """Returns by resource how much a group may use now; for the root, the amounts that the tree divides. NotFound: an unknown group."""
         columns = self._divided(name)
         return self._managed(columns, name, columns.runtime)
 
@@ -107,7 +113,10 @@ class QuotaTree:
         return self._managed(columns, name, columns.effective if name != ROOT else columns.runtime)
 
     def request(self, name: str) -> dict[str, int]:
-        """Returns the request of a group and all below it, each level cut at its max, at least the min that the group does not lend."""
+        """Returns the request of a group's own work and of the groups below it, each of these cut at its max, by resource.
+
+        It is at least the part of min that the group does not lend, and is not cut at the group's own max.
+        """
         self._known(name)
         columns = self._ready()
         slot = columns.slots[name]
