@@ -31,7 +31,7 @@ class CycleFolder:
         self._path = path
 
     def files(self) -> list[Path]:
-        """Returns the files, by their first cycle; NotFound where there is none, Rejected where they cannot be read."""
+        """Returns the files in the order of their first cycle; raises NotFound where there is none, Rejected where they cannot be read."""
         try:
             if self._path.is_file():
                 return [self._path]
@@ -45,11 +45,14 @@ class CycleFolder:
         return found
 
     def cycles(self) -> Cycles:
-        """Returns the recorded cycles, oldest first; does not check contents."""
+        """Returns which cycles are recorded, in stretches without a gap, oldest first; does not check the contents of files.
+
+        A damaged file is a stretch that names its damage. Raises as `files` does.
+        """
         return Cycles(schema=CYCLES_SCHEMA, stretches=[one for file in self.files() for one in _stretches(file)])
 
     def cycle(self, number: int = LATEST) -> CycleLog:
-        """Returns the log of one cycle, as a file of its own; NotFound says what there is instead."""
+        """Returns the log of one cycle (`LATEST`: the last one), as a file of its own; raises NotFound that says what there is instead."""
         log = self._excerpt(number)
         return CycleLog(cycle=scan(log, check=False).frames[-1].cycle, log=log)
 
@@ -65,7 +68,7 @@ class CycleFolder:
         return _excerpt_of(chosen[-1], cycle)
 
     def last(self) -> int:
-        """Returns the number of the last cycle that is recorded; 0: none."""
+        """Returns the number of the last cycle that is recorded, 0: none; raises Rejected where the files cannot be read."""
         try:
             return max((one.last for one in self.cycles().stretches), default=0)
         except NotFound:
@@ -87,7 +90,11 @@ class CycleWriter:
         return self._file is None or self._size >= most // _PARTS or now - self._began >= age / _PARTS
 
     def write(self, frames: bytes, first: int, now: float, *, new: bool, most: int) -> int:
-        """Appends frames, to a new file if `new`; the oldest files go first where they would not fit. The bytes of all files then."""
+        """Appends frames, to a new file (named by the cycle `first`) if `new`; returns the bytes of all files then.
+
+        Removes the oldest files first where the frames would not fit into `most` bytes. Raises OSError, also where they alone take
+        more.
+        """
         if len(frames) > most:
             raise OSError(errno.EFBIG, f"one cycle takes {len(frames)} bytes, and {most} are allowed (scheduling.recording.maxSize)")
         left = self.trim(most - len(frames) - len(OPENING), now, None)
@@ -117,13 +124,13 @@ class CycleWriter:
         return total
 
     def close(self) -> None:
-        """Ends the file; the next frames begin another."""
+        """Ends the file that is being written; the next frames begin another."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._name = None, ""
 
     def _take_back(self, *, new: bool) -> None:
-        """Leaves no half frame, and no file without one."""
+        """Cuts a half-written frame off the file and ends the file; removes a `new` file, which has no other frame."""
         assert self._file is not None, "something was written"  # noqa: S101
         os.ftruncate(self._file, self._size)
         file = self._path / self._name
@@ -146,7 +153,7 @@ class CycleWriter:
 
 
 def _first(file: Path) -> int | None:
-    """Returns the first cycle of a file of ours, by its name."""
+    """Returns the first cycle of a cycle log by the name of the file; None: the file is no cycle log."""
     number = file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and number.isascii() and number.isdigit()
     return int(number) if ours else None
@@ -183,7 +190,10 @@ def _stretches(file: Path) -> Iterator[Stretch]:
 
 @contextmanager
 def _contents(file: Path) -> Iterator[bytes]:
-    """Returns the frames of a file, and reads only the needed parts."""
+    """Yields the frames of a file while the block runs; only the parts that are touched are read.
+
+    Raises NotFound where the file is gone, Rejected where it cannot be read.
+    """
     try:
         with file.open("rb") as opened:
             if not os.fstat(opened.fileno()).st_size:

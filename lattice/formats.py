@@ -6,9 +6,9 @@ from lattice.errors import Corrupt
 
 
 def check_format(what: str, found: str, newest: int) -> int:
-    """Gives the format number of a text, or refuses it: `found` is what stands in front of it, `newest` what this program writes.
+    """Returns the format number of a text: `found`, which stands in front of the text, if it is `newest` or the number before.
 
-    Raises Corrupt, naming both numbers, for every other one.
+    `newest` is the format that this program writes, `what` names the text. Raises Corrupt, naming both numbers, for every other one.
     """
     taken = [number for number in (newest - 1, newest) if number > 0]
     if found in map(str, taken):

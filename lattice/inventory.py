@@ -70,7 +70,7 @@ class Inventory:
     nodes: tuple[InventoryNode, ...]
 
     def homes(self) -> dict[str, tuple[str, ...]]:
-        """Returns the groups at home in each vcluster that the inventory names."""
+        """Returns the groups at home in each vcluster that the inventory names; empty: it names no vcluster."""
         found: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             if node.vcluster:
@@ -90,7 +90,8 @@ class Inventory:
 
 
 def read_inventory(text: str, name: str = "the inventory") -> Inventory:
-    """Returns the inventory of a YAML text; `name` is what refusals call it, they give the line and the field."""
+    """Returns the inventory of a YAML text; raises Rejected with the line and the field of the first fault. `name`: of the text, in errors.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -107,7 +108,7 @@ class _InventoryReader:
         self._name = name
 
     def inventory(self, root: yaml.MappingNode) -> Inventory:
-        """Returns the whole text."""
+        """Returns the inventory of the whole document; raises Rejected at its first fault."""
         parts = self._fields(root, "", _TOP)
         for wanted in ("classes", "nodes"):
             if wanted not in parts:
@@ -199,7 +200,7 @@ class _InventoryReader:
         return names
 
     def _check_homes(self, node: yaml.Node, nodes: Iterable[InventoryNode]) -> None:
-        """A group has one home: vclusters have whole groups."""
+        """Checks that each group is at home in one vcluster, or in none: vclusters have whole groups."""
         homes: dict[str, str] = {}
         for one in nodes:
             before = homes.setdefault(one.group, one.vcluster)

@@ -68,7 +68,7 @@ def format_duration(seconds: float) -> str:
 def parse_slurm_time(text: str) -> float | None:
     """Returns the seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None: unlimited.
 
-    Any zero is unlimited, too.
+    Any zero is unlimited, too. Raises Rejected for other text.
     """
     word = text.strip()
     if word.lower() in _SLURM_UNLIMITED:
@@ -103,7 +103,10 @@ def format_clock(seconds: float) -> str:
 
 
 def parse_quantity(value: int | str) -> int | Decimal:
-    """Returns the exact number of a Kubernetes quantity (`500Gi`, `150m`, `24`): an int where it is whole."""
+    """Returns the exact number of a Kubernetes quantity (`500Gi`, `150m`, `24`): an int where it is whole.
+
+    Raises Rejected for other text and for what is below 0.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -121,7 +124,7 @@ def parse_quantity(value: int | str) -> int | Decimal:
 
 
 def quantity_bytes(value: int | str) -> int:
-    """Returns a quantity as whole bytes, rounded up as Kubernetes does."""
+    """Returns a quantity as whole bytes, rounded up as Kubernetes does; raises Rejected as `parse_quantity` does."""
     number = parse_quantity(value)
     if isinstance(number, int):
         return number
@@ -130,7 +133,7 @@ def quantity_bytes(value: int | str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Returns the bytes in the largest binary unit that divides the count exactly: `128Gi`."""
+    """Returns the bytes in the largest binary unit that divides the count exactly: `128Gi`; without a unit where none does."""
     for unit in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         if count and count % _MULTIPLES[unit] == 0:
             return f"{count // _MULTIPLES[unit]}{unit}"
@@ -141,7 +144,10 @@ def format_bytes(count: int) -> str:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Returns the names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty text has no name."""
+    """Returns the names of `nid[001-064],gpu7` in the order written; several brackets in one name multiply; empty text has no name.
+
+    Raises Rejected for other text, and for more than 16,384 names.
+    """
     names: list[str] = []
     for pieces in _node_parts(text):
         names.extend("".join(choice) for choice in product(*map(_choices, pieces)))
@@ -177,7 +183,7 @@ def fold_nodes(names: Sequence[str]) -> str:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Returns the numbers of `0-3,7`, in the order written; none for empty text."""
+    """Returns the numbers of `0-3,7`, in the order written; none for empty text. Raises Rejected for other text."""
     if not text:
         return []
     numbers: list[int] = []
@@ -205,7 +211,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_node_count(value: int | str) -> tuple[int, int]:
-    """Returns minimum and maximum of `64` or `"32-128"`; raises Rejected for zero, negative and backward ranges."""
+    """Returns minimum and maximum of `64` (both the same) or `"32-128"`; raises Rejected for all else: zero, negative, backward ranges."""
     match = _NODE_COUNT.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
     if match is None:
         raise Rejected(f"{_shown(value)} is not a number of nodes: write for example 4, or 32-128 for a range", reason="BadNodeCount")
@@ -345,7 +351,7 @@ _URL_SAFE: Final = str.maketrans({"-": "+", "_": "/", "+": "!", "/": "!", "=": "
 
 
 def encode_uid(uid: str) -> str:
-    """Returns the 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding."""
+    """Returns the 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding; raises Rejected for what is no uid."""
     digits = uid.replace("-", "")
     if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
         raise Rejected(f"{_shown(uid)} is not a uid", reason="BadUid")

@@ -33,7 +33,8 @@ class Announcer:
     ) -> None:  # fmt: skip
         """Writes an Event about an object, into its namespace; about a cluster object into `namespace`, or `default`.
 
-        With a `name` it is written once: where an Event of that name exists, nothing is.
+        With a `name` it is written once: where an Event of that name exists, nothing is. A failed write is logged, and raises
+        nothing.
         """
         shown_in = metadata.namespace or namespace
         namespace = shown_in or "default"

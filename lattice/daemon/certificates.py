@@ -46,8 +46,9 @@ class ServerCertificate:
                 raise
 
     def refresh(self) -> bool:
-        """Reads the files again if they changed; returns whether they had. Raises Rejected for a
-        pair that does not fit: the former stays.
+        """Reads the files again if they changed; returns whether they had.
+
+        Raises Rejected for files that cannot be read, or a pair that does not fit: the former pair stays in use.
         """
         stamp = self._stamped()
         if stamp == self._stamp:

@@ -35,7 +35,7 @@ class SystemClock:
             return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Waits so many seconds."""
+        """Waits so many seconds; other tasks run meanwhile."""
         await asyncio.sleep(max(0.0, seconds))
 
 

@@ -52,7 +52,7 @@ class Connections:
 
     @property
     def middleware(self) -> Any:
-        """Counts the requests under way on each connection; the application must be built with it."""
+        """Returns the aiohttp middleware that counts the requests under way on each connection; the application must be built with it."""
 
         @web.middleware
         async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -125,7 +125,7 @@ class Connections:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket of HOST:PORT; without a host, of all addresses of both families. Raises OSError."""
+    """Returns a non-blocking listening socket of HOST:PORT; an empty host: of all addresses of both families. Raises OSError."""
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)

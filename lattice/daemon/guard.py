@@ -46,11 +46,14 @@ class Guard:
         return failure if failure is not None and self._clock.monotonic() < failure.due else None
 
     def drop(self, key: str) -> None:
-        """Drops the memory of a key that is gone."""
+        """Drops the failures of a key whose object is gone."""
         self._failures.pop(key, None)
 
     def attempt(self, key: str, work: Callable[[], object]) -> Failure | None:
-        """Runs the work of a key; returns its failure, None: it succeeded. Raises Corrupt, which concerns more than one key."""
+        """Runs the work of a key, also while the key backs off; returns its failure, None: it succeeded.
+
+        A failure is logged, and the back-off grows with each in a row. Raises Corrupt, which concerns more than one key.
+        """
         try:
             work()
         except Corrupt:
@@ -61,7 +64,10 @@ class Guard:
         return None
 
     async def attempt_async(self, key: str, work: Callable[[], Awaitable[object]]) -> Failure | None:
-        """Awaits the work of a key; returns its failure, None: it succeeded. Raises Corrupt, which concerns more than one key."""
+        """Awaits the work of a key, also while the key backs off; returns its failure, None: it succeeded.
+
+        A failure is logged, and the back-off grows with each in a row. Raises Corrupt, which concerns more than one key.
+        """
         try:
             await work()
         except Corrupt:

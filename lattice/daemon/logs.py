@@ -18,7 +18,7 @@ class TextFormatter(logging.Formatter):
     """Formats a record as `TIME LEVEL LOGGER Message key=value …`; values with blanks are quoted."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line, followed by the traceback where there is one."""
+        """Returns the line of a record, followed by the traceback where there is one."""
         fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
         pairs = "".join(f" {key}={_quoted(value)}" for key, value in fields.items())
         line = f"{_stamp(record)} {record.levelname} {record.name} {record.getMessage()}{pairs}"
@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object a line: time, level, logger, then `event` and its fields, or the `message` of a library."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line."""
+        """Returns the line of a record, with the traceback as a field where there is one."""
         entry: dict[str, Any] = {
             "time": _stamp(record),
             "level": record.levelname.lower(),

@@ -10,12 +10,12 @@ from typing import Any
 
 
 def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns the factory of the event loop; None: asyncio's own.
+    """Returns the factory of uvloop's event loop; None where uvloop is not installed, which means asyncio's own.
 
-    uvloop owns a socket that it is given for a connection, and closes it. Where the peer resets the connection before it is made (an API
-    server that is being killed), uvloop 0.21 to 0.23 closes the descriptor and leaves its number in the socket object, which closes the
-    number again at its end, when it may belong to another connection, pipe or file. So the number is detached from the object, whatever
-    becomes of the connection.
+    uvloop owns a socket that it is given for a connection, and closes it. Where the peer resets the connection before it is made (an
+    API server that is being killed), uvloop 0.21 to 0.23 closes the descriptor and leaves its number in the socket object, which closes
+    the number again at its end, when it may belong to another connection, pipe or file. So the number is detached from the object,
+    whatever becomes of the connection.
     """
     if importlib.util.find_spec("uvloop") is None:
         return None

@@ -60,7 +60,8 @@ async def serve(
     """Serves on `HOST:PORT` until cancelled; with an empty address it serves nothing and returns.
 
     `ready` tells whether the process does its work, with a sentence; `admit` decides who may read the metrics; with `context` it serves
-    over TLS. `on_listen` is called with the address it listens on (port 0 asks for any).
+    over TLS. `on_listen` is called with the address it listens on (port 0 asks for any). Raises Rejected where the address cannot be
+    had. `registry` None: it serves no metrics.
     """
     if not address:
         return

@@ -69,7 +69,7 @@ class ServerCredentials:
 
 
 def client_credentials(files: Files) -> grpc.ChannelCredentials:
-    """Returns gRPC credentials of a client, from the files as they are now."""
+    """Returns gRPC credentials of a client, from the files as they are now; raises Rejected naming one that cannot be read."""
     certificate, key, authority = files.read()
     return grpc.ssl_channel_credentials(authority, key, certificate)
 

@@ -92,7 +92,7 @@ def listen_to_signals() -> None:
 async def endless(work: Awaitable[object]) -> None:
     """Awaits work that must not end before it is cancelled from outside: a task group would go on silently without it.
 
-    Raises Retry when the work returns, or is cancelled although nobody cancelled this task.
+    Raises Retry when the work returns, or is cancelled although nobody cancelled this task; an error of the work is passed on.
     """
     name = getattr(work, "__qualname__", type(work).__name__)
     try:
@@ -105,7 +105,7 @@ async def endless(work: Awaitable[object]) -> None:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Returns the first error inside nested exception groups."""
+    """Returns the first error inside nested exception groups; an error that is no group is returned itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -15,7 +15,10 @@ Given = TypeVar("Given", bound=settings.CommonSettings)
 
 
 def run(program: str, kind: type[Given], work: Callable[[Given, AiohttpCluster], Awaitable[None]]) -> int:
-    """Runs `work` on the cluster that the program's settings name until it ends or a signal comes; returns the exit code."""
+    """Runs `work` on the cluster that the program's settings name until it ends or a signal comes; returns the exit code.
+
+    Reads the settings from command line and environment (SystemExit where they are wrong), and sets up the log.
+    """
     given = settings.load(kind, program=program, argv=sys.argv[1:], environ=os.environ)
     logs.setup(given.log_format, given.log_level)
     starts.trace(on=isinstance(given, settings.StartSettings) and given.trace_starts)

@@ -89,19 +89,20 @@ class KeyedQueue:
                     self._rearm.set()
 
     async def pass_by(self, seconds: float) -> None:
-        """Waits until every key that is ready or being reconciled now has been reconciled, at most so many seconds."""
+        """Waits until every key that is ready or being reconciled now has been reconciled, at most so many seconds; returns either way."""
         left, until = {*self._waiting, *self._busy}, self._clock.monotonic() + seconds
         while (left := left & (self._waiting.keys() | self._busy)) and self._clock.monotonic() < until:
             await self._clock.sleep(_LOOK_SECONDS)
 
     def forget(self, key: str) -> None:
-        """Drops a delayed key and its count of failures, once its object is gone."""
+        """Drops a key that waits for a later moment, and its count of failures, once its object is gone; a ready key is still reconciled.
+        """
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._failures.pop(key, None)
 
     async def run(self) -> None:
-        """Reconciles keys until cancelled."""
+        """Reconciles keys until cancelled; raises only Corrupt, in an exception group."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._serve())

@@ -68,7 +68,7 @@ class Scrapers:
 
 
 async def by_certificate(caller: Caller) -> int:
-    """Returns 200 for a certificate named `lattice:metrics`, else the status of the refusal; TLS has verified its authority."""
+    """Returns 200 for a certificate named `lattice:metrics`, 403 for another one, 401 without any; TLS has verified its authority."""
     names = [value for part in caller.certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return 200 if names == [SCRAPER] else 403 if names else 401
 

@@ -82,7 +82,7 @@ def load(cls: type[S], *, program: str, argv: Sequence[str], environ: Mapping[st
 
 
 def render(settings: object) -> str:
-    """Returns the settings as the YAML that `--config` reads."""
+    """Returns the settings as the YAML that `--config` reads, every field included."""
     import yaml
 
     shown: dict[str, Any] = {}

@@ -55,7 +55,7 @@ class AiohttpCluster:
 
     @property
     def config(self) -> ClusterConfig:
-        """Returns the server's address and our credentials there."""
+        """Returns the server's address and our credentials there, as last read."""
         return self._credentials.config
 
     async def metrics(self) -> str:

@@ -73,7 +73,7 @@ def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode(request: Request, body: bytes, type: type[T]) -> T:
-    """Decodes the object of an answer; raises Corrupt where it is not of the type."""
+    """Returns the object of an answer, decoded into `type`; raises Corrupt where it is not of that type."""
     try:
         result: T = _decoder_of(type).decode(body)
     except msgspec.MsgspecError as error:
@@ -82,7 +82,7 @@ def decode(request: Request, body: bytes, type: type[T]) -> T:
 
 
 def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
-    """Decodes a list with its version; raises Corrupt naming the place of an item that is not of the type."""
+    """Returns the objects of a list, decoded, with its version; raises Corrupt naming the place of an item that is not of `type`."""
     one = _decoder_of(type).decode
     items: list[T] = []
     try:
@@ -94,7 +94,7 @@ def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
 
 
 def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
-    """Decodes one line of a watch; raises the error of an ERROR event."""
+    """Returns the event of one line of a watch; raises the error of an ERROR event, and Corrupt for a line that does not decode."""
     try:
         envelope = _envelope_decoder.decode(line)
         if envelope.type == "ERROR":
@@ -141,7 +141,7 @@ class Failure:
 
     @classmethod
     def from_answer(cls, code: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failure:
-        """Reads status code (0: the one in the body), body (a Status, or any text) and headers."""
+        """Returns the failure that status code (0: the one in the body), body (a Status, or any text) and headers of an answer tell."""
         after = _seconds((headers or {}).get("Retry-After"))
         try:
             status = _status_decoder.decode(body)

@@ -144,12 +144,12 @@ class BlockingCluster:
         self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     def version(self) -> dict[str, str]:
-        """Returns the server's version (`gitVersion`, …)."""
+        """Returns the server's version, as /version has it (`gitVersion`, …)."""
         request = Request("GET", "/version", "get /version", safe=True)
         return answers.decode(request, self._send(request), dict[str, str])
 
     def ready(self) -> None:
-        """Returns when the server says that it is ready; raises Retry when it does not."""
+        """Asks the server once whether it is ready, and returns if it is; raises Retry where it is not or gives no answer."""
         self._once(Request("GET", "/readyz", "get /readyz", safe=True))
 
     def watch(

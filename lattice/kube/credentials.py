@@ -41,7 +41,7 @@ class Credentials:
         self._identity = _identity(config)
 
     def identity(self) -> ClientIdentity:
-        """Returns the identity now; where files cannot be read again, the former one."""
+        """Returns the identity now, read again where its files have changed; where they cannot be read again, the former one."""
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now

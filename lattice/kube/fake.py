@@ -135,7 +135,10 @@ class FakeCluster:
             watcher.wake.set()
 
     def restore(self, resource: Resource, objects: Mapping[str, Plain]) -> None:
-        """Replaces all objects of a resource by a `snapshot`, with their old versions, as a restore of etcd with `--bump-revision` does."""
+        """Replaces all objects of a resource by a `snapshot`, with their old versions, as a restore of etcd with `--bump-revision` does.
+
+        Open watches end with Retry, and a watch from any version of before gets Expired.
+        """
         self._objects[resource] = {
             (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): copy.deepcopy(obj) for obj in objects.values()
         }
@@ -184,7 +187,7 @@ class FakeCluster:
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Reads all objects that match, ordered by namespace and name."""
+        """Returns all objects that match, ordered by namespace and name."""
         fault = await self._begin("list", resource, namespace, "")
         matches = _scoped(namespace, labels, fields)
         items = [_decoded(obj, type) for _, obj in sorted(self._objects.get(resource, {}).items()) if matches(obj)]

@@ -60,7 +60,7 @@ class ClusterConfig(NamedTuple):
 def load(path: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None) -> ClusterConfig:
     """Returns the configuration of a file; empty: the pod's service account; None: the one that kubectl would use.
 
-    Raises NotFound when there is none, Rejected when a file is wrong.
+    Raises NotFound when there is none, Rejected when a file is wrong, Denied when it may not be read or its plugin cannot be run.
     """
     variables = os.environ if environ is None else environ
     if path == "":

@@ -24,7 +24,10 @@ class _NotPlain(Exception):
 
 
 def read(text: str) -> Any:
-    """Returns the document of maps and lists in blocks with one-line scalars, as YAML 1.1 means it; None: ask the library."""
+    """Returns the document of maps and lists in blocks with one-line scalars, as YAML 1.1 means it.
+
+    None: the text is more than that, or no YAML; ask the library.
+    """
     if not text.isascii() or any(not line.isprintable() for line in text.split("\n")):
         return None
     kept = [line.rstrip(" ") for line in text.split("\n")]

@@ -35,14 +35,14 @@ METRICS: Final = Request("GET", "/metrics", "get the server's metrics", safe=Tru
 
 
 def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = False, cached: bool = False) -> Request:
-    """Reads one object, or its metadata alone; `cached`: from the watch cache, of any age."""
+    """Makes the request that reads one object, or its metadata alone; `cached`: from the watch cache, of any age."""
     accept = METADATA_ONLY if metadata_only else JSON
     target = _path(resource, namespace, name) + _query(resourceVersion="0" if cached else "")
     return Request("GET", target, _what("get", resource, namespace, name), safe=True, accept=accept)
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:
-    """Makes the request that reads all objects from etcd: no resourceVersion, no pages."""
+    """Makes the request that reads all objects that match the selectors, from etcd: no resourceVersion, no pages."""
     target = _path(resource, namespace) + _query(labelSelector=labels, fieldSelector=fields)
     return Request("GET", target, _what("list", resource, namespace), safe=True)
 
