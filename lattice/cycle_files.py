@@ -110,7 +110,10 @@ class CycleWriter:
         return left + len(frames) + (len(OPENING) if new else 0)
 
     def trim(self, most: int, now: float, age: float | None) -> int:
-        """Removes the oldest files until at most so many bytes are left, and those written before that age; what is left."""
+        """Removes the oldest files until at most `most` bytes are left, and files last written more than `age` seconds before `now`.
+
+        `age` None: at any age. Returns the bytes that are left; the file being written is never removed.
+        """
         sizes: list[tuple[Path, int, float]] = []
         for file in sorted(self._path.iterdir()) if self._path.is_dir() else ():
             if _first(file) is not None:

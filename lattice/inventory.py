@@ -78,7 +78,8 @@ class Inventory:
         return {vcluster: tuple(groups) for vcluster, groups in found.items()}
 
     def require_vclusters(self, names: Iterable[str]) -> None:
-        """Refuses vclusters that have no home node here although others have some."""
+        """Raises Rejected for a vcluster of `names` without a home node here although others have some; without any home every name passes.
+        """
         homes = self.homes()
         for name in names:
             if homes and name not in homes:

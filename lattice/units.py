@@ -46,7 +46,10 @@ def _shown(text: object) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Returns the seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`; at least one number with its unit, the larger units first."""
+    """Returns the seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`: at least one number with its unit, the larger units first.
+
+    Raises Rejected for other text.
+    """
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise Rejected(f"{_shown(text)} is not a duration: write for example 45s, 30m, 1h30m, 72h or 7d", reason="BadDuration")
@@ -155,7 +158,7 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def count_nodes(text: str) -> int:
-    """Returns how many names a node set writes, repeated ones counted again; makes none of the names."""
+    """Returns how many names a node set writes, repeated ones counted again; makes none of the names. Raises as `expand_nodes` does."""
     return sum(prod(map(_choice_count, pieces)) for pieces in _node_parts(text))
 
 

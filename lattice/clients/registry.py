@@ -81,7 +81,7 @@ class RegistryAddress:
 
 
 def parse_address(url: str) -> RegistryAddress:
-    """Parses a registry's URL such as `https://registry.example/uenv`; https is assumed where it has no scheme.
+    """Returns scheme, host and prefix of a registry's URL such as `https://registry.example/uenv`; https where it has no scheme.
 
     Raises Rejected (RegistryInvalid) for another scheme, a login in the URL, a query.
     """
@@ -92,7 +92,7 @@ def parse_address(url: str) -> RegistryAddress:
 
 
 def read_credentials(file: str, host: str) -> Credentials | None:
-    """Reads the login for a host from a file in Docker's form (`auths`); None: `file` is empty, or it has no login for the host.
+    """Returns the login for a host from a file in Docker's form (`auths`); None: `file` is empty, or it has no login for the host.
 
     Raises Corrupt (RegistryAuthInvalid) where the file is unreadable or of another form.
     """
@@ -129,7 +129,10 @@ class Registry:
         """The header `Authorization` by repository; the key of the catalog is empty."""
 
     async def repositories(self) -> list[str]:
-        """Returns the names of all repositories; raises Rejected (NoCatalog) where the registry lists none."""
+        """Returns the names of all repositories; raises Rejected (NoCatalog) where the registry gives no list.
+
+        Raises Retry, as every question here, where the registry does not answer.
+        """
         try:
             return await self._names("", f"/v2/_catalog?n={PAGE}", "repositories")
         except (NotFound, Denied) as error:
@@ -141,8 +144,9 @@ class Registry:
         return await self._names(repository, f"/v2/{repository}/tags/list?n={PAGE}", "tags")
 
     async def manifest(self, repository: str, reference: str) -> tuple[str, Manifest]:
-        """Returns (digest, manifest) of a tag or a digest; raises NotFound where there is none, Corrupt where its bytes have another
-        digest.
+        """Returns (digest, manifest) of a tag or a digest; raises NotFound where there is none.
+
+        Raises Corrupt where its bytes have another digest than asked for, or are no manifest.
         """
         body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", ACCEPTED)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"

@@ -70,7 +70,11 @@ class Connections:
         return counted
 
     async def accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
-        """Accepts connections until cancelled."""
+        """Accepts TLS connections until cancelled, and gives each to a new `protocol`.
+
+        Connections beyond the bounds are closed at once; one whose handshake takes too long, or that is idle too long, is closed
+        then.
+        """
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep())

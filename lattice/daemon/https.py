@@ -79,7 +79,10 @@ async def _end(runner: web.AppRunner) -> None:
 
 
 def error_response(error: LatticeError) -> web.Response:
-    """Returns the response for an error: JSON (`reason`, `message`), its status code, and `Retry-After` where the error names one."""
+    """Returns the response for an error: JSON (`reason`, `message`) with the status code of its kind (500: no other fits).
+
+    `Retry-After` is set where the error names a time.
+    """
     unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
     status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
     headers = {"WWW-Authenticate": "Bearer"} if unauthenticated else {}

@@ -35,7 +35,7 @@ class Scrapers:
         self._known: dict[str, tuple[float, int]] = {}
 
     async def admit(self, caller: Caller) -> int:
-        """Returns 200 for a caller who may read the metrics, else the status of the refusal."""
+        """Returns 200 for a caller whose token may get /metrics, else 401 (no valid token), 403, or 503 (the API server does not tell)."""
         scheme, _, token = caller.authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return 401

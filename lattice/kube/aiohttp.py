@@ -48,7 +48,8 @@ class AiohttpCluster:
         self._impersonation: tuple[tuple[str, str], ...] = ()
 
     def impersonate(self, user: str, groups: Sequence[str] = ()) -> AiohttpCluster:
-        """Returns the same server over the same connections, asked as another user (Impersonate-User, Impersonate-Group)."""
+        """Returns a cluster over these connections that asks as another user (Impersonate-User, Impersonate-Group); this one is unchanged.
+        """
         other = copy.copy(self)
         other._impersonation = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
         return other
@@ -65,9 +66,9 @@ class AiohttpCluster:
     async def forward(
         self, method: str, url: str, *, json: Any = None, headers: Mapping[str, str] | None = None, timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Sends a request that another library has made, with our identity and over our connections; its status is not examined.
+        """Returns the response to a request of another library, sent with our identity and over our connections, whatever its status.
 
-        After a 401 the credentials are read again once, where they come from a file, and the request is repeated.
+        After a 401 the credentials are read again, where they come from a file, and the request is repeated with new ones.
         """
         while True:
             identified = self._identified(CIMultiDict(headers or {}))

@@ -52,7 +52,8 @@ class Credentials:
         return self._identity
 
     def refused(self) -> bool:
-        """Is told of a 401; reads the credentials again, and returns whether there are other ones to try."""
+        """Reads the credentials again after a 401; returns whether new ones are there to try. False: the files are the same or unreadable.
+        """
         now = self._monotonic()
         if self.config.plugin is None and _marks(self.config.files) == self._marks:
             return False

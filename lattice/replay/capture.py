@@ -44,7 +44,7 @@ class Seen:
 
 
 def capture(seen: Seen, since: float, now: float) -> Log:
-    """Returns the log of the work submitted in [since, now); times in seconds since the epoch."""
+    """Returns the log of the work submitted in [since, now), times in seconds since the epoch; `missing` names what it lacks."""
     log = Log("captured")
     vclusters = {one.metadata.name: one for one in seen.vclusters}
     earlier = 0

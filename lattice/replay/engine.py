@@ -51,7 +51,7 @@ class Estimates(StrEnum):
 def simulate(
     workload: Workload, nodes: int, policy: Policy, estimates: Estimates, progress: Callable[[int], None] = lambda _submitted: None
 ) -> list[int]:
-    """Returns the second at which each job starts on `nodes` nodes.
+    """Returns the second at which each job starts on `nodes` nodes; no job may need more than these.
 
     `progress` is called now and then with the number of jobs submitted so far.
     """
@@ -67,7 +67,7 @@ def simulate(
 
 
 def first_come(workload: Workload, nodes: int, progress: Callable[[int], None]) -> list[int]:
-    """Returns the starts under FCFS: a job starts when all jobs before it have started and it fits."""
+    """Returns the second at which each job starts under FCFS: when all jobs before it have started and it fits into `nodes` nodes."""
     start: list[int] = []
     ends: list[tuple[int, int]] = []
     free, now = nodes, 0

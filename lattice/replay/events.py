@@ -217,7 +217,7 @@ class _EventsReader:
 
 
 def read(lines: Iterable[bytes]) -> Log:
-    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid."""
+    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid, and where no job is left to replay."""
     reader = _EventsReader()
     for at, text in enumerate(lines, start=1):
         if text.strip():

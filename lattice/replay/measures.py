@@ -148,7 +148,7 @@ class Measures:
 
     @property
     def deviation(self) -> float:
-        """Returns the greatest deviation of a tenant."""
+        """Returns the greatest distance of a tenant's used from its entitled share; 0 without a tenant."""
         return max((use.deviation for use in self.tenants.values()), default=0.0)
 
     def document(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_
 
 
 def waits_of(values: Iterable[float]) -> Waits:
-    """Returns mean and percentiles of at least one wait."""
+    """Returns mean, largest and percentiles of waits in seconds; there must be at least one."""
     ascending = sorted(values)
     count = len(ascending)
 
@@ -353,7 +353,10 @@ def target_shares(names: Sequence[str], terms: Mapping[str, TenantTerms]) -> dic
 
 
 def water_fill(total: float, asked: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Divides `total` in proportion to the weights, no part above what was asked; the rest of those goes to the others."""
+    """Returns `total` divided in proportion to the weights, no part above what was asked; the rest of such parts goes to the others.
+
+    Where all get what they asked for, the parts are less than `total` together.
+    """
     parts = [0.0] * len(asked)
     thirsty = sorted((index for index in range(len(asked)) if asked[index] > 0), key=lambda at: (asked[at] / max(weights[at], 1e-12), at))
     weight = fsum(max(weights[index], 1e-12) for index in thirsty)
@@ -366,6 +369,6 @@ def water_fill(total: float, asked: Sequence[float], weights: Sequence[float]) -
 
 
 def jain(values: Sequence[float]) -> float:
-    """Returns Jain's fairness index, (Σx)² ÷ (n · Σx²): 1 when all are equal, 1/n when one has everything."""
+    """Returns Jain's fairness index, (Σx)² ÷ (n · Σx²): 1 when all are equal (or 0, or there are none), 1/n when one has everything."""
     squares = fsum(value * value for value in values)
     return fsum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0

@@ -43,7 +43,10 @@ _MARKS: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948
 
 
 def pictures(done: Replayed, suffix: str) -> dict[str, bytes]:
-    """Returns the pictures by file name; raises Rejected (`NotInstalled`) without matplotlib. `suffix`: png or svg."""
+    """Returns the pictures of a replay in which a job ran, by file name; `suffix`: png or svg.
+
+    Raises Rejected (`NotInstalled`) without matplotlib.
+    """
     draws: dict[str, Callable[[Figure, Replayed], None]] = {
         "utilisation": _utilisation,
         "waiting-by-size": _waiting,

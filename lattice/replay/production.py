@@ -102,7 +102,7 @@ def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
 
 
 def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
-    """Returns what each node of a job must offer, with node lists as bit sets; None where `only` names an unknown node."""
+    """Returns what each node of a job must offer, with node lists as bit sets; None where `only` names a node that the machine lacks."""
     if not job.only and not job.without:
         return job.need
     masks: list[int] = []
@@ -206,7 +206,7 @@ class World:
         yield from self._starts.values()
 
     def finish(self) -> Replayed:
-        """Returns the result; a job that still waits never starts, and gets the reason of a last cycle."""
+        """Returns the result; a job that still waits never starts, and gets the reason of a last cycle. Call it once, at the end."""
         for vcluster in sorted(self._pending):
             now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
             for outcome in list(decide(self.state, vcluster, list(self._pending[vcluster].values()), now)):

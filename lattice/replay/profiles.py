@@ -86,7 +86,7 @@ class Profile:
     notes: tuple[str, ...] = ()
 
     def policy(self, vcluster: str, base: Policy) -> Policy:
-        """Returns the policy of a vcluster: `base` with the settings of the profile."""
+        """Returns the policy of a vcluster: `base` with the settings that the profile has for it; `base` itself where it has none."""
         return with_settings(base, self.vclusters.get(vcluster, {}))
 
 
@@ -139,7 +139,10 @@ def read_settings(vcluster: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
-    """Returns `base` with these settings. As soon as one weight is given, the others are 0, or those of the given profile."""
+    """Returns `base` with these settings, its weights normalised to a sum of 1.
+
+    As soon as one weight is given, the others are 0, or those of the given profile.
+    """
     weights = PROFILES[settings["profile"]] if "profile" in settings else base.weights
     named = {word: settings[word] for word in WEIGHTS if word in settings}
     if named:
@@ -157,7 +160,7 @@ def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
-    """Returns the settings of a policy, of which `with_settings` makes it again."""
+    """Returns the settings of a policy by their words in a file of weights; `with_settings` makes an equal policy of them."""
     found: dict[str, Any] = {"policy": policy.kind, "depth": policy.depth}
     found |= {word: weight for word, weight in zip(WEIGHTS, astuple(policy.weights), strict=True) if weight}
     found |= {word: value for word, (field, _) in _BORROWING.items() if (value := getattr(policy.borrowing, field)) is not None}

@@ -22,7 +22,7 @@ class Given:
     place: str
 
     def rejected(self, why: str, reason: str = "BadOption") -> Rejected:
-        """Returns the refusal of this option, with the line and the text as they were written."""
+        """Returns the refusal of this option, to be raised: `why` behind the place where the option was written."""
         return Rejected(f"{self.place}: {why}", reason=reason, fields=(self.option,))
 
 
@@ -74,7 +74,10 @@ class Submitter:
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
-    """Returns the parts of the cluster that translating needs: `vclusters`, `tenants`, `config`, `nodes`."""
+    """Returns the parts of the cluster that translating these options needs: `vclusters`, `tenants`, `config`, `nodes`; empty: none.
+
+    `reads_slurm_variables`: the script reads variables that only the site's configuration sets.
+    """
     counts = any(slot in asked and asked[slot].source == "SBATCH" for slot in ("cpus-per-task", "ntasks-per-node"))
     wanted: set[str] = {"config"} if reads_slurm_variables or counts else set()
     where, tasks, time = asked.get("vcluster"), asked.get("ntasks"), asked.get("walltime")

@@ -17,8 +17,9 @@ _NAMED = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 
 
 def read_begin(given: Given, submitter: Submitter) -> str:
-    """Returns RFC 3339 for `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow`, `noon`, or a time with its zone; raises Rejected for
-    others.
+    """Returns, as RFC 3339, the time that `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow`, `noon`, or a time with its zone means.
+
+    A time of day that has passed is tomorrow's. Raises Rejected for other text.
     """
     text = (given.value or "").strip()
     try:

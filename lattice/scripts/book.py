@@ -42,12 +42,15 @@ _FREE = ("tags", "environment.variables")
 
 
 def is_book(document: Mapping[str, Any]) -> bool:
-    """Tells whether a document is of the book's form rather than a Kubernetes object."""
+    """Tells whether a document is of the book's form rather than a Kubernetes object: it has neither apiVersion nor kind."""
     return "apiVersion" not in document and "kind" not in document
 
 
 def from_book(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the Allocation of a document `allocation:`, or of its fields at the top; raises Rejected for other documents."""
+    """Returns the Allocation (without a name) of a document `allocation:`, or of its fields at the top.
+
+    Raises Rejected for other documents, for values that do not read, and for what is not served (DAGs, sessions, task groups).
+    """
     for word, what in (("dag", "DAGs are"), ("session", "sessions are"), ("allocations", "DAGs are")):
         if word in document:
             raise Rejected(

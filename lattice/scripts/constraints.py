@@ -33,7 +33,10 @@ _KEYS = (
 
 
 def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns `resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n` and words, joined by `,` or `&`."""
+    """Returns `resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n` and words, joined by `,` or `&`.
+
+    Raises Rejected for unknown keys, wrong or contradicting values, and what is not served (either-or, counts).
+    """
     resources: dict[str, Any] = {}
     constraints: dict[str, Any] = {}
     text = given.value or ""
@@ -125,7 +128,7 @@ def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
 
 
 def read_gpus(given: Given) -> tuple[int, str]:
-    """Returns number and type of `--gpus` and `--gpus-per-node`: `4` or `GH200:4`."""
+    """Returns number and type (empty: none named) of `--gpus` and `--gpus-per-node`: `4` or `GH200:4`; raises Rejected without a number."""
     kind, _, count = (given.value or "").rpartition(":")
     return _number(given, given.option, count), kind
 

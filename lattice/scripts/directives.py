@@ -56,7 +56,11 @@ def decode_script(data: bytes, name: str) -> str:
 
 
 def read_script(text: str) -> Script:
-    """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command."""
+    """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command.
+
+    Unknown and unserved options of Slurm are warnings; raises Rejected, with the line, for a line that does not parse, an unknown
+    option of ours, and an option that is refused.
+    """
     given: list[tuple[str, Given]] = []
     warnings: list[str] = []
     dialects: set[str] = set()
@@ -73,7 +77,10 @@ def read_script(text: str) -> Script:
 
 
 def split_line(rest: str, place: str) -> list[str]:
-    """Returns the words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line."""
+    """Returns the words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line.
+
+    Raises Rejected, naming `place`, for a quote that is not closed.
+    """
     words: list[str] = []
     word: list[str] | None = None
     quote = ""

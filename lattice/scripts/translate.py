@@ -57,7 +57,10 @@ class _Draft:
 
 
 def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: SiteFacts) -> Translation:
-    """Returns the Allocation of a script or a command line; raises Rejected, with the line, for an option that cannot be expressed."""
+    """Returns the Allocation of a script or (`script` None) of a command line, with warnings and notes.
+
+    Raises Rejected, with the line, for an option that cannot be expressed, and NotFound for an account that means no tenant.
+    """
     draft = _Draft(asked, submitter, site, script, list(script.warnings) if script else [], [])
     spec: dict[str, Any] = _identity(draft)
     spec["environment"] = _environment(draft)
@@ -120,7 +123,10 @@ def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
 
 
 def tenant_of(asked: Asked, site: SiteFacts) -> str:
-    """Returns the tenant asked for, by its name or a Slurm account; empty: none was, or no cluster was asked for its accounts."""
+    """Returns the tenant asked for, by its name or a Slurm account; empty: none was, or no cluster was asked for its accounts.
+
+    Raises NotFound for an account that means no tenant.
+    """
     given = asked.get("tenant")
     value = (given.value or "").strip() if given is not None else ""
     if given is None or not value:

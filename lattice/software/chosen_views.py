@@ -33,7 +33,7 @@ class PlacedImage:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Returns its views."""
+        """Returns the views of the image, in the order of its metadata; empty: it has none."""
         return self.metadata.views if self.metadata is not None else ()
 
 
@@ -50,7 +50,10 @@ class ChosenView:
 
 
 def names_of(references: Sequence[UenvReference], metadata: Sequence[ImageMetadata | None]) -> list[tuple[str, ...]]:
-    """Returns the names of each image: its label's, with and without version, then its metadata's; a file without either is `anonymous`."""
+    """Returns the names by which views call each image: its label's, with and without version, then its metadata's.
+
+    A file without either is called `anonymous`.
+    """
     found: list[tuple[str, ...]] = []
     for reference, described in zip(references, metadata, strict=True):
         label = reference.label
@@ -198,10 +201,10 @@ class MountedSoftware:
     views: tuple[ChosenView, ...] = ()
 
     def applied_to(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Returns the variables of a login after the views."""
+        """Returns the variables of a login as the chosen views change them; raises Rejected as `apply_views` does."""
         return apply_views(self.views, variables)
 
     @property
     def variables(self) -> dict[str, str]:
-        """Returns the variables that tell of it, which nobody may set otherwise."""
+        """Returns the variables that tell which images are mounted and which views are set, which nobody may set otherwise."""
         return uenv_variables(self.images, self.views)

@@ -106,10 +106,10 @@ def unpack_metadata(archive: bytes) -> bytes | None:
 
 
 def read_metadata(document: bytes) -> ImageMetadata:
-    """Parses an `env.json`; raises Rejected (MetadataInvalid), naming the place, where it does not have the expected form.
+    """Returns the content of an `env.json`; raises Rejected (MetadataInvalid), naming the place, where it is not of the expected form.
 
-    A view without variables (only a script that activates it) is a view that changes nothing. A default view that does not exist
-    is none, as `uenv` has it.
+    A view without variables (only a script that activates it) is a view that changes nothing. A default view that does not exist is
+    none, as `uenv` has it.
     """
     try:
         raw = json.loads(document)

@@ -47,7 +47,7 @@ class UenvLabel:
 
 
 def parse_label(text: str) -> UenvLabel:
-    """Parses a label; raises Rejected (LabelInvalid), naming the expected form and the wrong place, where the text is none.
+    """Returns the parts of a label; raises Rejected (LabelInvalid), naming the expected form and the wrong place, where the text is none.
 
     16 or 64 hexadecimal digits, also behind `sha256:`, are an id or a digest, never a name.
     """

@@ -31,7 +31,7 @@ class ImagesRefused:
 
 
 def judge_images(allocation: Allocation) -> ImagesAwaited | ImagesRefused | None:
-    """Tells what keeps an allocation from nodes as far as its images go; None: it asks for none, or they stand in its status."""
+    """Returns what keeps an allocation from nodes as far as its images go; None: it asks for none, or its status has them resolved."""
     asked, status = allocation.spec.environment, allocation.status
     if status.software or not names_registry(asked):
         return None

@@ -79,7 +79,7 @@ def _whole(text: str) -> UenvLabel:
 
 
 def parse_views(text: str) -> tuple[ViewName, ...]:
-    """Returns the views that a text such as `default,tools:modules` asks for; raises Rejected (ViewInvalid)."""
+    """Returns the views that a text such as `default,tools:modules` asks for; empty text asks for none. Raises Rejected (ViewInvalid)."""
     found: list[ViewName] = []
     for part in (part.strip() for part in text.split(",") if text.strip()):
         view = _VIEW.fullmatch(part)
@@ -98,7 +98,7 @@ class MountedImage:
 
     @property
     def mount(self) -> str:
-        """Returns where it is mounted; empty where only the metadata inside it says."""
+        """Returns the mount point of the image: the given one, else that of its metadata; empty where only the metadata inside it says."""
         return self.reference.mount or (self.metadata.mount if self.metadata is not None else "")
 
     @cached_property
@@ -107,7 +107,7 @@ class MountedImage:
         return frozenset(view.name for view in self.metadata.views) if self.metadata is not None else frozenset()
 
     def is_called(self, name: str) -> bool:
-        """Tells whether a view's image is meant: by the name in its metadata, or by its label with or without the version."""
+        """Tells whether a view means this image by `name`: the name in its metadata, or its label's with or without the version."""
         label = self.reference.label
         names = {self.metadata.name} if self.metadata is not None else set()
         if label is not None and label.name:
