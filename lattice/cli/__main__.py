@@ -22,7 +22,10 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code; entry points pass it to `sys.exit`."""
+    """Runs one command line and returns its exit code, also for an interruption or output that cannot be written.
+
+    Without `argv` (the process's own arguments) the process ends with that code once a verb has run, and nothing is returned.
+    """
     _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -70,7 +73,7 @@ def _discard_output() -> None:
 
 
 def run(verb: str, rest: list[str], outside: Outside) -> int:
-    """Runs one verb with the arguments that follow it."""
+    """Runs one verb with the arguments that follow it, and returns the exit code; an error is printed as sentences to standard error."""
     module, args = verb_module(verb), parse(verb, rest)
     try:
         from lattice.cli.configuration import read_configuration
@@ -92,7 +95,7 @@ def run(verb: str, rest: list[str], outside: Outside) -> int:
 
 
 def parse(verb: str, rest: list[str]) -> argparse.Namespace:
-    """Parses the flags and arguments of a verb; `command` holds the words after `--`. Exits with 2 where they are wrong."""
+    """Returns the flags and arguments of a verb; `command` holds the words after `--`, None without. Exits with 2 where they are wrong."""
     module = verb_module(verb)
     before, after = _split_command(rest)
     parser = _Parser(prog=f"lattice {verb}", description=VERBS[verb].summary, formatter_class=_HelpFormatter)

@@ -22,7 +22,10 @@ class Configuration(NamedTuple):
 
 
 def read_configuration(given: str | None, home: str) -> Configuration:
-    """Reads the file that `given` names, which must exist; None: the person's own file, which need not."""
+    """Returns the defaults in the file that `given` names, which must exist; None: in the person's own file, which need not.
+
+    Raises NotFound for an absent file that was named, Rejected for one that cannot be read or is wrong.
+    """
     path = Path(given).expanduser() if given else Path(home) / ".config" / "lattice" / "config.yaml"
     try:
         text = path.read_text(encoding="utf-8")

@@ -92,7 +92,7 @@ class Console:
             self.outside.stderr.write(printable(line) + "\n")
 
     def document(self, obj: Any) -> None:
-        """Writes an object as JSON or YAML."""
+        """Writes an object to standard output as YAML where that is the format, else as JSON."""
         if self.format == "yaml":
             from lattice.cli.render.yaml_text import dump
 
@@ -137,8 +137,9 @@ class Console:
         return self.format in ("json", "yaml", "name")
 
     def confirm(self, question: str) -> bool:
-        """Asks the person on the terminal; returns whether he agrees, by `y` or by `--yes`. Raises
-        Rejected without terminal and `--yes`.
+        """Asks the person on the terminal; returns whether the person agrees, by `y` or by `--yes`.
+
+        Raises Rejected without a terminal and `--yes`.
         """
         if getattr(self.args, "yes", False):
             return True
@@ -186,7 +187,10 @@ class Console:
 
     @cached_property
     def namespace(self) -> str:
-        """Returns the namespace of -n, else the tenant's, else the kubeconfig's."""
+        """Returns the namespace of -n, else the tenant's, else the kubeconfig's, else `default`; raises NotFound for an unknown tenant.
+
+        Of a tenant with several namespaces, the kubeconfig's if it is one of them, else the first.
+        """
         if self.args.namespace:
             return str(self.args.namespace)
         return self._namespace_of(self.tenant) if self.tenant else self.cluster_config.namespace or "default"

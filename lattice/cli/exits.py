@@ -93,14 +93,14 @@ def of_error(error: LatticeError) -> int:
 
 
 def of_several(codes: list[int]) -> int:
-    """Returns one code for several objects: their common code, else `SOME_FAILED`."""
+    """Returns one code for several objects: their common code, else `SOME_FAILED`; `DONE` for none."""
     if not codes:
         return DONE
     return codes[0] if len(set(codes)) == 1 else SOME_FAILED
 
 
 def of_work(allocation: Allocation) -> int:
-    """Returns the work's own code, or `NO_CODE` when it ended without one."""
+    """Returns the exit code for ended work: 0 where it completed, else its own code, or `NO_CODE` when it ended without one."""
     status = allocation.status
     if status.phase == "Completed":
         return DONE

@@ -12,7 +12,10 @@ from lattice.errors import Rejected
 
 
 def read_file(path: str, most: int) -> bytes:
-    """Returns the contents of a file that a person named; raises Rejected where it cannot be read or has more than `most` bytes."""
+    """Returns the first `most` bytes of a file that a person named; raises Rejected where it cannot be read.
+
+    A longer file is cut without a word: a caller that must refuse it asks for one byte more than it takes.
+    """
     if not path:
         raise Rejected("the name of the file is empty", reason="BadInput")
     try:
@@ -27,7 +30,10 @@ def read_file(path: str, most: int) -> bytes:
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
-    """Writes a file beside its path and renames it when complete; writes straight to a device or pipe. Refusals name `flag`."""
+    """Writes a file beside its path and renames it when complete; writes straight to a device or pipe.
+
+    Raises Rejected, naming `flag`, where it cannot be written; the file at the path is then as before.
+    """
     path = path.resolve()
     try:
         if path.exists() and not path.is_file() and not path.is_dir():

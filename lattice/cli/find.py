@@ -32,8 +32,9 @@ class Finder:
         self._listed: dict[str, list[Allocation]] = {}
 
     def find(self, reference: str) -> Allocation:
-        """Returns the allocation that a reference names; raises NotFound when there is none, Rejected naming the candidates when several
-        match.
+        """Returns the allocation that a reference names.
+
+        Raises NotFound when there is none, Rejected when the text is no reference, or naming the candidates when several match.
         """
         namespace, slash, name = reference.partition("/")
         if not slash:

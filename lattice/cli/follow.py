@@ -28,9 +28,9 @@ LOOK_AGAIN_SECONDS = 60
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
-    """Yields the allocation now and after each change, until the deadline (None: for ever).
+    """Yields the allocation now and after each change, until the deadline (seconds since the epoch; None: for ever).
 
-    Raises NotFound when it is deleted, or another object has its name.
+    Raises NotFound when it is deleted, or another object has its name, and Retry when the API server is away for two minutes.
     """
     outside, last, away_since, noted = console.outside, "", 0.0, False
     while True:
@@ -85,7 +85,10 @@ def _read_and_watch(console: Console, one: Allocation, deadline: float | None) -
 def until(
     console: Console, one: Allocation, done: Callable[[Allocation], bool], *, deadline: float | None = None, notes_changes: bool = False
 ) -> Allocation | None:
-    """Returns the allocation once `done` is true of it; None: the deadline came first. `notes_changes` prints each change of state."""
+    """Returns the allocation once `done` is true of it; None: the deadline came first. `notes_changes` prints each change of state.
+
+    Raises as `changes` does.
+    """
     said = ""
     for now in changes(console, one, deadline=deadline):
         line = f"{label(now)} {state_line(now)}"
@@ -98,5 +101,8 @@ def until(
 
 
 def until_final(console: Console, one: Allocation, *, deadline: float | None = None, notes_changes: bool = False) -> Allocation | None:
-    """Returns the allocation once it has ended for good; None: the deadline came first. `notes_changes` prints each change of state."""
+    """Returns the allocation once it has ended for good; None: the deadline came first. `notes_changes` prints each change of state.
+
+    Raises as `changes` does.
+    """
     return until(console, one, is_final, deadline=deadline, notes_changes=notes_changes)

@@ -86,8 +86,9 @@ class _KnownGateway:
             return None
 
     def failed(self, error: LatticeError, now: float, *, waited: bool) -> None:
-        """Notes that the gateway failed: forgets an unreachable address, and skips for a while one
-        that kept the person waiting (`waited`).
+        """Notes that the gateway failed: forgets an unreachable address, so that the cluster is asked for it again.
+
+        A gateway that kept the person waiting (`waited`) is not asked for half a minute.
         """
         if waited:
             _write(self._file, {**self._data, "awayUntil": now + AWAY_SECONDS})

@@ -31,7 +31,7 @@ def find_gateway(console: Console) -> tuple[str, str]:
 
 
 def read_public(console: Console) -> dict[str, Any]:
-    """Reads the ConfigMap that the cluster publishes to everybody, with the keys `gateway` and `ca`.
+    """Returns the data of the ConfigMap that the cluster publishes to everybody, with the keys `gateway` and `ca`.
 
     Empty where there is none and the user names a gateway; raises NotFound where there is none and the user names no gateway.
     """
@@ -64,7 +64,7 @@ def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
 
 
 def open_logs(console: Console, namespace: str, name: str, **query: str) -> GatewayStream:
-    """Opens the stream of an allocation's output (`lattice logs`); `query`: the parameters of the request, such as `follow`."""
+    """Returns the open stream of an allocation's output (`lattice logs`); `query`: the parameters of the request, such as `follow`."""
     url, ca = find_gateway(console)
     wanted = urlencode({key: value for key, value in query.items() if value})
     path = f"/v1/namespaces/{namespace}/allocations/{name}/logs?{wanted}"
@@ -72,7 +72,7 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Gate
 
 
 def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
-    """Asks the scheduler what would become of these Allocations if they were submitted now, in this order; waits `seconds` at most.
+    """Returns the scheduler's plan for these Allocations, as if they were submitted now, in this order; waits `seconds` at most.
 
     `made`: the objects as a server-side dry run returned them. `optimal`: asks for the upper bound by the solver too.
     """
@@ -102,7 +102,10 @@ def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
 
 
 def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, **query: str) -> T:
-    """Asks the gateway for usage or history of the tenant, user and project that the command's flags name; without flags, of the caller."""
+    """Returns the gateway's document of usage or history for the tenant, user and project that flags name, as a `kind`.
+
+    Without flags it is about the caller, or with `everybody` about all.
+    """
     args = console.args
     tenant, user = args.tenant or "", args.user
     if not (tenant or user or everybody):
@@ -123,7 +126,7 @@ def ask_document(console: Console, path: str, kind: type[T]) -> T:
 
 
 def open_cache(console: Console, order: Mapping[str, Any]) -> GatewayStream:
-    """Opens the stream of what nodes answer to an order about their image caches."""
+    """Returns the open stream of what nodes answer to an order about their image caches."""
     url, ca = find_gateway(console)
     return console.outside.stream(console.cluster_config, url, ca, "/v1/cache", json.dumps(order).encode(), SILENCE_SECONDS)
 

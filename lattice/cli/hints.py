@@ -90,7 +90,7 @@ def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
 
 
 def meant_by_action(prog: str, message: str) -> str:
-    """Returns the name here of an action that the verb does not have; empty where it is no known one."""
+    """Returns the name here, or the command, of an action that the verb does not have; empty where it is no known one."""
     wrong = _ACTION.search(message)
     return ACTIONS.get(prog, {}).get(wrong[1], "") if wrong is not None else ""
 

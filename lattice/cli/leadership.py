@@ -30,7 +30,10 @@ class Leadership:
 
 
 def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """Judges a daemon's Lease at this time; None: there is no Lease. `meanwhile` says what does not happen without the daemon."""
+    """Returns the state of a daemon by its Lease at the time `now`; None: there is no Lease.
+
+    `meanwhile` says what does not happen without the daemon.
+    """
     if lease is None:
         return Leadership("", "", f"the {who} has never run on this cluster: there is no Lease lattice-{who}")
     spec = lease.spec
@@ -44,7 +47,7 @@ def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhi
 
 
 def leadership(console: Console, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """Reads and judges a daemon's Lease; a person who may not read it gets an empty sentence."""
+    """Reads and judges a daemon's Lease; the sentence is empty where it cannot be read, for whatever reason."""
     try:
         lease: Lease | None = console.cluster.get(LEASES, f"lattice-{who}", SYSTEM_NAMESPACE, type=Lease)
     except NotFound:

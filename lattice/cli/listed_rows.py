@@ -30,7 +30,7 @@ class Listed(NamedTuple):
 
 
 def read_rows(body: bytes) -> Listed | None:
-    """Reads the gateway's answer; None where it is one of another version than this program."""
+    """Returns the rows of the gateway's answer, in order; None where it is one of another version than this program."""
     try:
         answer = json.loads(body)
         if not isinstance(answer, dict) or answer.get("schema") != STATUS_SCHEMA:
@@ -55,7 +55,7 @@ def _tuples(form: type[T], found: Sequence[Sequence[Any]], least: int) -> list[T
 
 
 def rows_table(console: Console, found: Listed, *, users: bool) -> list[str]:
-    """Returns the table, as wide as the flags and the terminal say."""
+    """Returns the table of listed rows, as wide as the flags and the terminal say; `users`: with a column of users."""
     return status_table(
         found.rows,
         found.details,
@@ -68,7 +68,7 @@ def rows_table(console: Console, found: Listed, *, users: bool) -> list[str]:
 
 
 def say_silence(console: Console) -> None:
-    """Warns where something waits and nobody decides about it."""
+    """Warns where no scheduler is alive, since when; for lists in which work waits. Nothing where one is, or nobody can tell."""
     from lattice.cli.leadership import leadership
 
     sentence = leadership(console).sentence

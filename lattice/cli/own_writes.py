@@ -45,8 +45,8 @@ class OwnWrites:
     def noting(self, kind: str) -> Generator[Versions, None, None]:
         """Notes a write of a kind before it is sent; the block puts its version into the yielded list, which then replaces the note.
 
-        A refused write is dropped. One whose answer was lost, or whose process has ended, stays as a write that may have happened. Never
-        fails.
+        The note of a refused write is dropped. That of a write whose answer was lost, or whose process has ended, stays: it may
+        have happened. Files that cannot be written are passed over.
         """
         under_way = f"{kind}.{_UNDER_WAY}{os.getpid()}.{int(self._now())}"
         self._keep(under_way)

@@ -76,12 +76,12 @@ class VerbModule(Protocol):
 
 
 def verb_module(verb: str) -> VerbModule:
-    """Loads the module of a verb."""
+    """Returns the loaded module of a verb, which must be one of `VERBS`."""
     return cast("VerbModule", import_module(f"lattice.cli.verbs.{VERBS[verb].module}"))
 
 
 def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Splits the arguments into the verb (None: there is none) and all others; global flags may stand before the verb."""
+    """Returns the verb (aliases resolved; None: there is none) and all other arguments; global flags may stand before the verb."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
         at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1

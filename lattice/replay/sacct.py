@@ -194,7 +194,10 @@ class _Row:
 
 
 def read(lines: Iterable[bytes], how: Translation | None = None) -> Log:
-    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid."""
+    """Returns the log of a trace; raises Rejected (`BadTrace`) at the first line that is not valid, and where no job is left to replay.
+
+    `how` None: times are UTC, and every job has class 5.
+    """
     reader: _SacctReader | None = None
     for at, text in enumerate(lines, start=1):
         words = _words(text)

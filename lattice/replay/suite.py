@@ -65,9 +65,10 @@ class Outcome:
 def outcome(
     kind: str, seed: int, size: SuiteSize, clock: Callable[[], float], progress: Callable[[float], None] = lambda _: None
 ) -> Outcome:
-    """Generates, replays and judges one trace of this kind.
+    """Returns the outcome of one trace of this kind: generates the trace, replays and judges it.
 
-    `clock` gives seconds of CPU or wall time; `progress` is called with the part done, from 0 to 1.
+    `clock` gives seconds of CPU or wall time; `progress` is called with the part done, from 0 to 1. Raises Rejected where a job never
+    started.
     """
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)

@@ -113,7 +113,7 @@ class _JobNumbers:
         self._seen: set[int] | None = None
 
     def is_part(self, number: int, status: int, at: int) -> bool:
-        """Tells whether a line is a part of a job that was read before; raises Rejected where it repeats a job."""
+        """Tells whether a line is a part of a job that was read before, and notes its number; raises Rejected where it repeats a job."""
         if number > self._last and self._seen is None:
             self._last = number
             return False

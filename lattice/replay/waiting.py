@@ -43,7 +43,7 @@ class WaitingJobs:
         self._top = max(nodes, default=0).bit_length()
 
     def push(self, rank: int) -> None:
-        """Adds a job that begins to wait."""
+        """Adds the rank of a job that begins to wait."""
         lasts, least, shortest = self._lasts, self._least, self._shortest
         if not lasts or (rank > lasts[-1] and len(self._ranks[-1]) >= BLOCK):
             self._insert(len(lasts), [rank])
@@ -68,7 +68,7 @@ class WaitingJobs:
             self._insert(at, ranks[:BLOCK])
 
     def remove(self, rank: int) -> None:
-        """Removes a job that waits no more."""
+        """Removes the rank of a job that waits no more; it must be there."""
         self._remove(bisect_left(self._lasts, rank), rank)
 
     def _remove(self, at: int, rank: int) -> None:

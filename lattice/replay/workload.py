@@ -29,7 +29,7 @@ class Machine:
         return self.nodes * self.procs_per_node
 
     def nodes_for(self, procs: int) -> int:
-        """Returns how many nodes have `procs` processors together."""
+        """Returns how many nodes it takes to have `procs` processors together."""
         return -(-procs // self.procs_per_node)
 
 

@@ -29,7 +29,7 @@ def run(console: Console) -> int:
 
 
 def defaults() -> dict[str, Any]:
-    """Returns every option that is served, with its default."""
+    """Returns every option that is served, with its default, in sections as the object has them."""
     from lattice.models.config import LatticeConfigSpec
 
     return LatticeConfigSpec().model_dump(by_alias=True, mode="json")
@@ -99,7 +99,10 @@ def _near(path: str, known: Mapping[str, Any]) -> str:
 
 
 def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of spec that `KEY=VALUE` pairs set; raises Rejected, naming the options that exist, for an unknown one."""
+    """Returns the part of spec that `KEY=VALUE` pairs set; raises Rejected for a text that is no pair, and for an unknown option.
+
+    `known`: the options with their defaults, by path; a default's type says how the value is read.
+    """
     import yaml
 
     spec: dict[str, Any] = {}

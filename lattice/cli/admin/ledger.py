@@ -165,8 +165,9 @@ def _ask(console: Console, prefix: str) -> None:
 
 
 def _wait_until(console: Console, done: Callable[[Ledger], bool]) -> int:
-    """Waits until `done` is true of the Ledger, then prints how it stands; after `--timeout` it
-    returns the code for a wait that timed out.
+    """Waits until `done` is true of the Ledger, then prints how it stands, and returns 0.
+
+    After `--timeout` it returns the code of a wait that timed out.
     """
     now = console.outside.now
     deadline = now() + parse_duration(console.args.timeout)

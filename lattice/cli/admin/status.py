@@ -24,11 +24,11 @@ CONFIG_GONE = "the LatticeConfig is gone, or may not be read: what it said last 
 
 
 def arguments(_parser: argparse.ArgumentParser) -> None:
-    """Adds nothing: it takes no flags of its own."""
+    """Adds nothing: the action has no flags of its own."""
 
 
 def run(console: Console) -> int:
-    """Returns 0 when a scheduler and an operator lead and the ledger is right, else 1."""
+    """Shows whether Lattice works; returns 0 when a scheduler and an operator lead and the ledger is right, else 1."""
     scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
     nodes = console.cluster.list(NODES, type=Node).items
     allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items
@@ -59,7 +59,7 @@ def summary(
     scheduler: Leadership, operator: Leadership, nodes: Sequence[Node], allocations: Sequence[Allocation], ledger: Ledger | None,
     config: Config | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the answer as JSON for programs; its fields are part of the interface."""
+    """Returns the answer as JSON for programs; its fields are part of the interface. `ledger`, `config` None: absent, or not readable."""
     status = ledger.status if ledger is not None else None
     return {
         "schema": SCHEMA,

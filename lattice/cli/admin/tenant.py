@@ -106,7 +106,7 @@ def run(console: Console) -> int:
 
 
 def spec_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of spec that flags set; a limit of None is removed."""
+    """Returns the fields of spec that flags set; the value None (of the word `none`) removes a limit. Raises Rejected for wrong values."""
     quota: dict[str, Any] = {}
     for flag, key in (
         ("max_nodes", "maxNodes"),
@@ -172,7 +172,7 @@ def _quantity_of(flag: str, text: str) -> str:
 
 
 def limit_of(flag: str, text: str) -> int | None:
-    """Returns a limit of a flag; None for `none`: unlimited. Raises Rejected for other words."""
+    """Returns the limit that a flag gives; None for `none`: unlimited. Raises Rejected, naming the flag, for other words."""
     if text.lower() in ("none", "unlimited"):
         return None
     if not text.isascii() or not text.isdigit():

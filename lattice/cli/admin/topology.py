@@ -105,7 +105,10 @@ def is_slurm(text: str) -> bool:
 
 
 def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
-    """Returns group and switch of each node in a document of our own form; raises Rejected for another form."""
+    """Returns group and switch of each node in a document of our own form (`groups:`).
+
+    Raises Rejected for another form, an impossible name, and a node in two places.
+    """
     groups = document.get("groups")
     if set(document) != {"groups"} or not isinstance(groups, Mapping):
         raise Rejected("a topology is a map `groups:` of node sets, or of switches with node sets", reason="BadDocument")
@@ -122,7 +125,7 @@ def read_topology(document: Mapping[str, Any]) -> dict[str, Place]:
 def read_slurm_topology(text: str) -> dict[str, Place]:
     """Returns group and switch of each node in a `topology.conf`: its leaf switch, and as its group the switch above that.
 
-    In a tree of two levels the leaf switches are the groups.
+    In a tree of two levels the leaf switches are the groups. Raises Rejected for a line that does not read, and a node in two places.
     """
     parents: dict[str, str] = {}
     leaves: dict[str, str] = {}

@@ -75,7 +75,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the part of spec that the flags of `add_config` set; a limit of None is removed."""
+    """Returns the part of spec that the flags of `add_config` set; the value None (of the word `none`) removes a limit.
+
+    Raises Rejected, naming the flag, for a value that does not read.
+    """
     limits = {"maxNodesPerAllocation": args.max_nodes, "maxNodes": args.max_total_nodes} | {
         camel(f"max_{name}"): getattr(args, f"max_{name}")
         for name in (

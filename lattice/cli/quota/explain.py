@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the gates once."""
+    """Shows every gate between an allocation and its nodes; raises NotFound for one that has ended. Returns the exit code."""
     one = Finder(console).find(console.args.allocation)
     if is_final(one):
         sentence = f"allocation {label(one)} has ended ({phase_of(one)}): no gate stands before it. Hint: lattice why {label(one)}"

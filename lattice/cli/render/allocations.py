@@ -70,7 +70,7 @@ def reason_sentence(allocation: Allocation) -> str:
 def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str]:
     """Returns the lines of `lattice status` on one allocation, from what it asks for to how its attempts ended.
 
-    `steps` says what its nodes do before or after the work; empty: nothing.
+    `steps`: the lines on what its nodes do before or after the work; empty: nothing.
     """
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")

@@ -40,7 +40,7 @@ class LineAssembler:
     _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
     def feed(self, record: Mapping[str, Any]) -> Iterator[Shown]:
-        """Yields what one record of the gateway adds to the output."""
+        """Yields what one record of the gateway adds to the output; a line that has no end yet is kept for the next record."""
         node = str(record.get("node", ""))
         if "end" in record:
             yield from self.flush()

@@ -34,7 +34,10 @@ _COLUMNS = (
 def status_table(
     rows: Sequence[StatusRow], details: Sequence[StatusDetail], *, now: float, users: bool, namespaces: bool, width: int, color: bool
 ) -> list[str]:
-    """Returns the book's columns, and one that shows the nodes, or the reason, and since when; with as many `details` the wide table."""
+    """Returns the table of allocations: the book's columns, the nodes or the reason, and since when; with `details`, the wide table.
+
+    `details`: empty, or one for each row. `users`, `namespaces`: with a column of them. `width` 0: unlimited.
+    """
     cells = [_cells(row, now, users=users or bool(details), namespaces=namespaces) for row in rows]
     extra = [_extra(detail) for detail in details] or [_NO_EXTRA] * len(rows)
     return table(_COLUMNS, [left + right for left, right in zip(cells, extra, strict=True)], width=width, color=color)
@@ -82,7 +85,7 @@ def _place(row: StatusRow, now: float) -> str:
 
 
 def kill_words(at: float | None, now: float) -> str:
-    """Says when KILL follows, or was due; empty where nothing says when."""
+    """Returns when KILL follows, or was due, as `KILL in 12s`; empty where `at` (seconds since the epoch) is None."""
     if at is None:
         return ""
     return f"KILL in {span(at - now)}" if at > now else f"KILL was due {span(now - at)} ago"

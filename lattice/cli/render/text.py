@@ -125,7 +125,7 @@ def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def paint(word: str, color: bool) -> str:
-    """Returns a state word in its colour; other words as they are."""
+    """Returns a state word in its colour where `color` is set; other words as they are."""
     code = _COLORS.get(word)
     return f"\x1b[{code}m{word}\x1b[0m" if color and code else word
 
@@ -138,7 +138,7 @@ def age(text: str | None, now: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Returns a number of seconds in its two largest units."""
+    """Returns a number of seconds in its two largest units: `3d4h`, `12m`, `5s`; `0s` for less than nothing."""
     return _span(max(0, int(seconds)))
 
 
@@ -152,7 +152,7 @@ def _span(rest: int) -> str:
 
 
 def relative(text: str | None, now: float) -> str:
-    """Writes a time as `in 12m`, `5m ago`, `now`; empty without a time."""
+    """Returns a time as `in 12m`, `5m ago`, `now`; empty without a time."""
     if not text:
         return ""
     seconds = parse_time(text) - now
@@ -162,12 +162,13 @@ def relative(text: str | None, now: float) -> str:
 
 
 def ahead(text: str | None, now: float) -> str:
-    """Writes an expected start in the same way, never in the past: once its time has come, `now`."""
+    """Returns an expected start as `in 12m`, never in the past: once its time has come, `now`; empty without a time."""
     return relative(text, now) if not text or parse_time(text) > now else "now"
 
 
 def start_cell(p50: str | None, p90: str | None, now: float) -> str:
-    """Writes an expected start: `in 12m–1h17m`, from even odds to nine times of ten; empty without either."""
+    """Returns an expected start as `in 12m–1h17m`, from even odds to nine times of ten; `≤ 1h17m` without the first, empty without either.
+    """
     second = ahead(p90, now).removeprefix("in ")
     if not p50:
         return f"≤ {second}" if second else ""
@@ -177,7 +178,7 @@ def start_cell(p50: str | None, p90: str | None, now: float) -> str:
 
 @functools.lru_cache(maxsize=256)
 def clock(duration: str | None) -> str:
-    """Returns `72h` as `72:00:00`; empty without a duration."""
+    """Returns a duration such as `72h` as a clock, `72:00:00`; empty without a duration."""
     return format_clock(parse_duration(duration)) if duration else ""
 
 
@@ -196,7 +197,7 @@ def memory(quantity: int | str) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """Returns `1 node` or `2 nodes`."""
+    """Returns a count with its word: `1 node`, `2 nodes`; the plural is the word with an s."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
