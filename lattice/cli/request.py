@@ -135,7 +135,7 @@ def _flags(console: Console) -> dict[str, str | bool]:
 
 
 def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Returns the facts of the cluster that translating the input needs (`wanted`); asks nothing where none is needed."""
+    """Returns the facts of the cluster that translating the input needs (`wanted`); asks the cluster nothing where none is needed."""
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
     from lattice.cli.site import gather_site

@@ -51,7 +51,7 @@ def range_of(reference: str) -> tuple[int, int] | None:
 
 
 def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the references into numbers with ranges of numbers, and names."""
+    """Returns the references as numbers with ranges of numbers, and names; lists with commas are taken apart."""
     parts = split_references(references)
     numbers = [part for part in parts if part.isdigit() or range_of(part) is not None]
     return numbers, [part for part in parts if part not in numbers]
@@ -68,7 +68,10 @@ def parse_states(text: str | None) -> frozenset[str]:
 
 
 def oldest_end(text: str | None, now: float) -> float:
-    """Returns from when on ended allocations are shown, seconds since the epoch: `text` is a duration or a time; None: one hour ago."""
+    """Returns from when on ended allocations are shown, seconds since the epoch; `text`: a duration or a time; None: one hour ago.
+
+    Raises Rejected for other text.
+    """
     if not text:
         return now - ENDED_SECONDS
     try:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Reads the facts that are wanted, and no others."""
+    """Returns the facts of the cluster that are wanted (of `needs`), reading no others; `tenant`: whose default vcluster counts.
+
+    Options and accounts that the person may not read are left out.
+    """
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
     qos: Mapping[str, int] = {}

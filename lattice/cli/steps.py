@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def steps_text(console: Console, one: Allocation) -> str:
-    """Returns what the nodes of an allocation say of their steps; why they cannot be asked where the work waits for them; else empty."""
+    """Returns the lines on which step before or after the work the nodes of an allocation are at; empty: at none.
+
+    Where the nodes cannot be asked: `unknown` and why while the work waits for them, else empty.
+    """
     status, metadata = one.status, one.metadata
     if not status.nodes or status.hollow or phase_of(one) in FINAL_PHASES:
         return ""

@@ -34,9 +34,10 @@ class GatewayStream(Protocol):
 def open_stream(
     config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS
 ) -> GatewayStream:
-    """Sends a GET, or a POST of `body`, with the kubeconfig's identity, and reads the head of the answer.
+    """Returns the open answer of the gateway to a GET, or to a POST of `body`, sent with the kubeconfig's identity.
 
-    `seconds` is the longest silence; the connection must be made within a fourth of it, and 10 s at most.
+    `seconds` is the longest silence; the connection must be made within a fourth of it, and 10 s at most. Raises Retry where the
+    gateway cannot be reached, and the error that a refusal means.
     """
     from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, create_connection
     from urllib.parse import urlsplit

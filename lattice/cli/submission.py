@@ -41,7 +41,10 @@ class Source:
 
 
 def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) -> Source:
-    """Returns the work: the words after `--` (`command`), else the script at `path` (`-`: standard input)."""
+    """Returns the work: the words after `--` (`command`), else the script at `path` (`-` or None: standard input).
+
+    Raises Rejected for both or an empty command, and for a script that cannot be read or has a wrong line.
+    """
     if command is not None:
         if path is not None:
             raise Rejected(f"give either a script ({path}) or a command after --, not both", reason="BadInput")
@@ -56,7 +59,10 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
 def gather_asked(
     flags: Mapping[str, str | bool], source: Source, environ: Mapping[str, str], configuration: Configuration
 ) -> dict[str, Given]:
-    """Returns each option that was given, from its strongest source: flags, environment, script, configuration."""
+    """Returns each option that was given, by slot, from its strongest source: flags, environment, script, configuration.
+
+    Raises Rejected for a flag that is not served.
+    """
     given: list[tuple[str, Given]] = [("name", Given("name", source.name, "configuration", "the name of what is submitted"))]
     for option, value in (
         ("tenant", configuration.default_tenant),
@@ -97,7 +103,10 @@ def _option(name: str) -> Option:
 
 
 def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
-    """Returns the Allocations of a YAML or JSON file, ours or the book's; raises Rejected for other kinds."""
+    """Returns the Allocations of a YAML or JSON file (`-`: standard input), ours or the book's; of a larger one its first 8 MiB are read.
+
+    Raises Rejected for other kinds, and a file without any.
+    """
     import yaml
 
     data = stdin.read(_LONGEST_MANIFEST) if path == "-" else read_file(path, _LONGEST_MANIFEST)

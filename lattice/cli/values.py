@@ -10,7 +10,7 @@ from lattice.units import format_duration, parse_duration, parse_slurm_time
 
 
 def walltime_of(text: str) -> str:
-    """Returns a walltime as the Allocation has it, from our form or Slurm's; raises Rejected for zero and unlimited."""
+    """Returns a walltime as the Allocation has it, from our form or Slurm's; raises Rejected for zero, unlimited and other text."""
     try:
         seconds: float | None = parse_duration(text)
         written = text
@@ -29,11 +29,11 @@ def milli(weight: Decimal) -> str:
 
 
 def camel(name: str) -> str:
-    """Returns `wait_time` as `waitTime`."""
+    """Returns a name such as `wait_time` in camelCase: `waitTime`."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
 def dashed(word: str) -> str:
-    """Returns `HpcBatch` as `hpc-batch`."""
+    """Returns a name such as `HpcBatch` in small letters with dashes: `hpc-batch`."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", word).lower()

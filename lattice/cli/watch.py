@@ -16,7 +16,7 @@ WATCH_SECONDS: Final = 5.0
 
 
 def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
-    """Prints the `lines` every few seconds, replacing the former ones on a terminal; Ctrl-C ends it with exit code 0."""
+    """Prints the `lines` every few seconds, replacing the former ones on a terminal; Ctrl-C ends this, with exit code 0."""
 
     def show() -> None:
         shown = lines()
@@ -27,7 +27,7 @@ def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
 
 
 def repeat(console: Console, show: Callable[[], object]) -> int:
-    """Calls `show` every few seconds until Ctrl-C; while a server is away it says so, and tries again."""
+    """Calls `show` every few seconds until Ctrl-C, then returns 0; while a server is away it says so, and tries again."""
     try:
         while True:
             try:

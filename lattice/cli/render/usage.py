@@ -75,7 +75,7 @@ def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> 
 
 
 def history_lines(report: HistoryReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Returns a row for each attempt, and the sums."""
+    """Returns a row for each attempt, and the sums of all that match, those left out included; one sentence where nothing ran."""
     if not report.rows:
         return [f"nothing ran from {report.since} to {report.until}"]
     columns = _HISTORY + _WIDE if wide else _HISTORY

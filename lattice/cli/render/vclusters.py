@@ -93,7 +93,7 @@ def weight_lines(one: VCluster, config: Config | None = None) -> list[str]:
 
 
 def weights_word(one: VCluster) -> str:
-    """Returns where the weights come from: a profile, the vcluster itself, or the balanced default."""
+    """Returns where the weights come from: the name of a profile, `its own`, or `balanced` by default."""
     if one.spec.weights is None:
         return one.spec.profile or "balanced"
     total = sum(given_weights(one.spec), Decimal(0))

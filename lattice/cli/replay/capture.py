@@ -24,7 +24,7 @@ _SINCE: Final = "7d"
 
 
 def run(console: Console, path: str | None) -> int:
-    """Reads the objects, writes the lines to a file or standard output, and warns of what is missing."""
+    """Writes what was submitted since `--since` to the file `path` (None or `-`: standard output), and warns of what is missing."""
     if len(console.args.words) > 1:
         raise Rejected("capture takes no argument: --since says from when, -o the file", reason="BadInput")
     now = console.outside.now()

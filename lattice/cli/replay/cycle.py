@@ -47,7 +47,7 @@ _DIFFERENCES: Final = (
 
 
 def run(console: Console) -> int:
-    """Lists the recorded cycles, or decides one again and shows the differences."""
+    """Lists the recorded cycles, or decides one again and shows the differences; returns 1 where the same rules decide otherwise."""
     if console.format == "name":
         raise Rejected("recorded cycles have no names to print: use -o table, wide, json or yaml", reason="BadInput")
     if console.args.words:

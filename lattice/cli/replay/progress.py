@@ -31,7 +31,7 @@ class Progress:
         self._drawn = True
 
     def close(self) -> None:
-        """Erases the line."""
+        """Erases the bar, where one is drawn."""
         if self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, path: str | None) -> int:
-    """Runs the action that the first word names."""
+    """Generates a trace, or runs the suite, as the first word says; returns 1 where a verdict of the suite does not hold."""
     return (_generate if console.args.words[0] == "generate" else _suite)(console, path)
 
 

@@ -39,7 +39,7 @@ _STEP: Final = 4096
 
 
 def run(console: Console, path: str | None) -> int:
-    """Reads the first line of the trace, chooses the engine, and runs it."""
+    """Replays a trace: reads its first line, chooses the engine, and runs it; returns the engine's exit code."""
     progress = Progress(console.outside.stderr, console.outside.now, quiet=console.args.quiet)
     try:
         found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))

@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Cancels the named or selected allocations; reports those that have ended already."""
+    """Cancels the named or selected allocations; only tells of those that have ended already. Asks first above 10."""
     args = console.args
     if not args.allocations and not (args.all_mine or args.name or args.state):
         raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")

@@ -46,7 +46,7 @@ _OF_NODES = frozenset({"nodes", "node"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the shell."""
+    """Adds the argument that names the shell."""
     parser.add_argument("shell", choices=sorted(_SCRIPTS), help="bash, zsh or fish")
 
 
@@ -57,7 +57,10 @@ def run(console: Console) -> int:
 
 
 def candidates(words: Sequence[str], outside: Outside) -> list[str]:
-    """Returns the words that may complete the last one, some with a description after a tab."""
+    """Returns the words that may complete the last one, some with a description after a tab: verbs, flags, actions, names of objects.
+
+    Of objects at most 200; none where the cluster cannot be asked.
+    """
     *before, last = words or [""]
     verb, _ = split_verb(list(before))
     if verb is None:

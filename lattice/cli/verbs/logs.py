@@ -47,7 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the output until the work ends (`-f`), or what there is so far."""
+    """Prints the output until the work ends (`-f`), or what there is so far; `-f` waits for work that has not started.
+
+    Without `-f` such work is an error: 3 where it may still start, 1 where it has ended.
+    """
     args = console.args
     if args.tail and not args.tail.isdigit():
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")

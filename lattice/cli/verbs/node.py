@@ -55,7 +55,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Writes what operators want of each named node into its object; asks first where many are concerned."""
+    """Writes what operators want of each named node into its object; asks first where `question_of` says so.
+
+    `forget` waits until the scheduler has forgotten the nodes. Returns the exit code, of several nodes one for all.
+    """
     action = console.args.action
     if action == "add":
         return _add(console)
@@ -142,7 +145,10 @@ def _wish(console: Console, node: Node, change: dict[str, Any]) -> dict[str, Any
 
 
 def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> list[Node]:
-    """Returns the nodes that names, node sets or a group select; raises NotFound, naming all, where some do not exist."""
+    """Returns the nodes that names, node sets or a group select, each once, in the order of the names.
+
+    Raises NotFound, naming all, where some do not exist, and Rejected unless names or a group are given, one of the two.
+    """
     if bool(texts) == bool(group):
         raise Rejected("name nodes, or a group with --group: one of the two", reason="BadInput")
     if group:
@@ -160,7 +166,11 @@ def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> li
 
 
 def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool) -> str:
-    """Returns the question to ask before many nodes are changed; empty: none is needed."""
+    """Returns the question to ask before an action on nodes; empty: none is needed.
+
+    `disable`, `accept`, `forget` and `fenced` (people vouch that nothing runs there) always ask; `drain` asks for several nodes that
+    are more than a tenth of `total`; other actions never.
+    """
     shown = fold_nodes([node.metadata.name for node in chosen])
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     if fenced:
@@ -217,7 +227,7 @@ def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> i
 def wait_until_gone(
     names: Sequence[str], exists: Callable[[str], bool], now: Callable[[], float], sleep: Callable[[float], None], deadline: float
 ) -> list[str]:
-    """Returns those of the names that still exist at the deadline."""
+    """Waits until none of the names exists, or until `deadline` by `now`; returns those that still exist then."""
     left = [name for name in names if exists(name)]
     while left and now() < deadline:
         sleep(_PAUSE)

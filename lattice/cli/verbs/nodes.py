@@ -116,7 +116,10 @@ def parse_node_states(text: str | None) -> frozenset[str]:
 def keep(
     rows: Sequence[NodeRow], names: Sequence[str], states: frozenset[str], group: str, vcluster: str, home: Mapping[str, str]
 ) -> list[NodeRow]:
-    """Returns the rows that pass the filters: in the order of the names given, else by index."""
+    """Returns the rows that pass all filters that are given (empty: no filter): in the order of the names given, else by index.
+
+    `home`: the vclusters at home in each group, separated by commas.
+    """
     order = {name: at for at, name in enumerate(names)}
     kept = [
         row

@@ -48,7 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Plans all given allocations in order, each as if those before it were submitted too."""
+    """Shows what would become of all given allocations, in order, each as if those before it were submitted too; submits nothing.
+
+    Returns the exit code of the worst verdict: 0 now, 3 later, 4 never.
+    """
     args = console.args
     args.dry_run, args.request_id = "server", ""
     if args.script is not None and args.script.endswith(MANIFESTS) and args.filename is None:

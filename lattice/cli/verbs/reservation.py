@@ -156,7 +156,10 @@ def _not_found(name: str) -> NotFound:
 
 
 def spec_of(args: argparse.Namespace, now: float) -> dict[str, Any]:
-    """Returns the spec of a Reservation from the flags; raises Rejected naming the flag that is wrong. `now` in seconds since the epoch."""
+    """Returns the spec of a Reservation from the flags of `create`; `now` in seconds since the epoch.
+
+    Raises Rejected naming the flag that is wrong.
+    """
     zone = args.time_zone or ""
     start = _time("--start", args.start, now)
     spec: dict[str, Any] = {**_nodes(args), "start": start}

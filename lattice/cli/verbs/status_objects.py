@@ -43,7 +43,7 @@ def show_named(console: Console) -> int:
 
 
 def show_documents(console: Console, wanted: StatusQuery) -> None:
-    """Shows whole objects, which the API server alone has."""
+    """Prints the wanted allocations as whole objects, which the API server alone has, in a format for programs."""
     listed = console.cluster.list(ALLOCATIONS, wanted.namespace, type=dict[str, Any], fields=wanted.fields)
     raw = {item["metadata"]["uid"]: item for item in listed.items}
     kept = [one for one in (msgspec.convert(item, Allocation) for item in raw.values()) if _selection(wanted).keeps(one)]
@@ -52,7 +52,7 @@ def show_documents(console: Console, wanted: StatusQuery) -> None:
 
 
 def list_objects(console: Console, wanted: StatusQuery) -> Listed:
-    """Returns the rows of what the API server lists."""
+    """Returns the rows of the wanted allocations as the API server lists them, in the order of a list; with details for the wide table."""
     fields = wanted.fields or (f"spec.user={console.user}" if wanted.mine else "")
     listed = console.cluster.list(ALLOCATIONS, wanted.namespace, type=Allocation, fields=fields).items
     selection = _selection(wanted)

@@ -46,7 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Submits the work, and waits for its end where flags ask for that."""
+    """Submits the work, shows a dry run instead, or waits for its end, as flags ask; returns the exit code, with `--wait` the work's own.
+    """
     try:
         return _run(console)
     except (Denied, NotFound):
@@ -194,7 +195,11 @@ def _names(sentences: Iterable[str], reason: str) -> bool:
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
-    """Creates an object exactly once: after a lost answer it looks for the object; an existing one is ours only if its hash is."""
+    """Creates an object exactly once, and returns it: after a lost answer it looks for the object, and tries again where there is none.
+
+    An existing object of that name is taken for ours only if its hash is; else raises AlreadyExists. Raises UnknownOutcome after three
+    lost answers.
+    """
     metadata, lost = document["metadata"], ""
     for _ in range(_REPEATS):
         try:

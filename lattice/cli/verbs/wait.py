@@ -29,7 +29,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Waits, and returns the work's own code; for several allocations their common code, else 7."""
+    """Waits until all named allocations have ended or started; returns the work's own code, of several their common code, else 7.
+
+    Returns 3 for one that has not within `--timeout`.
+    """
     args = console.args
     deadline = console.outside.now() + _seconds(args.timeout) if args.timeout else None
     finder = Finder(console)

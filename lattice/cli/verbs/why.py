@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the answer once."""
+    """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone."""
     one = Finder(console).find(console.args.allocation)
     answer = explain_allocation(one)
     if not is_final(one):
@@ -69,7 +69,7 @@ def run(console: Console) -> int:
 
 
 def explain_allocation(one: Allocation) -> Why:
-    """Returns the answer that the Allocation object alone gives."""
+    """Returns the answer that the Allocation object alone gives: phase, reason, sentence, next step, and its score."""
     why, phase, going = blocker(one), phase_of(one), leaving(one)
     reason = why.reason if why is not None else "NotYetEvaluated" if phase == PENDING else phase
     message = why.message.removeprefix("cancelled").removeprefix(": ") if why is not None and reason == "Cancelled" else ""
