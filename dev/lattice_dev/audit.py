@@ -44,7 +44,7 @@ EVERY_REQUEST = {
 
 
 def write_policy(path: Path, *, reads: bool = False) -> None:
-    """Writes the policy where it differs from what stands there; `reads`: so that every read is in the log too."""
+    """Writes the API server's audit policy to `path`, unless the file has that text; `reads`: a policy that logs every read too."""
     text = yaml.safe_dump(EVERY_REQUEST if reads else POLICY, sort_keys=False)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

@@ -94,7 +94,7 @@ def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozense
 
 
 def moments(lines: Iterable[bytes]) -> list[Moment]:
-    """Returns the writes of these lines in the order in which they were answered."""
+    """Returns the writes in these lines that took effect, in the order in which they were answered; a cut last line is left out."""
     found = []
     for line in lines:
         entry = _decode(line) if line.endswith(b"\n") else _AuditEntry()

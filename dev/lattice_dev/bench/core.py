@@ -61,7 +61,10 @@ class CoreScene:
 
 
 def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
-    """Returns the published instance of this size and seed."""
+    """Returns the published instance of this size and seed: half of the nodes are held, and so many candidates wait.
+
+    `depth`: how many blocked candidates may hold a reservation.
+    """
     roll = random.Random(seed)  # noqa: S311 - a published instance, no secret
     node_cache = NodeCache()
     for index in range(nodes):
@@ -86,8 +89,9 @@ def instance(pending: int, nodes: int, depth: int, seed: int = 1) -> CoreScene:
 
 
 def scan(state: ClusterState, candidates: Sequence[Candidate]) -> int:
-    """Returns how many candidates a plain scan places: for each in order, all nodes that admit it
-    are examined and the fewest groups taken.
+    """Returns how many candidates a plain scan places; the cluster state is unchanged.
+
+    For each candidate in order, all nodes that admit it are examined and the fewest groups taken.
     """
     node_cache = state.node_cache
     free = bytearray(max(node_cache.nodes) + 1)

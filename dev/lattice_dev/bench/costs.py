@@ -76,10 +76,10 @@ class WriteKind:
 
 
 async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
-    """Measures so many rounds of `each` writes of every kind, with scheduler, operator and agents stopped.
+    """Returns the cost of a write of every kind, measured in so many rounds of `each` writes, with scheduler, operator and agents stopped.
 
-    Kinds come in another order each round; what the API server does by itself meanwhile is measured too, and taken off. The instance is of
-    no use afterwards: what was written stays.
+    Kinds come in another order each round; what the API server does by itself meanwhile is measured too, and taken off. The instance is
+    of no use afterwards: what was written stays.
     """
     await _hold_nodes(driver)
     for daemon in STOPPED:
@@ -96,7 +96,7 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
 
 
 def in_some_order(kinds: Sequence[WriteKind], dice: Dice) -> list[WriteKind]:
-    """Returns the kinds in another order; those of an allocation's life stay in theirs."""
+    """Returns the kinds in a random order; those of an allocation's life stay in the order of that life."""
     shuffled = sorted(kinds, key=lambda _kind: dice.share())
     life = iter([kind for kind in kinds if kind.of_a_life])
     return [next(life) if kind.of_a_life else kind for kind in shuffled]

@@ -73,7 +73,7 @@ class Driver:
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
     async def timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
-        """Makes all calls, `at_once` at a time; returns the seconds that they took. The first error ends it."""
+        """Makes all calls, `at_once` at a time; returns the seconds that they took. The first error ends the rest, and is raised."""
         waiting = iter(calls)
 
         async def work_off() -> None:
@@ -98,7 +98,10 @@ class Driver:
 
 @asynccontextmanager
 async def driver(instance: Instance) -> AsyncIterator[Driver]:
-    """Yields a driver of a running instance; raises Rejected where its etcd does not wait for the disk."""
+    """Yields a driver of a running instance, whose limits on waiting work are raised for good.
+
+    Raises Rejected where the instance's etcd does not wait for the disk.
+    """
     if not instance.site().options.fsync:
         raise Rejected("etcd of this instance does not wait for the disk: no figure of it would be true", reason="NoFsync")
     async with (

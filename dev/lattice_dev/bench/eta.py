@@ -227,8 +227,9 @@ def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """Returns the forecast's accuracy on KTH-SP2, coverage by band on each log, and its speed; quick: fewer jobs and a tenth of the
-    machine.
+    """Returns the forecast's accuracy on KTH-SP2, coverage by band on each log, and the speed of a forecast.
+
+    `quick`: fewer jobs and a tenth of the machine. Raises Rejected where a log is missing or too short.
     """
     enough = ENOUGH_QUICK if quick else ENOUGH
     kth = judge(read(FOLDER / f"{KTH}.swf.gz", 3000 if quick else None), say)

@@ -66,7 +66,7 @@ def measure_all(*, quick: bool, say: Say = lambda _share: None) -> list[Figure]:
 
 
 def play(log: Log, nodes: int, policy: Policy = _PLAIN) -> Replayed:
-    """Replays a log on so many equal nodes."""
+    """Returns the replay of a log through the production cycle on so many equal nodes, in one vcluster of this policy."""
     return replay(log, Setting(alike(nodes), {policy.name: policy}))
 
 

@@ -62,8 +62,9 @@ class Figure:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Returns the nearest-rank percentile: the smallest value that at least this share of all does not exceed. Raises Rejected for no
-    values.
+    """Returns the nearest-rank percentile: the smallest value that at least this share (0 to 1) of all does not exceed.
+
+    Raises Rejected for no values.
     """
     ordered = sorted(values)
     if not ordered:
@@ -72,7 +73,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def shown(value: float) -> str:
-    """Returns three significant digits: `0.0123`, `12.3`, `1230`."""
+    """Returns a value with three significant digits: `0.0123`, `12.3`, `1230`."""
     if value == 0 or math.isinf(value) or math.isnan(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

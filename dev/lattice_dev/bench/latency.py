@@ -72,7 +72,10 @@ def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> di
 
 
 async def trace(driver: Driver, seen: Watching, *, nodes: int, count: int, label: str) -> list[str]:
-    """Returns the steps of `count` starts on so many nodes, made one after the other: a table, and the middle start as a timeline."""
+    """Returns the steps of `count` starts on so many nodes, made one after the other: a table, and the middle start as a timeline.
+
+    Raises Corrupt where the machine's clock was set meanwhile.
+    """
     offset, slug = driver.instance.where.audit_log.stat().st_size, label.replace(" ", "-")
     made = [(await _one(driver, seen, f"traced-{slug}-{number:03d}", nodes))[0] for number in range(count)]
     writes = await _writes(driver, offset)

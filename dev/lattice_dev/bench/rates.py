@@ -17,7 +17,7 @@ LEAST_MILLISECONDS = 0.05
 
 
 async def creations(driver: Driver, count: int) -> Figure:
-    """Measures creations of one-node allocations, many at once, each through the webhooks; they stay for the scheduler."""
+    """Returns how many one-node allocations are created a second, many at once, each through the webhooks; they stay for the scheduler."""
     lean, _ = await driver.baseline()
     times = ProgramTimes(driver.instance)
     took = await driver.create([work.hollow(NAMESPACE, _name(number), seconds=None) for number in range(count)])
@@ -27,9 +27,9 @@ async def creations(driver: Driver, count: int) -> Figure:
 
 
 async def admissions(driver: Driver, count: int) -> list[Figure]:
-    """Measures from the start of a scheduler, with all work created before, until each allocation is Scheduled and in a plan.
+    """Returns creations and admissions a second: from the start of a scheduler until each allocation is Scheduled and in a plan.
 
-    Everything created stays: the instance is removed afterwards.
+    All work is created before. Everything created stays: the instance is removed afterwards.
     """
     instance = driver.instance
     instance.stop("scheduler")
@@ -59,7 +59,7 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
 
 
 async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
-    """Measures how many allocations that end at once come to their end a second, `outstanding` under way at a time."""
+    """Returns how many allocations that end at once come to their end a second, `outstanding` under way at a time, for `seconds`."""
     begun = ended = 0
     times = ProgramTimes(driver.instance)
     async with driver.watch() as seen:

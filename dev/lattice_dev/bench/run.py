@@ -204,7 +204,10 @@ def chosen(only: Sequence[str]) -> list[Bench | Local | Beside]:
 
 
 def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> list[Figure]:
-    """Measures on instances that are made for it and removed afterwards; prints a table, and writes JSON where a file is named."""
+    """Measures on instances that are made for it and removed afterwards, and returns all figures.
+
+    Prints a table of each benchmark, and writes JSON where a file is named. Raises Rejected for an unknown name.
+    """
     size = QUICK if quick else FULL
     found: list[Figure] = []
     for bench in chosen(only):

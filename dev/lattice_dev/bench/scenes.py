@@ -55,8 +55,9 @@ def log_of(jobs: Iterable[TraceJob], shares: Mapping[str, float] | None = None) 
 
 
 def wide(days: float, nodes: int = NODES, part: int = 1, level: int = 5) -> Log:
-    """Returns one-node jobs of an hour, more than the machine can run, and after a day one job of
-    the same tenant on 1/`part` of all nodes.
+    """Returns one-node jobs of an hour, more than the machine can run, and after a day one job on 1/`part` of all nodes.
+
+    All are of one tenant; `level`: the preemption class of the large job.
     """
     narrow = Stream(1.05, "t", "narrow").jobs(nodes, 0.0, days * DAY, Dice(11))
     asked = nodes // part
@@ -98,9 +99,7 @@ def two_users(days: float, nodes: int = NODES) -> Log:
 
 
 def ranges(days: float, least: int, most: int, nodes: int = NODES, seed: int = 47) -> Log:
-    """Returns tenant `a`, which asks for nearly the whole machine in jobs of 16 nodes, and `b`, which asks for ranges that few of its jobs
-    need.
-    """
+    """Returns tenant `a`, which asks for nearly the whole machine, and `b`, whose jobs ask for `least` to `most` nodes."""
     dice = Dice(seed)
     fixed = Stream(0.85, "a", "a0", (4, 8, 16, 32), (HOUR, 2 * HOUR)).jobs(nodes, 0.0, days * DAY, dice)
     count = Stream(0.3, "b", "b0", (16,), (2 * HOUR,)).jobs(nodes, 0.0, days * DAY, Dice(seed + 6))

@@ -133,8 +133,9 @@ def took(when: Mapping[str, float]) -> dict[str, float]:
 
 
 def table(starts: Sequence[Mapping[str, float]]) -> list[str]:
-    """Returns the table of steps over these starts (`ends` of each): median and p99 in
-    milliseconds, share of the whole, what each covers.
+    """Returns the table of steps over these starts (`ends` of each): median and p99 in milliseconds, share of the whole.
+
+    Each line says what its step covers.
     """
     stretches = [took(when) for when in starts]
     whole = sum(when["exec"] for when in starts)
