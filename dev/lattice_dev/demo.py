@@ -45,7 +45,10 @@ EXAMPLES = (
 
 
 def run(instance: Instance, say: Callable[[str], None]) -> bool:
-    """Applies the examples and follows them; returns True when each came to its expected end."""
+    """Applies the examples as alice, follows them to their ends, and prints each; returns True when each came to its expected end in 60 s.
+
+    Removes first what an earlier run left. Raises Rejected where kubectl fails, NotFound where a file is missing.
+    """
     with_cluster = instance.cluster(USER)
     try:
         return _follow(instance, with_cluster, say)
@@ -72,7 +75,8 @@ def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], N
 
 
 def failing_open(log: Path) -> str:
-    """Returns what the API server logged of the last request that it let pass without the webhook; empty: nothing."""
+    """Returns the last line of the API server's log about a webhook that it went without, to be appended to an error; empty: there is none.
+    """
     if not log.is_file():
         return ""  # another cluster's API server
     lines = [line for line in log.read_text(errors="replace").splitlines() if "failing open" in line]
@@ -119,7 +123,7 @@ def _manifest(file: str) -> dict[str, Any]:
 
 
 def _remove(cluster: BlockingCluster, namespace: str, name: str) -> None:
-    """Deletes what an earlier run left; a final allocation is gone at once."""
+    """Deletes the allocation that an earlier run left, and waits at most 60 s until it is gone; does nothing where there is none."""
     began = time.monotonic()
     try:
         cluster.delete(ALLOCATIONS, name, namespace)

@@ -77,7 +77,10 @@ METRICS_READER: tuple[dict[str, Any], ...] = (
 
 
 def shipped(part: str) -> Path:
-    """Returns the folder of `crds`, or of the chart's `files`: in the repository, or in the installed package."""
+    """Returns the folder `crds`, or the chart's `files`: that of the repository, else that of the installed package.
+
+    Raises NotFound where neither is there.
+    """
     in_tree = {"crds": HERE.parents[1] / "crds", "files": HERE.parents[1] / "charts" / "lattice" / "files"}[part]
     installed = HERE / "share" / part
     for directory in (in_tree, installed):
@@ -87,7 +90,10 @@ def shipped(part: str) -> Path:
 
 
 def read_manifests(directory: Path, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns every object of the YAML files there, `${NAME}` replaced by `values`, in an order in which they can be applied."""
+    """Returns every object of the YAML files of a folder, `${NAME}` replaced by `values`, in an order in which they can be applied.
+
+    Raises Rejected for a kind that lattice-dev does not install.
+    """
     found = [manifest for path in sorted(directory.glob("*.yaml")) for manifest in _read(path, values)]
     rank = {kind: number for number, kind in enumerate(_ORDER)}
     return sorted(found, key=lambda manifest: rank.get(manifest["kind"], len(rank)))
@@ -108,7 +114,7 @@ def _read(path: Path, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies one object server-side as its only owner; returns it."""
+    """Creates or changes one object by server-side apply, taking over fields that others own; returns the object as stored."""
     resource = _KINDS[manifest["kind"]]
     metadata = manifest["metadata"]
     namespace = metadata.get("namespace", "") if resource.namespaced else ""
@@ -119,9 +125,9 @@ def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authority: Path, hollow: bool) -> int:
-    """Applies CRDs, waits until each is served, and applies the chart's plain files; returns how many objects there are.
+    """Applies CRDs, waits until each is served, and applies the chart's plain files; returns how many objects these two are.
 
-    Webhooks are left out when `webhook`, their URL, is empty.
+    Webhooks are left out when `webhook`, their URL, is empty. Raises Retry where a CRD is not served in 120 s.
     """
     definitions = read_manifests(shipped("crds"), {})
     foreign = read_manifests(shipped("crds") / "koordinator", {})
@@ -148,7 +154,7 @@ def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authori
 
 
 def _remove_superseded(cluster: BlockingCluster) -> None:
-    """Removes the policies that others have taken the place of, once these stand."""
+    """Deletes the policies of `SUPERSEDED` with their bindings; those that are gone already are no error."""
     for name in SUPERSEDED:
         for resource in (resources.ADMISSION_POLICY_BINDINGS, resources.ADMISSION_POLICIES):
             with suppress(errors.NotFound):
@@ -168,14 +174,14 @@ def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
 
 
 def publish(cluster: BlockingCluster, *, gateway: str, authority: Path, version: str) -> None:
-    """Writes ConfigMap lattice-public, in which clients find the gateway and the CA to trust."""
+    """Writes ConfigMap lattice-public, in which clients find the gateway's URL, the CA to trust and the version."""
     data = {"gateway": gateway, "ca": authority.read_text(), "version": version}
     metadata = {"name": "lattice-public", "namespace": "lattice-system"}
     apply(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
 def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> bool:
-    """Creates an object that people own from then on; returns False when it exists already."""
+    """Creates an object, which people own from then on; returns False, and changes nothing, when it exists already."""
     try:
         cluster.create(_KINDS[manifest["kind"]], manifest)
     except errors.AlreadyExists:
@@ -184,26 +190,28 @@ def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> boo
 
 
 def calm_config(hollow: int) -> dict[str, Any]:
-    """Returns options for so many hollow nodes on one machine: twenty-five heartbeats a second in all, and timeouts in proportion."""
+    """Returns a LatticeConfig for so many hollow nodes: a heartbeat of each every `hollow`/25 s, 10 s at least, and timeouts in proportion.
+    """
     seconds = max(10, hollow // 25)
     nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {"nodes": nodes}}
 
 
 def default_vcluster() -> dict[str, Any]:
-    """Returns the vcluster of a fresh instance: every node, a walltime of an hour by default, a week at most."""
+    """Returns VCluster hpc-batch of a fresh instance: every node, a walltime of an hour by default, a week at most."""
     spec = {"defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}, "partitionNames": ["normal"]}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": "hpc-batch"}, "spec": spec}
 
 
 def home_vcluster(name: str, groups: Sequence[str]) -> dict[str, Any]:
-    """Returns a vcluster that is at home in these groups."""
+    """Returns a VCluster of the nodes of these topology groups; a walltime of an hour by default, a week at most."""
     spec = {"nodes": {"selector": {"group": list(groups)}}, "defaults": {"walltime": "1h"}, "limits": {"maxWalltime": "7d"}}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "VCluster", "metadata": {"name": name}, "spec": spec}
 
 
 def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int:
-    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere."""
+    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere. Others are left as they are.
+    """
     places = {node.name: {"group": node.group, "switch": node.switch} for node in nodes}
     moved = 0
     for item in cluster.list(resources.NODES).items:
@@ -216,13 +224,16 @@ def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int
 
 
 def tenant_manifest(name: str) -> dict[str, Any]:
-    """Returns a tenant that works in hpc-batch."""
+    """Returns a Tenant without members, whose work goes to hpc-batch by default."""
     spec = {"defaultVCluster": "hpc-batch", "access": {"users": [], "admins": []}}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
 
 
 def grant(cluster: BlockingCluster, tenant: str, user: str, *, admin: bool) -> bool:
-    """Adds a user to a tenant, which is created where it is missing; returns False when nothing had to change."""
+    """Adds a user to a tenant's users, and to its admins with `admin`; creates the tenant where it is missing.
+
+    Returns False when nothing had to change; nobody is removed from a list.
+    """
     create_missing(cluster, tenant_manifest(tenant))
     while True:
         found = cluster.get(resources.TENANTS, tenant)

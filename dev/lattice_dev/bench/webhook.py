@@ -24,7 +24,10 @@ A_DEPARTMENT = 10
 
 
 async def measure(driver: Driver, *, groups: int, count: int) -> list[Figure]:
-    """Returns the figures of reviews of submissions and of groups, `count` of each, where so many groups exist."""
+    """Creates about so many groups of the quota tree, and returns the rate and the p99 of the webhook's reviews beside those of `/readyz`.
+
+    `count` reviews are of submissions, a tenth of that (at least 20) of new groups. Raises Corrupt where the webhook refuses one.
+    """
     await _plant(driver, groups)
     here = driver.instance.site()
     trust = ssl.create_default_context(cafile=str(here.authority("ca")))
@@ -49,7 +52,7 @@ def _figures(what: str, groups: int, ready: tuple[float, list[float]], seen: tup
 
 
 async def _plant(driver: Driver, groups: int) -> None:
-    """Creates departments with their teams; the submissions belong to the first team."""
+    """Creates about so many groups: departments with ten teams each; the submissions belong to the first team."""
     departments = max(1, groups // (A_DEPARTMENT + 1))
     for number in range(departments):
         top = _quota(f"bench-d{number:04d}", isParent=True, min={"nodes": A_DEPARTMENT})
@@ -87,7 +90,7 @@ def _review(kind: str, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) -> tuple[float, list[float]]:
-    """Returns the seconds that all reviews took, and those of each, on open connections."""
+    """Asks `count` times on open connections, 16 at a time; returns the seconds that all took together, and those of each."""
     await driver.timed(AT_ONCE, (ask for _ in range(2 * AT_ONCE)))
     took: list[float] = []
 

@@ -10,7 +10,10 @@ Manifest = dict[str, Any]
 
 
 def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "") -> Manifest:
-    """Returns work that hollow nodes wait for, `seconds` long (None: until its walltime or a cancel); `only`: a node set."""
+    """Returns an allocation for hollow nodes, which wait `seconds` in its place (None: until its walltime or a cancel).
+
+    `walltime` is in seconds; `only`: the node set that it may run on, empty: any.
+    """
     constraints: Manifest = {"features": ["hollow"]}
     if only:
         constraints["nodeList"] = only
@@ -21,18 +24,18 @@ def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None =
 
 
 def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: int = 600, only: str = "") -> Manifest:
-    """Returns work that runs a line of bash on every node."""
+    """Returns an allocation that runs a line of bash on every one of its nodes; `walltime` in seconds, `only`: a node set, empty: any."""
     resources: Manifest = {"constraints": {"nodeList": only}} if only else {}
     return _allocation(namespace, name, nodes, walltime, resources, entrypoint=f"bash -c {quoted(script)}")
 
 
 def lean_config_map(namespace: str, name: str) -> Manifest:
-    """Returns the smallest object that the API server stores, the baseline of creations."""
+    """Returns a ConfigMap without data, the smallest object that the API server stores: the baseline of creations."""
     return {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": {"namespace": namespace, "name": name}}
 
 
 def quoted(text: str) -> str:
-    """Returns a text as one word of an entrypoint, which is split as a shell would."""
+    """Returns a text in single quotes, as one word of an entrypoint, which is split as a shell would."""
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 

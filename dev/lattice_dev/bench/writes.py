@@ -56,7 +56,7 @@ def _figure(nodes: int, count: int, commits: Sequence[int], writes: Writes) -> F
 
 
 def _requests(nodes: int, count: int, writes: Writes) -> Figure:
-    """Returns all requests that ended meanwhile, for each allocation: by who has asked and for what, reads and heartbeats too."""
+    """Returns all requests that ended meanwhile, divided by the allocations: by who asked and for what, reads and heartbeats too."""
     each = {what: made / count for what, made in writes.requests.most_common()}
     name = f"API requests of a life, {nodes} node{'s' if nodes > 1 else ''}"
     return Figure(name, sum(each.values()), "requests", detail=f"{count} together; the audit log has reads too", parts=each)

@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Returns every generated file with its text."""
+    """Returns the text that each generated file shall have, by path; writes nothing below `root`."""
     reference = root / "docs" / "reference"
     chart = policies.files(root / "charts" / "lattice" / "files")
     return {**crds.files(root / "crds"), **chart, **references.files(reference), **schemas.files(reference / "schemas"), **_stubs(root)}
 
 
 def _stubs(root: Path) -> dict[Path, str]:
-    """Returns the protobuf stubs; protoc writes files itself, so it runs in a temporary folder."""
+    """Returns the protobuf stubs, made in a temporary folder, because protoc writes files itself."""
     with tempfile.TemporaryDirectory(prefix="lattice-stubs-") as folder:
         beside = Path(folder)
         shutil.copytree(root / "proto", beside / "proto")
@@ -29,7 +29,7 @@ def _stubs(root: Path) -> dict[Path, str]:
 
 
 def drifted(root: Path) -> list[Path]:
-    """Returns files that differ from what would be generated, are missing, or exist without a source."""
+    """Returns the paths, sorted, of files that differ from what would be generated, are missing, or exist without a source."""
     wanted = generated(root)
     folders = {path.parent for path in wanted} - {root / "charts" / "lattice" / "files"}  # most of that folder is written by hand
     standing = {path for folder in folders for path in folder.glob("*.*")}
@@ -38,7 +38,7 @@ def drifted(root: Path) -> list[Path]:
 
 
 def write(root: Path) -> list[Path]:
-    """Writes every generated file that differs; returns those that changed."""
+    """Writes every generated file that differs, and deletes those without a source; returns the paths of both."""
     changed = drifted(root)
     wanted = generated(root)
     for path in changed:

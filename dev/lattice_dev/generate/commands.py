@@ -12,7 +12,7 @@ PLURAL: Final = ("*", "+")
 
 
 def commands_page() -> str:
-    """Returns the verbs in the order of `lattice --help`, their subcommands below each, the global flags once."""
+    """Returns the page: the global flags once, then the verbs in the order of `lattice --help`, each with its subcommands."""
     parts = ["# Commands of `lattice`\n\n`kubectl lattice VERB` is the same program. Exit codes: [exit-codes.md](exit-codes.md).\n"]
     parts += ["\n## Flags of every verb\n", *_flags(_global())]
     for verb, entry in VERBS.items():
@@ -31,7 +31,7 @@ def _global() -> argparse.ArgumentParser:
 
 
 def _parsers(parser: argparse.ArgumentParser, text: str) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Returns the parser and those of its subcommands, each with the sentence that its parent lists it with."""
+    """Yields the parser and those of its subcommands, each with the sentence by which its parent lists it."""
     yield parser, text
     for action in parser._actions:  # argparse has no other way to ask
         if isinstance(action, argparse._SubParsersAction):
@@ -46,7 +46,8 @@ def _section(parser: argparse.ArgumentParser, text: str) -> str:
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
-    """Returns one line: required flags and arguments by name, the other flags as `[flags]`."""
+    """Returns the usage in one line: program, required flags and arguments by name, `[flags]` for all others; else what the parser states.
+    """
     if parser.usage:
         return parser.usage
     own = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
@@ -67,7 +68,7 @@ def _value(action: argparse.Action) -> str:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yields a table of arguments and flags; nothing where there are none."""
+    """Yields a Markdown table of the parser's arguments and flags; nothing where there are none."""
     silent = (argparse._HelpAction, argparse._SubParsersAction)
     rows = [_row(parser, action) for action in parser._actions if not isinstance(action, silent) and action.help != argparse.SUPPRESS]
     if rows:

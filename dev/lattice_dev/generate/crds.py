@@ -51,7 +51,7 @@ class _WithRules(GenerateJsonSchema):
     """A generator of JSON Schema that adds each class's CEL rules to the schema of that class."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        """Returns the schema of one class, with its rules."""
+        """Returns pydantic's schema of one class, with the class's rules and policies added."""
         made = super().model_schema(schema)
         for name, key in (("rules", "x-kubernetes-validations"), ("policies", POLICIES)):
             rules = getattr(schema["cls"], name, ())
@@ -85,7 +85,7 @@ def json_schema(kind: type[Kind]) -> Schema:
 
 
 def openapi(kind: type[Kind]) -> Schema:
-    """Returns the structural schema of a whole object of the kind."""
+    """Returns the structural schema of a whole object of the kind, as its CustomResourceDefinition holds it."""
     raw = json_schema(kind)
     schema = structural(raw, raw.get("$defs", {}))
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
@@ -95,7 +95,10 @@ def openapi(kind: type[Kind]) -> Schema:
 
 
 def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """Returns one JSON Schema node as the API server accepts it: references inlined, `| None` merged, titles and defaults removed."""
+    """Returns one JSON Schema node as the API server accepts it: references inlined, `| None` merged, titles and defaults removed.
+
+    `definitions` holds what references name. Raises TypeError for a field of several types.
+    """
     merged = resolve(node, definitions)
     made: Schema = {key: value for key, value in merged.items() if key not in _DROPPED}
     if "const" in made:
@@ -117,7 +120,10 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
 
 
 def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """Returns the node with `$ref`, `allOf` of one and `anyOf` with null replaced by their targets; keys beside them win."""
+    """Returns the node with `$ref`, `allOf` of one and `anyOf` with null replaced by their targets; keys beside them win.
+
+    Children are left as they are. Raises TypeError where several types remain.
+    """
     for key in ("anyOf", "oneOf", "allOf"):
         if key not in node:
             continue
@@ -133,12 +139,12 @@ def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 
 def render(kind: type[Kind]) -> str:
-    """Returns the file of a kind, byte for byte the same at each call."""
+    """Returns the text of a kind's file, byte for byte the same at each call."""
     return HEADER + yaml.dump(crd(kind), Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Returns every generated file below `folder`, with its text."""
+    """Returns the text of each kind's file by its path below `folder`; writes nothing."""
     return {folder / f"{kind.meta.plural}.yaml": render(kind) for kind in KINDS}
 
 
@@ -181,7 +187,7 @@ def _column(column: Column) -> Schema:
 
 
 def _bounds(made: Schema) -> None:
-    """Writes `exclusiveMinimum: n` in OpenAPI 3.0's form, and the width of an integer."""
+    """Rewrites `exclusiveMinimum: n` of the node in OpenAPI 3.0's form, and adds the width of an integer; changes `made`."""
     for exclusive, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         limit = made.get(exclusive)
         if limit is not None and not isinstance(limit, bool):

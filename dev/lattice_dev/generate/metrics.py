@@ -22,7 +22,7 @@ ports, and who may read it, stand in [processes](../explanation/processes.md). H
 
 
 def registries() -> dict[str, CollectorRegistry]:
-    """Returns the registry of each program, filled as the program fills it at its start."""
+    """Returns the registry of metrics of each program by its name, filled as the program fills it at its start."""
     return {
         "lattice-scheduler": SchedulerMetrics().registry,
         "lattice-operator": OperatorMetrics().registry,
@@ -33,7 +33,7 @@ def registries() -> dict[str, CollectorRegistry]:
 
 
 def metrics_page() -> str:
-    """Returns the page with a table for each program."""
+    """Returns the text of the page, with a table for each program."""
     head = "\n| metric | type | labels | what |\n|---|---|---|---|\n"
     return INTRODUCTION + "".join(f"\n## {program}\n{head}{''.join(_rows(registry))}" for program, registry in registries().items())
 

@@ -55,7 +55,10 @@ def _placed(entry: Entry, properties: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _of_field(name: str, unless: str | None) -> str:
-    """Returns the rule in the words of the field itself; empty where it concerns anything else."""
+    """Returns what `self.NAME` must meet, in the words of the field itself; empty where the rule concerns anything else too.
+
+    `unless` None: the field is refused whenever it is there.
+    """
     if unless is None:
         return "false"
     own, count = re.subn(rf"\bself\.{name}\b", "self", unless)

@@ -25,14 +25,14 @@ _WHY: Final = """\
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Returns the file below `folder`, with its text."""
+    """Returns the text of the policy's file by its path below `folder`; writes nothing."""
     documents = (_policy(AllocationSpec.policies), _binding())
     text = "---\n".join(yaml.dump(document, Dumper=_Folded, sort_keys=False, width=140, allow_unicode=True) for document in documents)
     return {folder / "policies-allocation-spec.yaml": HEADER + _WHY + text}
 
 
 def condition(rule: Rule) -> str:
-    """Returns the rule in the policy's variables: `self` is the spec, `oldSelf` the spec before."""
+    """Returns a rule's CEL with the policy's variables: `variables.spec` for `self`, `variables.former` for `oldSelf`, the spec before."""
     return re.sub(r"\bself\b", "variables.spec", re.sub(r"\boldSelf\b", "variables.former", rule.rule))
 
 
@@ -60,8 +60,9 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 
 def _sentences(rules: tuple[Rule, ...], *, of_changes: bool) -> str:
-    """Returns a CEL list with the sentence of each broken rule, else empty; `of_changes` chooses
-    rules that compare with the spec before.
+    """Returns a CEL list with the sentence of each broken rule and '' for each kept one.
+
+    `of_changes` chooses the rules that compare with the spec before; False: the others.
     """
     found = (rule for rule in rules if _is_of_change(rule) == of_changes)
     return ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in found)

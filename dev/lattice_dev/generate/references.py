@@ -51,7 +51,7 @@ _WHY: Final = re.compile(r" is not served yet: (.*); remove the field$")
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Returns every generated page below `folder`, with its text."""
+    """Returns the text of every generated page by its path below `folder`; writes nothing."""
     pages = {folder / f"{name}.md": kind_page(kind) for name, kind in PAGES}
     pages[folder / "reasons.md"] = reasons_page()
     pages[folder / "exit-codes.md"] = exits_page()
@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 def kind_page(kind: type[Kind]) -> str:
-    """Returns the reference page of one kind: its summary, its columns, every field of spec and status."""
+    """Returns the text of a kind's reference page: its summary, its rules, every field of spec and status, its columns."""
     raw = json_schema(kind)
     definitions = raw.get("$defs", {})
     parts = [HEADER, f"# {kind.meta.kind}\n\n", f"{_sentence(raw)}\n\n", _registration(kind.meta)]
@@ -74,7 +74,7 @@ def kind_page(kind: type[Kind]) -> str:
 
 
 def reasons_page() -> str:
-    """Returns the closed lists of reasons."""
+    """Returns the text of the page of reasons: a table for each closed list of them."""
     return HEADER + (
         '# Reasons\n\nEvery "no" carries one of these words and a sentence with the numbers. The words are part of the interface;\n'
         "the sentences are not. They stand in conditions, in events and in the answers of `lattice`.\n"
@@ -91,7 +91,7 @@ def reasons_page() -> str:
 
 
 def exits_page() -> str:
-    """Returns the page of exit codes, from the docstring of `lattice.cli.exits`."""
+    """Returns the text of the page of exit codes, which is the docstring of `lattice.cli.exits`."""
     return HEADER + "# Exit codes\n\n" + inspect.cleandoc(exits.__doc__ or "") + "\n"
 
 
@@ -134,7 +134,7 @@ def _walk(path: str, node: Schema, definitions: Mapping[str, Any]) -> Iterator[t
 
 
 def _inner(node: Schema, definitions: Mapping[str, Any]) -> tuple[Schema, str]:
-    """Returns what a list or map holds, and the suffix of its path; the node itself with an empty suffix for others."""
+    """Returns what a list or a map holds, and the suffix of its path (`[]`, `.*`); any other node itself, with an empty suffix."""
     if "items" in node:
         return resolve(node["items"], definitions), "[]"
     if isinstance(node.get("additionalProperties"), dict):
@@ -161,7 +161,7 @@ def _row(name: str, node: Schema, owner: Schema, refused: Mapping[str, str], def
 
 
 def _refused(node: Schema) -> dict[str, str]:
-    """Returns the fields that a rule always refuses, with the reason."""
+    """Returns the fields that a rule always refuses because they are not served yet, each with the reason."""
     found: dict[str, str] = {}
     for rule in node.get("x-kubernetes-validations", ()):
         name, why = _REFUSED.match(rule["rule"]), _WHY.search(rule["message"])

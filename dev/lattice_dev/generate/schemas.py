@@ -20,12 +20,12 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def files(folder: Path) -> dict[Path, str]:
-    """Returns every schema below `folder`, with its text."""
+    """Returns the text of every schema by its path below `folder`; writes nothing."""
     return {folder / f"{_name(schema)}.json": json.dumps(document(schema), indent=2) + "\n" for schema in ANSWERS}
 
 
 def document(schema: str) -> dict[str, Any]:
-    """Returns the JSON Schema of one document; `schema` is the value of its field `schema`."""
+    """Returns the JSON Schema of one answer; `schema` is the value of the answer's field `schema`, such as `lattice.dev/why/v1`."""
     made = msgspec.json.schema(ANSWERS[schema])
     described = dict(_descriptions())
     for part, definition in made["$defs"].items():
@@ -42,7 +42,7 @@ def _name(schema: str) -> str:
 
 
 def _descriptions() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yields the docstring below each field, by type and camelCase name."""
+    """Yields ((type, field in camelCase), docstring) for each field of the answers that has one."""
     modules = (answers, quota_answers, accounting_answers)
     for statement in (each for module in modules for each in ast.parse(inspect.getsource(module)).body):
         if not isinstance(statement, ast.ClassDef):

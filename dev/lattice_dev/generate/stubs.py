@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 def plugin(name: str) -> str:
-    """Returns the path of a protoc plugin, looked for beside the interpreter and on PATH."""
+    """Returns the path of a protoc plugin, looked for beside the interpreter and on PATH; ends the program where there is none."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if not found:
@@ -30,7 +30,10 @@ def plugin(name: str) -> str:
 
 
 def generate(root: Path) -> list[Path]:
-    """Writes every stub below `root`; returns the files of `lattice/rpc` then."""
+    """Writes every stub of `root`/proto below `root`; returns the Python files of `lattice/rpc` then.
+
+    Ends the program where grpcio-tools or a plugin is missing, or protoc fails.
+    """
     tools = importlib.util.find_spec("grpc_tools")
     if tools is None or tools.origin is None:
         raise SystemExit("grpc_tools is not installed: pip install 'lattice-hpc[test]'")
@@ -62,7 +65,7 @@ def generate(root: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Generates below the given folder, by default the one that holds this checkout."""
+    """Writes the stubs below the folder that the command line names, by default this checkout, and prints their paths."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[3]
     for path in generate(root):
         sys.stdout.write(f"{path.relative_to(root)}\n")
