@@ -74,9 +74,10 @@ class Instance:
     # -- the whole ------------------------------------------------------------------------------------------------
 
     def up(self, choose: Callable[[Options], Options] | None = None) -> None:
-        """Creates the instance, or repairs what is missing of it; a second call changes nothing.
+        """Creates the instance, or repairs what is missing of it, and waits until it is ready; a second call changes nothing.
 
-        `choose` makes the options from the kept ones; without it they are those given to the class, else the kept ones.
+        `choose` makes the options from the kept ones; without it they are those given to the class, else the kept ones. Raises
+        Rejected for options that cannot be, Retry where a program ends or is not ready in time.
         """
         with state.locked(self.where.directory), contextlib.closing(ports.Claims()) as claims:
             recorded = state.load(self.where)
@@ -99,8 +100,7 @@ class Instance:
             self._settle(here, recorded)
 
     def down(self, *, keep: bool = False) -> None:
-        """Ends every process and removes every trace; with `keep` the state stays for a later `up`. An instance that does not exist is no
-        error.
+        """Ends every process of the instance and removes every trace; with `keep` its files stay for a later `up`. None to end is no error.
         """
         if keep:
             self._stop_keeping()
@@ -115,11 +115,17 @@ class Instance:
             self.where.home.rmdir()  # only when no other instance is left
 
     def build(self) -> Path:
-        """Builds the control plane's programs where they are not cached; returns their folder."""
+        """Builds the control plane's programs where they are not cached; returns their folder.
+
+        With options that name an outside cluster nothing is built, and the folder means nothing.
+        """
         return self._programs(self._options or Options()).directory
 
     def status(self) -> list[ComponentStatus]:
-        """Returns every component with what is missing of it; raises NotFound when there is no instance."""
+        """Returns every component that the instance shall have, with its pid (0: none is recorded) and what is missing of it.
+
+        Raises NotFound when there is no instance.
+        """
         here, recorded = self._existing()
         shown = []
         for component in components(here):
@@ -128,7 +134,10 @@ class Instance:
         return shown
 
     def wait_ready(self, within: float = READY_SECONDS) -> None:
-        """Waits until every component is ready, and every agent's node as well where scheduler and operator run."""
+        """Waits until every component is ready, and every agent's node as well where scheduler and operator run.
+
+        `within`: seconds for each component, and again for the nodes; raises Retry after them, or when a component ends.
+        """
         here, recorded = self._existing()
         self._supervisor.wait(recorded, components(here), within)
         self._wait_objects(here, within)
@@ -136,7 +145,11 @@ class Instance:
     # -- one component ------------------------------------------------------------------------------------------------
 
     def start(self, component: str, *, wait: bool = True) -> None:
-        """Starts a component that does not run, and waits until it is ready unless told not to."""
+        """Starts a component, given by its name or its node's, unless it runs; waits until it is ready unless `wait` is False.
+
+        One with other arguments than now is stopped first. Raises NotFound for an unknown name, Retry where it ends or is not ready
+        in time.
+        """
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             wanted = _named(components(here), component)
@@ -145,7 +158,7 @@ class Instance:
                 self._supervisor.wait(recorded, [wanted], READY_SECONDS)
 
     def stop(self, component: str) -> None:
-        """Ends a component by TERM, and by KILL after the grace period."""
+        """Ends a component by TERM, and by KILL after 3 s; does nothing where it does not run. Raises NotFound for an unknown name."""
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             self._supervisor.stop(recorded, _named(components(here), component).name)
@@ -156,12 +169,15 @@ class Instance:
         self.start(component)
 
     def kill(self, component: str, signal: int = signals.SIGKILL) -> None:
-        """Sends a signal, SIGKILL by default; nothing starts the component again before `start` or `up`."""
+        """Sends a signal to a component, SIGKILL by default, after which it waits until the process is gone.
+
+        Nothing starts the component again before `start` or `up`. Raises NotFound where it does not run.
+        """
         here, recorded = self._existing()
         self._supervisor.send(recorded, _named(components(here), component).name, signal)
 
     def pid(self, component: str) -> int:
-        """Returns the pid of a running component; raises NotFound."""
+        """Returns the pid of a running component, by its full name; raises NotFound where it does not run."""
         process = state.load(self.where).processes.get(component)
         if process is None or not processes.alive(process.id):
             raise errors.NotFound(f"{component} does not run", reason="NotRunning")
@@ -172,11 +188,11 @@ class Instance:
         return self._existing()[0]
 
     def components(self) -> list[Component]:
-        """Returns every component of the instance, running or not."""
+        """Returns every component that the instance shall have, running or not; raises NotFound when there is no instance."""
         return components(self._existing()[0])
 
     def log_files(self, component: str | None = None) -> list[Path]:
-        """Returns the logs of one component, or of all that have one; raises NotFound with the names there are."""
+        """Returns the log files of one component, by its name or its node's, or of all (None); raises NotFound where there is none."""
         files = sorted(self.where.logs.glob("*.log"))
         chosen = [file for file in files if component in (None, file.stem, file.stem.removeprefix("agent-"))]
         if not chosen:
@@ -186,23 +202,24 @@ class Instance:
     # -- nodes ------------------------------------------------------------------------------------------------
 
     def cut(self, node: str) -> None:
-        """Disconnects a node's network; its processes go on. Needs an instance with node networks."""
+        """Disconnects a node's network; its processes go on. Raises Rejected where the agents are plain processes."""
         network.cut(self._networked().link(node))
 
     def mend(self, node: str) -> None:
-        """Connects a node's network again."""
+        """Connects a node's network again after `cut`. Raises Rejected where the agents are plain processes."""
         network.mend(self._networked().link(node))
 
     def cut_between(self, one: str, other: str) -> None:
-        """Drops all packets between two nodes; both still reach the API server."""
+        """Drops all packets between two nodes; both still reach the API server. Raises Rejected where the agents are plain processes."""
         network.cut_between(self._networked().link(one), self._networked().link(other))
 
     def mend_between(self, one: str, other: str) -> None:
-        """Lets two nodes reach each other again."""
+        """Lets two nodes reach each other again after `cut_between`. Raises Rejected where the agents are plain processes."""
         network.mend_between(self._networked().link(one), self._networked().link(other))
 
     def power_off(self, node: str) -> None:
-        """Ends everything on the node at once, as a power cut does; its disk stays."""
+        """Kills the agent and everything else on the node at once, as a power cut does; the node's disk stays. `power_on` starts it again.
+        """
         here, recorded = self._existing()
         agent = f"agent-{node}"
         if agent in self._supervisor.running(recorded):
@@ -214,7 +231,10 @@ class Instance:
                 processes.send(process, signals.SIGKILL)
 
     def power_on(self, node: str, *, wipe: bool = False, wait: bool = True) -> None:
-        """Starts the node with a new boot id; with `wipe` its state directory is gone, as after a replaced disk."""
+        """Starts the agent of a node that was powered off, with a new boot id; with `wipe` its state is gone, as after a new disk.
+
+        Waits until the agent is ready unless `wait` is False.
+        """
         for part in ("run", "state") if wipe else ("run",):
             shutil.rmtree(self.where.node(node) / part, ignore_errors=True)
         _write_boot_id(self.where, node)
@@ -231,7 +251,7 @@ class Instance:
             return self._add_user(here, recorded, name, tenant, role)
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """Returns the kubeconfig of a person or component; raises NotFound with the names there are."""
+        """Returns the path of the kubeconfig of a person or component; raises NotFound with the names there are."""
         path = self.where.kubeconfig(user)
         if not path.exists():
             self._recorded()
@@ -242,7 +262,7 @@ class Instance:
         return path
 
     def metrics(self, program: str) -> str:
-        """Returns what a daemon exports now, read with a scraper's token."""
+        """Returns the Prometheus text that a daemon exports now, read with a scraper's token; raises Denied where the daemon refuses."""
         port, kubectl = self.site().ports[f"{program}-metrics"], self.site().programs.path("kubectl")
         words = [kubectl, "--kubeconfig", str(self.kubeconfig()), "create", "token", "lattice-metrics", "--namespace=lattice-system"]
         token = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
@@ -258,18 +278,21 @@ class Instance:
         return text
 
     def cluster(self, user: str = "admin") -> BlockingCluster:
-        """Returns a connection to the API server as this user."""
+        """Returns a new connection to the API server as this user, which the caller closes; raises NotFound for an unknown user."""
         return BlockingCluster(kubeconfig_file.load(str(self.kubeconfig(user)), None))
 
     def user(self, name: str) -> User:
-        """Returns a person's uid, tenant and role."""
+        """Returns a person's uid, tenant and role; raises NotFound with the names there are."""
         users = state.load(self.where).users
         if name not in users:
             raise errors.NotFound(f"no user {name!r} in instance {self.where.name}; there are: {', '.join(users)}", reason="NoUser")
         return users[name]
 
     def renew_certificates(self) -> list[str]:
-        """Issues every certificate again, those of people too; the programs reload them by themselves."""
+        """Issues every certificate of programs and people again, and returns their names; the programs reload them by themselves.
+
+        Authorities are renewed only where they are worn.
+        """
         with state.locked(self.where.directory):
             here, recorded = self._existing()
             issued = site.certify(here, self._clock.now(), force=True)
@@ -419,7 +442,8 @@ class Instance:
             self._wait_objects(here, _patience(recorded.options))
 
     def _place_listed(self, cluster: BlockingCluster, options: Options) -> None:
-        """Places the nodes of the inventory in their groups, and creates the vclusters that it names."""
+        """Creates the vclusters that the inventory names, and writes its groups into its nodes' objects; does nothing without an inventory.
+        """
         if not options.inventory:
             return
         listed = _read_inventory(Path(options.inventory))
@@ -472,7 +496,8 @@ class Instance:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Removes everything but files, found by marks, scopes, mounts and device names, never by records."""
+        """Ends every process and removes namespaces, scopes and devices, but no files; all are found by marks and names, never by records.
+        """
         namespaces = list(self._namespaces())
         self._supervisor.kill_everything(namespaces)
         for root in self.where.scope_roots():
@@ -507,7 +532,10 @@ def _check(options: Options) -> Options:
 
 
 def _keep_inventory(where: Layout, options: Options) -> Options:
-    """Returns the options with a copy of the inventory, named by its content, and the number of its nodes."""
+    """Copies the inventory into the instance, under a name of its content; returns the options with the copy's path and its nodes' number.
+
+    Raises Rejected where a node of it is a real one of the instance, or the waiting nodes are too many.
+    """
     if not options.inventory:
         return msgspec.structs.replace(options, listed=0)
     nodes = _read_inventory(Path(options.inventory)).nodes

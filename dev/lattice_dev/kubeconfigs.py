@@ -17,7 +17,7 @@ _ADMISSION = "apiserver.config.k8s.io"
 
 
 def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, Any]:
-    """Returns a kubeconfig that names certificate files, so that a renewal needs no new kubeconfig."""
+    """Returns a kubeconfig that names the files of authority, certificate and key, so that a renewal needs no new kubeconfig."""
     return _config(
         {"server": server, "certificate-authority": str(authority)},
         {"client-certificate": str(pair.certificate), "client-key": str(pair.key)},
@@ -26,7 +26,7 @@ def by_files(server: str, authority: Path, pair: Pair, user: str) -> dict[str, A
 
 
 def of_webhook(address: str, pair: Pair) -> dict[str, Any]:
-    """Returns the kubeconfig by which the API server shows its certificate to the webhook at HOST:PORT."""
+    """Returns the kubeconfig by which the API server shows a client certificate to the webhook at HOST:PORT."""
     user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
     return {"apiVersion": "v1", "kind": "Config", "users": [{"name": address, "user": user}]}
 
@@ -39,7 +39,7 @@ def admission(kubeconfig: Path) -> dict[str, Any]:
 
 
 def inline(server: str, authority: Path, pair: Pair, user: str, namespace: str) -> dict[str, Any]:
-    """Returns a kubeconfig that contains everything, to be copied anywhere."""
+    """Returns a kubeconfig that contains authority, certificate and key themselves, so that it can be copied anywhere."""
     return _config(
         {"server": server, "certificate-authority-data": _encode(authority)},
         {"client-certificate-data": _encode(pair.certificate), "client-key-data": _encode(pair.key)},
@@ -64,13 +64,16 @@ def read_outside(path: Path) -> dict[str, Any]:
 
 
 def impersonating(outside: dict[str, Any], user: str, groups: Sequence[str], namespace: str = "") -> dict[str, Any]:
-    """Returns the same cluster and credentials, impersonating `user`: for a cluster whose authority is not ours."""
+    """Returns a kubeconfig of the same cluster with the same credentials that acts as `user` in `groups`.
+
+    `outside`: what `read_outside` returned; `namespace` empty: none is named.
+    """
     credentials = {**outside["users"][0]["user"], "as": user, **({"as-groups": list(groups)} if groups else {})}
     return _config(outside["clusters"][0]["cluster"], credentials, user, namespace)
 
 
 def write(path: Path, config: dict[str, Any]) -> bool:
-    """Writes a kubeconfig where the file differs, readable by the owner only; returns whether it did."""
+    """Writes a kubeconfig, readable by the owner only, where the file is missing or differs; returns False where it has that content."""
     text = yaml.safe_dump(config, sort_keys=False)
     if path.exists() and path.read_text() == text:
         return False

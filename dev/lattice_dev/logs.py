@@ -10,14 +10,14 @@ from lattice_dev.waiting import Clock
 
 
 def show(files: Sequence[Path], out: TextIO) -> None:
-    """Prints whole logs; each line with its component where there are several."""
+    """Prints whole logs one after the other; each line begins with the log's component where there are several."""
     for file in files:
         with file.open(errors="replace") as text:
             out.writelines(_prefix(file, files) + line for line in text)
 
 
 def follow(files: Sequence[Path], out: TextIO, clock: Clock) -> None:
-    """Prints the last lines and then what is added, until interrupted."""
+    """Prints the last 4 KiB of each log and then each line that is added, until interrupted; never returns."""
     tails = [(file, _grow(file)) for file in files]
     while True:
         for file, tail in tails:
@@ -30,7 +30,7 @@ def follow(files: Sequence[Path], out: TextIO, clock: Clock) -> None:
 
 
 def _grow(file: Path) -> Iterator[str]:
-    """Yields each whole line as it comes, and "" when there is none now."""
+    """Yields each whole line of the last 4 KiB and of what is added, and "" whenever there is none now; never ends."""
     with file.open("rb") as text:
         text.seek(max(0, file.stat().st_size - 4096))
         rest = b""

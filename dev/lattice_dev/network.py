@@ -48,7 +48,8 @@ class Network:
         return str(IPv4Network(self.subnet)[1])
 
     def link(self, node: str, index: int, directory: Path) -> NodeLink:
-        """Returns the link of the node with this index, from 0."""
+        """Returns the names and the address of the link of the node with this index, from 0; makes nothing. `directory`: the node's folder.
+        """
         return NodeLink(node, directory / "network", f"lv{self.tag}n{index}", str(IPv4Network(self.subnet)[FIRST_NODE + index]))
 
 
@@ -62,7 +63,10 @@ def can_make() -> str:
 
 
 def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
-    """Returns a /24 of `SPACE` that no interface or route of this machine uses, that is not in `taken`, and that `claim` grants."""
+    """Returns a /24 of `SPACE` that no interface or route of this machine uses, that is not in `taken`, and that `claim` grants.
+
+    Raises Rejected where there is none.
+    """
     used = [IPv4Network(subnet) for subnet in taken]
     addresses = [address for device in _ip_json("addr", "show") for address in device.get("addr_info", []) if address["family"] == "inet"]
     used += [IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False) for address in addresses]
@@ -74,7 +78,7 @@ def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
 
 
 def ensure(network: Network, links: Sequence[NodeLink]) -> None:
-    """Makes what is missing of bridge, namespaces and veth pairs; a second call changes nothing."""
+    """Makes what is missing of bridge, namespaces and veth pairs; a second call changes nothing. Raises Retry where a command fails."""
     devices = {device["ifname"]: device for device in _ip_json("link", "show")}
     commands: list[str] = []
     if network.bridge not in devices:
@@ -93,17 +97,17 @@ def ensure(network: Network, links: Sequence[NodeLink]) -> None:
 
 
 def cut(link: NodeLink) -> None:
-    """Disconnects the node's end: it and all others no longer reach each other."""
+    """Sets the node's device on the host down: the node and all others no longer reach each other."""
     _ip_batch([f"link set {link.device} down"])
 
 
 def mend(link: NodeLink) -> None:
-    """Connects the node's end again."""
+    """Sets the node's device on the host up again, after `cut`."""
     _ip_batch([f"link set {link.device} up"])
 
 
 def cut_between(one: NodeLink, other: NodeLink) -> None:
-    """Drops every packet between two nodes silently; both still reach everybody else."""
+    """Makes two nodes send each other's packets to a link address that nobody has; both still reach everybody else."""
     for link, peer in ((one, other), (other, one)):
         _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
 
@@ -116,7 +120,7 @@ def mend_between(one: NodeLink, other: NodeLink) -> None:
 
 
 def inode(namespace: Path) -> int:
-    """Returns the namespace's inode number; 0 when the file holds none, or the one of this process."""
+    """Returns the inode number of the network namespace mounted on this file; 0 when there is none, or it is the one of this process."""
     if not _is_namespace(namespace):
         return 0
     number = namespace.stat().st_ino
@@ -132,7 +136,7 @@ def remove_all(tag: str, directory: Path) -> None:
 
 
 def mounts_below(directory: Path) -> list[str]:
-    """Returns the mount points in the directory's tree, the latest first."""
+    """Returns the mount points below the directory, the latest first."""
     prefix = f"{directory}/"
     targets = (line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
     return [target for target in targets if target.startswith(prefix)][::-1]

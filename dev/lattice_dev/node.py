@@ -34,7 +34,10 @@ def _mount(source: str | None, target: str, flags: int) -> None:
 
 
 def enter(network: str, hostname: str, binds: list[list[str]]) -> None:
-    """Joins the network namespace, makes mount and uts namespaces, sets the host name and binds the files."""
+    """Moves this process into the network namespace and into mount and uts namespaces of its own, sets the host name and binds the files.
+
+    `network`: the namespace's file; `binds`: pairs of source and target. Raises OSError where a call fails.
+    """
     descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
     _check(_libc.setns(descriptor, CLONE_NEWNET), f"setns {network}")
     os.close(descriptor)
@@ -46,7 +49,7 @@ def enter(network: str, hostname: str, binds: list[list[str]]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, enters, and executes what follows `--`."""
+    """Reads the arguments, enters the node, and executes what follows `--` in place of this process."""
     cut = argv.index("--")
     parser = argparse.ArgumentParser(prog="node.py")
     parser.add_argument("--network", required=True)

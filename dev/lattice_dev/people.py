@@ -23,10 +23,9 @@ NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 def new_user(
     name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool, free: Callable[[int], bool] = lambda _: True
 ) -> User:
-    """Returns the entry of a user: its uid stays for ever; a new one is the first that neither the instance nor the machine has.
+    """Returns the entry of a user, and records it nowhere: a known user keeps the uid, a new one gets the first that nobody has.
 
-    `free` says whether no other instance of the machine has it: processes are counted by uid, and files left behind belong to one.
-
+    `free` says whether no other instance of the machine has a uid: processes are counted by it, and files left behind belong to one.
     Where agents are plain processes the machine's own uid is taken, because work can run as no one else. Raises Rejected for a name
     that cannot be a login, or a role that does not exist.
     """
@@ -49,7 +48,7 @@ def own_name() -> str:
 
 
 def write_logins(where: Layout, users: Mapping[str, User], hosts: Mapping[str, str]) -> None:
-    """Writes passwd, group and hosts as the nodes see them: the machine's content and the instance's own, in place."""
+    """Writes passwd, group and hosts as the nodes see them, in place: logins of the machine and of the instance, addresses of `hosts`."""
     where.etc.mkdir(mode=0o755, parents=True, exist_ok=True)
     passwd = [f"{name}:x:{user.uid}:{user.uid}:{name}:{where.user_home(name)}:/bin/bash" for name, user in users.items()]
     group = [f"{name}:x:{user.uid}:" for name, user in users.items()]
@@ -73,7 +72,7 @@ def _write_in_place(path: Path, lines: list[str]) -> None:
 
 
 def make_home(where: Layout, name: str, user: User) -> Path:
-    """Returns the user's home directory, owned by the user where this process may give it away."""
+    """Makes the user's home directory where it is missing, gives it to the user where this process is root, and returns its path."""
     home = where.user_home(name)
     home.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     home.mkdir(mode=0o750, exist_ok=True)
@@ -83,7 +82,10 @@ def make_home(where: Layout, name: str, user: User) -> Path:
 
 
 def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bool = False) -> Path:
-    """Returns the user's kubeconfig with a client certificate (acting as the user on an outside cluster); the role becomes a group."""
+    """Writes the user's kubeconfig with a client certificate, issued again with `force`, and returns its path; the role becomes a group.
+
+    On an outside cluster it has that cluster's credentials and acts as the user. `now`: seconds since the epoch.
+    """
     groups = (f"lattice:{user.role}",) if user.role in ("operator", "system-admin") else ()
     path = site.where.kubeconfig(name)
     if site.options.kubeconfig:
@@ -96,5 +98,5 @@ def write_kubeconfig(site: Site, name: str, user: User, now: float, *, force: bo
 
 
 def host_table(site: Site) -> dict[str, str]:
-    """Returns names and addresses of the nodes, for their /etc/hosts."""
+    """Returns the address of each node by its name, for the nodes' /etc/hosts; loopback where they have no network of their own."""
     return {node: site.address(node) for node in site.nodes} if site.network else dict.fromkeys(site.nodes, LOOPBACK)

@@ -55,11 +55,14 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """Returns the authority's certificate."""
+        """Returns the authority's certificate as PEM text."""
         return self.pair.certificate.read_bytes()
 
     def issue(self, file: str, identity: Identity, *, force: bool = False, days: float = LEAF_DAYS) -> tuple[Pair, bool]:
-        """Returns the certificate named `file` for this identity, and whether it was issued just now; `days`: the life of a new one."""
+        """Returns the certificate named `file` for this identity, and whether it was issued just now; `days`: the life of a new one.
+
+        Issues and writes one where it is missing, worn, of another identity or of an earlier authority, and always with `force`.
+        """
         pair = Pair(self._directory / self._name / f"{file}.crt", self._directory / self._name / f"{file}.key")
         if not force and self._still_good(pair, identity):
             return pair, False
@@ -117,7 +120,7 @@ class Authority:
 
 
 def service_account_key(directory: Path) -> Pair:
-    """Returns the key that signs service account tokens, and its public half in `.pub`."""
+    """Returns the files of the key that signs service account tokens and of its public half, made where they are missing."""
     pair = Pair(directory / "service-account.pub", directory / "service-account.key")
     if not (pair.certificate.exists() and pair.key.exists()):
         key = ec.generate_private_key(ec.SECP256R1())

@@ -34,7 +34,7 @@ class Claims:
         self._held = contextlib.ExitStack()
 
     def claim(self, what: str) -> bool:
-        """Claims a name; returns False when anybody holds it, this process too."""
+        """Claims a name on this machine until `close`; returns False when anybody holds it, this process too."""
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0lattice-dev/{what}")
@@ -45,24 +45,24 @@ class Claims:
         return True
 
     def claim_port(self, port: int) -> bool:
-        """Claims a port; returns False when it is claimed or in use."""
+        """Claims a port until `close`; returns False when it is claimed or in use."""
         return self.claim(f"port/{port}") and is_free(port)
 
     def close(self) -> None:
-        """Releases all claims: their users have the ports by now."""
+        """Releases all claims; the caller has started by then what shall hold them."""
         self._held.close()
 
 
 @contextlib.contextmanager
 def claimed(count: int) -> Iterator[list[int]]:
-    """Yields so many free ports that nobody else chooses during the block; raises Rejected when there are fewer."""
+    """Yields so many free ports, which no other process of lattice-dev chooses during the block; raises Rejected when there are fewer."""
     with contextlib.closing(Claims()) as claims:
         candidates = filter(claims.claim_port, PASSING)
         yield [_next(candidates, PASSING) for _ in range(count)]
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Tells whether a server could listen on the port now."""
+    """Tells whether a server could listen on the port of `host` now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -22,7 +22,7 @@ class Listens:
     port: int
 
     def missing(self) -> str:
-        """Returns the connection's error; empty: ready."""
+        """Connects to the port and closes; returns the error with the address, after 3 s at most; empty: the port accepts."""
         try:
             socket.create_connection((self.host, self.port), SECONDS).close()
         except OSError as error:
@@ -41,7 +41,7 @@ class Answers:
     client: Pair | None = None
 
     def missing(self) -> str:
-        """Returns the status and the first line of the answer, or the connection's error; empty: ready."""
+        """Asks once; returns the status with the failed checks or the begin of the answer, or the connection's error; empty: 200, ready."""
         connection = self._connect()
         try:
             connection.request("GET", self.path)

@@ -35,7 +35,7 @@ class Marked:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Returns the process that has this pid now; None when there is none, or only a zombie."""
+    """Returns the process that has this pid now; None when there is none, or only a zombie whose threads have all ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -46,12 +46,12 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def alive(process: ProcessId) -> bool:
-    """Tells whether exactly this process lives."""
+    """Tells whether exactly this process lives, and not another one that got its pid."""
     return identify(process.pid) == process
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Sends a signal to exactly this process; returns False when it has ended."""
+    """Sends the signal `number` to exactly this process; returns False, and sends nothing, when the process has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -68,7 +68,10 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def marked(mark: str) -> list[Marked]:
-    """Returns every process that was started with this mark, whoever its parent is now, without the caller."""
+    """Returns every process that was started with this mark in its environment, whoever its parent is now, without the caller.
+
+    Processes whose environment the caller may not read are left out.
+    """
     return [read[1] for read in map(_read_mark, _pids()) if read and read[0] == mark]
 
 
@@ -92,7 +95,7 @@ def _read_mark(pid: int) -> tuple[str, Marked] | None:
 
 
 def in_network_namespace(inode: int) -> list[ProcessId]:
-    """Returns every process whose network namespace has this inode number."""
+    """Returns every process whose network namespace has this inode number, without the caller."""
     return [found for pid in _pids() if _network_inode(pid) == inode and (found := identify(pid))]
 
 
@@ -111,7 +114,10 @@ class Launcher:
         self._children: list[int] = []
 
     def start(self, argv: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str]) -> ProcessId:
-        """Starts `argv` in a session of its own with both streams appended to `log`; raises Rejected when it cannot be run."""
+        """Starts `argv` in a session of its own with both streams appended to `log`, and returns the process; reaps children that ended.
+
+        `environment` is its whole environment. Raises Rejected when it cannot be run.
+        """
         self.reap()
         with log.open("ab") as output:
             try:
@@ -131,11 +137,14 @@ class Launcher:
         return identify(child.pid) or ProcessId(child.pid, 0)
 
     def reap(self) -> None:
-        """Collects children that ended, so that none stays a zombie."""
+        """Collects those children of this launcher that ended, so that none stays a zombie."""
         self._children = [pid for pid in self._children if not _collected(pid)]
 
     def stop(self, processes: Sequence[ProcessId], grace_seconds: float) -> None:
-        """Sends TERM to all, and KILL to those left after the grace period; returns when all have ended."""
+        """Sends TERM to all, suspended ones too, and KILL to those left after the grace period; returns when all have ended.
+
+        Raises Retry if one does not end within 10 s of KILL.
+        """
         for process in processes:
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
@@ -174,13 +183,19 @@ COLLECTED_SOONER: Final = {"kube-controller-manager": {"GOGC": "50"}}
 
 
 def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[str, str]:
-    """Returns the environment of a component: the caller's variables that programs need, and the marks by which it is found again."""
+    """Returns the environment of a component: those variables of `base` that programs need, a sparing use of memory, and its marks.
+
+    `mark` and `component` are what the process is found by again.
+    """
     kept = {name: base[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV") if name in base}
     return {**kept, **SPARING, **COLLECTED_SOONER.get(component, {}), "PYTHONUNBUFFERED": "1", MARK: mark, COMPONENT: component}
 
 
 def kill_scope(root: Path, clock: Clock) -> None:
-    """Kills everything in the cgroup subtree at `root` and removes it (of v1 only the directories); does nothing where there is none."""
+    """Kills everything in the cgroup subtree at `root` and removes it (of v1 only the directories); does nothing where there is none.
+
+    Raises Retry when processes are left after 10 s.
+    """
     if not root.is_dir():
         return
     if (root / "cgroup.kill").exists():

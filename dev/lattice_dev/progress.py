@@ -15,11 +15,11 @@ class Progress(Protocol):
     """Receives steps and remarks."""
 
     def step(self, text: str) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for a step that takes time; it is reported at the end."""
+        """Returns a context in which the caller does one step; the step is reported when the context ends."""
         ...
 
     def note(self, text: str) -> None:
-        """Receives a remark that a person should read."""
+        """Reports a remark that a person should read."""
         ...
 
 
@@ -28,7 +28,7 @@ class Quiet:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Runs the step."""
+        """Yields once and reports nothing."""
         yield
 
     def note(self, text: str) -> None:
@@ -46,7 +46,7 @@ class Lines:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Prints `✓ text  1.2 s` at the end, `✗ text` when it failed."""
+        """Prints a line at the end of the context: `✓ text 1.2 s`, or `✗ text 1.2 s` when an error left it."""
         began = self._clock.monotonic()
         try:
             yield
@@ -56,11 +56,11 @@ class Lines:
         self._line("✓", "32", text, self._clock.monotonic() - began)
 
     def note(self, text: str) -> None:
-        """Prints the remark below the steps."""
+        """Prints a line `! text` at once."""
         print(f"{self._paint('!', '33')} {text}", file=self._out, flush=True)
 
     def conclude(self, text: str) -> None:
-        """Prints the last line with the time since the first."""
+        """Prints the text with the seconds since this progress was made."""
         self._line("✓", "32", text, self._clock.monotonic() - self._began)
 
     def _line(self, mark: str, colour: str, text: str, seconds: float) -> None:
@@ -71,5 +71,5 @@ class Lines:
 
 
 def terminal(clock: Clock) -> Lines:
-    """Returns a progress on standard error, so that standard output stays for answers."""
+    """Returns a progress that prints on standard error, so that standard output stays for answers."""
     return Lines(sys.stderr, clock)

@@ -20,7 +20,7 @@ class Objects:
     hollow: int
 
     def missing(self) -> str:
-        """Returns the first thing that is missing, with numbers; empty: nothing is."""
+        """Asks the cluster; returns the first thing that is missing, with numbers, or the error of the cluster; empty: all is there."""
         try:
             return self._missing_tenant() or self._missing_node()
         except errors.LatticeError as error:

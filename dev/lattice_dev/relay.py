@@ -26,7 +26,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
-    """Connects one accepted connection to `host:port` and carries bytes both ways until both have ended."""
+    """Connects one accepted connection to `host:port` and carries bytes both ways until both have ended.
+
+    Resets the accepted connection where no other can be made in 5 s.
+    """
     try:
         to_reader, to_writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout=5)
     except (OSError, TimeoutError):
@@ -44,7 +47,7 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host
 
 
 async def serve(listen: tuple[str, int], to: tuple[str, int]) -> None:
-    """Accepts on `listen` until cancelled."""
+    """Accepts connections on `listen` and carries each to `to`, until cancelled."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await carry(reader, writer, *to)
@@ -60,7 +63,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main(argv: list[str]) -> None:
-    """Reads the two addresses and serves."""
+    """Reads the two addresses from the arguments and serves until interrupted."""
     parser = argparse.ArgumentParser(prog="relay.py")
     parser.add_argument("--listen", type=_address, required=True)
     parser.add_argument("--to", type=_address, required=True)

@@ -32,7 +32,7 @@ class Site:
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Returns the names of the nodes."""
+        """Returns the names of the real nodes, in the order of their numbers."""
         return node_names(self.options.nodes)
 
     @property
@@ -47,7 +47,7 @@ class Site:
 
     @property
     def gateway(self) -> str:
-        """Returns the gateway's URL."""
+        """Returns the URL of the gateway's REST API for programs on this machine."""
         return f"https://{LOOPBACK}:{self.ports['gateway']}"
 
     @property
@@ -57,7 +57,7 @@ class Site:
 
     @property
     def webhook(self) -> str:
-        """Returns the webhook's URL."""
+        """Returns the URL by which the API server reaches the webhook."""
         return f"https://{LOOPBACK}:{self.ports['webhook']}"
 
     def link(self, node: str) -> NodeLink:
@@ -70,28 +70,31 @@ class Site:
         return self.link(node).address if self.network else LOOPBACK
 
     def agent_port(self, node: str) -> int:
-        """Returns the agent's gRPC port: the standard one where each node has an address."""
+        """Returns the port of the agent's gRPC service: 50052 where each node has an address of its own, else one of loopback."""
         return 50052 if self.network else self.ports[f"agent-{node}"]
 
     def agent_metrics_port(self, node: str) -> int:
-        """Returns the agent's metrics port."""
+        """Returns the port of the agent's metrics: 9106 where each node has an address of its own, else one of loopback."""
         return 9106 if self.network else self.ports[f"agent-{node}-metrics"]
 
     def authority(self, name: str) -> Path:
-        """Returns the certificate of an authority: one of `AUTHORITIES`."""
+        """Returns the path of the certificate of an authority, one of `AUTHORITIES`."""
         return self.where.pki / f"{name}.crt"
 
     def pair(self, authority: str, file: str) -> Pair:
-        """Returns the files of a certificate that `certify` issues."""
+        """Returns the paths of certificate and key named `file` of an authority; whether they exist is not asked."""
         return Pair(self.where.pki / authority / f"{file}.crt", self.where.pki / authority / f"{file}.key")
 
     @property
     def service_accounts(self) -> Pair:
-        """Returns the key of service account tokens."""
+        """Returns the paths of the key of service account tokens, and of its public half as `certificate`."""
         return Pair(self.where.pki / "service-account.pub", self.where.pki / "service-account.key")
 
     def runs(self, component: str) -> bool:
-        """Tells whether the options let this component run; `agents` in `without` leaves out every agent."""
+        """Tells whether the options let this component run; `agents` in `without` leaves out every agent of a real node.
+
+        The webhook does not run beside an outside cluster.
+        """
         without = self.options.without
         if component == "webhook" and self.options.kubeconfig:
             return False  # an outside cluster cannot call this machine's loopback
@@ -99,12 +102,12 @@ class Site:
 
 
 def node_names(count: int) -> tuple[str, ...]:
-    """Returns nid001, nid002, …"""
+    """Returns the names of so many real nodes: nid001, nid002, …"""
     return tuple(f"nid{number:03d}" for number in range(1, count + 1))
 
 
 def port_roles(options: Options, *, plain: bool) -> list[str]:
-    """Returns every port that the instance needs on loopback, named by its component."""
+    """Returns the roles for which the instance needs a port of loopback, each named by its component; `plain`: the agents' too."""
     roles = ["kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "gateway", "gateway-agents", "webhook", "scheduler"]
     roles += [f"{daemon}-metrics" for daemon in (*DAEMONS, "hollow")]
     if plain:
@@ -113,7 +116,7 @@ def port_roles(options: Options, *, plain: bool) -> list[str]:
 
 
 def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
-    """Returns authority, file and identity of every certificate of the instance's programs."""
+    """Returns (authority, file, identity) of every certificate of the instance's programs, those of people excepted."""
     bridge = (site.network.gateway,) if site.network else ()
     local = Identity("", addresses=(LOOPBACK, *bridge), hosts=("localhost",), server=True)
     apiserver = Identity("kube-apiserver", addresses=(LOOPBACK, "10.0.0.1", *bridge), hosts=CLUSTER_HOSTS, server=True)
@@ -143,7 +146,10 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
 
 
 def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
-    """Issues certificates that are missing or worn (all with `force`); returns the names of those issued."""
+    """Issues the certificates that are missing, worn or of another identity (all with `force`); returns `AUTHORITY/FILE` of those issued.
+
+    Makes authorities that are missing or worn first. `now`: seconds since the epoch.
+    """
     authorities = {name: Authority(site.where.pki, name, now) for name in AUTHORITIES}
     issued = []
     for authority, file, identity in wanted_certificates(site):

@@ -95,12 +95,12 @@ class Layout:
 
     @property
     def tag(self) -> str:
-        """Returns six characters that identify this instance on the machine: in devices, scopes and groups."""
+        """Returns six hex digits that identify this instance on the machine: in the names of devices and scopes."""
         return hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]
 
     @property
     def mark(self) -> str:
-        """Returns the mark that its processes carry in their environment."""
+        """Returns the mark that the instance's processes carry in their environment: the instance's directory."""
         return str(self.directory)
 
     @property
@@ -115,7 +115,7 @@ class Layout:
 
     @property
     def audit_log(self) -> Path:
-        """Returns the apiserver's audit log."""
+        """Returns the path of the API server's audit log."""
         return self.directory / "audit.log"
 
     @property
@@ -124,23 +124,26 @@ class Layout:
         return self.directory / "etc"
 
     def kubeconfig(self, user: str) -> Path:
-        """Returns the kubeconfig of a person or a component."""
+        """Returns the path of the kubeconfig of a person or a component; whether it exists is not asked."""
         return self.directory / "kubeconfigs" / f"{user}.kubeconfig"
 
     def node(self, node: str) -> Path:
-        """Returns the folder of one node."""
+        """Returns the folder of one node's files on this machine."""
         return self.directory / "agents" / node
 
     def user_home(self, user: str) -> Path:
-        """Returns a person's home directory, the same on every node."""
+        """Returns the path of a person's home directory, the same on every node."""
         return self.directory / "home" / user
 
     def log(self, component: str) -> Path:
-        """Returns a component's log file."""
+        """Returns the path of a component's log file."""
         return self.logs / f"{component}.log"
 
     def scope_root(self) -> Path | None:
-        """Returns the cgroup v2 directory below which this instance's work runs; None where this process cannot make one."""
+        """Returns the cgroup v2 directory below which this instance's work runs, and makes nothing.
+
+        None where this process is not root or the machine has no cgroup v2.
+        """
         for mounted in ("/sys/fs/cgroup/unified", "/sys/fs/cgroup"):
             if Path(mounted, "cgroup.procs").exists() and Path(mounted, "cgroup.controllers").exists():
                 usable = os.geteuid() == 0
@@ -148,7 +151,8 @@ class Layout:
         return None
 
     def scope_roots(self) -> list[Path]:
-        """Returns the scope root in every hierarchy where an agent may have made it (v1 controllers too)."""
+        """Returns the scope root, and its like in every other hierarchy where an agent has made one (v1 controllers too); empty: no root.
+        """
         root = self.scope_root()
         if root is None:
             return []
@@ -160,21 +164,21 @@ class Layout:
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
-    """Returns `LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
+    """Returns the folder of all instances: `LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
     if given := environ.get("LATTICE_DEV_HOME"):
         return Path(given).absolute()
     return Path("/var/lib/lattice-dev") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "lattice-dev"
 
 
 def instance_of_kubeconfig(environ: Mapping[str, str]) -> str:
-    """Returns the instance whose kubeconfig `KUBECONFIG` names; empty where it names none, or several files."""
+    """Returns the name of the instance whose kubeconfig `KUBECONFIG` names; empty where it names no instance's, or several files."""
     path = Path(environ.get("KUBECONFIG", "")).absolute()
     inside = path.parent.name == "kubeconfigs" and path.parent.parent.parent == home_directory(environ)
     return path.parent.parent.name if inside else ""
 
 
 def instances(home: Path) -> list[str]:
-    """Returns the names of the instances of a home."""
+    """Returns the names, sorted, of those instances of a home whose state has been written."""
     return sorted(path.parent.name for path in home.glob("*/instance.json"))
 
 
@@ -186,7 +190,10 @@ def layout(environ: Mapping[str, str], name: str) -> Layout:
 
 
 def load(where: Layout) -> State:
-    """Returns the state as written last; a new one where there is none. Raises Corrupt when it cannot be read."""
+    """Returns the state as written last; a new one where there is none.
+
+    Raises Corrupt when the file's content is no state, or one of another format.
+    """
     path = where.directory / "instance.json"
     try:
         state = msgspec.json.decode(path.read_bytes(), type=State)
@@ -200,7 +207,7 @@ def load(where: Layout) -> State:
 
 
 def save(where: Layout, state: State) -> None:
-    """Writes the state in one step."""
+    """Writes the state into instance.json in one step: a reader sees the state before or this one."""
     path = where.directory / "instance.json"
     draft = path.with_suffix(".new")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
@@ -222,8 +229,9 @@ def others(where: Layout) -> list[State]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds the directory's lock against every other command; makes the directory where it is
-    missing, removes it at the end where empty.
+    """Waits for the directory's lock and holds it against every other command during the block.
+
+    Makes the directory where it is missing, and removes it at the end where it is empty.
     """
     while True:
         try:

@@ -27,13 +27,13 @@ class Supervisor:
         self._launcher = Launcher(clock)
 
     def running(self, recorded: State) -> set[str]:
-        """Returns the components whose recorded process lives."""
+        """Returns the names of the components whose recorded process lives."""
         return {name for name, process in recorded.processes.items() if processes.alive(process.id)}
 
     def adopt(self, recorded: State, components: Sequence[Component]) -> list[str]:
-        """Saves processes that an interrupted command started and did not record; returns the names of their components.
+        """Records processes that an interrupted command started and did not record; returns the names of their components.
 
-        One that was started with other arguments than now is ended, so that it is started again.
+        One that was started with other arguments than now is ended. Records of dead processes are removed.
         """
         running = self.running(recorded)
         missing = {component.name: component for component in components if component.name not in running}
@@ -49,7 +49,10 @@ class Supervisor:
         return adopted
 
     def ensure(self, recorded: State, component: Component) -> bool:
-        """Starts the component unless it runs as wanted; one with other arguments is stopped first."""
+        """Starts the component and records its process, unless it runs with the same arguments; one with others is stopped first.
+
+        Returns whether it was started; whether it is ready is not asked.
+        """
         process = recorded.processes.get(component.name)
         if process and processes.alive(process.id):
             if process.digest == component.digest:
@@ -59,18 +62,21 @@ class Supervisor:
         return True
 
     def stop(self, recorded: State, name: str) -> None:
-        """Sends TERM, and KILL after the grace period; returns when the process has ended."""
+        """Ends a component by TERM, and by KILL after 3 s, and removes its record; returns when the process has ended."""
         if process := recorded.processes.get(name):
             self._launcher.stop([process.id], GRACE_SECONDS)
         self._drop(recorded, [name])
 
     def stop_all(self, recorded: State, names: Sequence[str]) -> None:
-        """Sends TERM to all at once, and KILL after the grace period."""
+        """Ends these components together by TERM, and by KILL after 3 s, and removes their records; returns when all have ended."""
         self._launcher.stop([recorded.processes[name].id for name in names if name in recorded.processes], GRACE_SECONDS)
         self._drop(recorded, names)
 
     def send(self, recorded: State, name: str, number: int) -> None:
-        """Sends a signal; after SIGKILL it returns when the process is gone. Raises NotFound when it does not run."""
+        """Sends the signal `number` to a component; after SIGKILL it returns when the process is gone.
+
+        Raises NotFound when the component does not run.
+        """
         process = recorded.processes.get(name)
         if process is None or not processes.send(process.id, number):
             raise errors.NotFound(f"{name} does not run", reason="NotRunning")
@@ -78,19 +84,25 @@ class Supervisor:
             self._launcher.kill([process.id])
 
     def wait(self, recorded: State, components: Sequence[Component], within: float) -> None:
-        """Waits until each component's probe is satisfied; reports a process that ended at once, with the end of its log."""
+        """Waits until each component's probe is satisfied, one after the other, `within` seconds for each.
+
+        Raises Retry after that time, and at once for a process that ended, with the end of its log.
+        """
         for component in components:
             wait_until(self._missing(recorded, component), within=within, clock=self._clock, what=component.name)
 
     def missing(self, recorded: State, component: Component) -> str:
-        """Returns what is missing of a component; empty: it runs and is ready."""
+        """Returns what keeps a component from being ready, as its probe says, or that it does not run; empty: it is ready."""
         process = recorded.processes.get(component.name)
         if process is None or not processes.alive(process.id):
             return "it does not run"
         return component.probe.missing()
 
     def kill_everything(self, namespaces: Sequence[int]) -> None:
-        """Sends KILL to every process with the instance's mark or in one of its network namespaces, until none is left."""
+        """Sends KILL to every process with the instance's mark or in one of its network namespaces, until none is left but the caller.
+
+        `namespaces`: their inode numbers. Raises Retry when new ones still appear after 20 rounds.
+        """
         for _ in range(20):
             left = [found.id for found in processes.marked(self._where.mark)]
             left += [process for inode in namespaces for process in processes.in_network_namespace(inode)]
@@ -110,7 +122,7 @@ class Supervisor:
         return look
 
     def tail(self, component: str) -> str:
-        """Returns the last lines of a component's log."""
+        """Returns the last 15 lines of a component's log; `(no log)` where it has none."""
         path = self._where.log(component)
         if not path.exists():
             return "(no log)"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def version() -> str:
-    """Returns the version, such as `0.1.0`."""
+    """Returns the version of Lattice, such as `0.1.0`: of the installed distribution, else of the working tree."""
     try:
         return importlib.metadata.version("lattice-hpc")
     except importlib.metadata.PackageNotFoundError:

@@ -13,15 +13,15 @@ class Clock(Protocol):
     """Wall time, monotonic time and sleep, as given to everything that waits."""
 
     def now(self) -> float:
-        """Returns seconds since the epoch."""
+        """Returns the seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Returns seconds that never go back."""
+        """Returns seconds from any beginning that never go back."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Blocks the caller."""
+        """Blocks the caller for so many seconds."""
         ...
 
 
@@ -29,22 +29,22 @@ class HostClock:
     """The machine's own clock."""
 
     def now(self) -> float:
-        """Returns seconds since the epoch."""
+        """Returns the seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Returns seconds that never go back."""
+        """Returns seconds from any beginning that never go back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Blocks the caller."""
+        """Blocks the caller for so many seconds."""
         time.sleep(seconds)
 
 
 def wait_until(done: Callable[[], str], *, within: float, clock: Clock, what: str, every: float = 0.05) -> None:
-    """Waits until `done` answers "" ; what it answers instead is what is missing, and is named when time runs out.
+    """Calls `done` every `every` seconds until it returns ""; any other answer says what is missing.
 
-    Raises Retry with reason NotReady after `within` seconds.
+    Raises Retry with reason NotReady and the last answer after `within` seconds; `what` names the thing waited for in that error.
     """
     deadline = clock.monotonic() + within
     while missing := done():

@@ -21,7 +21,10 @@ NOT_OF_A_LIFE = frozenset({"tenants", "vclusters", "latticenodes", "nodeindexes"
 
 
 async def measure(driver: Driver, *, nodes: int, count: int) -> list[Figure]:
-    """Submits `count` allocations of so many hollow nodes together; writes that took effect, and all requests, for each of them."""
+    """Submits `count` allocations of so many hollow nodes together; returns the writes that took effect, and all requests, for each one.
+
+    Of a plan's size it submits no more than there are whole plans, and raises Rejected where there is none.
+    """
     sets = await _node_sets(driver, nodes, count)
     names = [f"writes-{nodes}-{number:03d}" for number in range(len(sets))]
     log = driver.instance.where.audit_log
@@ -63,7 +66,10 @@ def _requests(nodes: int, count: int, writes: Writes) -> Figure:
 
 
 async def _node_sets(driver: Driver, nodes: int, count: int) -> list[str]:
-    """Returns a node set for each allocation: one plan's nodes where the size is a plan's, else any nodes."""
+    """Returns a node set for each allocation: where the size is a plan's, the nodes of one plan each (at most `count`), else empty: any.
+
+    Raises Rejected where no plan is whole.
+    """
     if nodes != NODES_PER_PLAN:
         return [""] * count
     index = await driver.admin.get(NODE_INDEXES, "lattice", type=NodeIndex)

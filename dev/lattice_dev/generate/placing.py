@@ -18,7 +18,10 @@ _RULES: Final = "x-kubernetes-validations"
 
 
 def place_rules(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of an object with each rule where it costs least; fields and rules keep their order."""
+    """Returns the schema of an object with each rule moved to the field that it concerns, where it can be; what is refused stays the same.
+
+    Fields and rules keep their order.
+    """
     properties = {name: dict(child) for name, child in node["properties"].items()}
     rules = node.get(_RULES, ())
     never = {found["name"] for entry in rules if (found := _ABSENT.fullmatch(entry["rule"])) and not found["unless"]}

@@ -44,7 +44,7 @@ class Queued:
 
     @property
     def occupies(self) -> float:
-        """Returns for how many seconds nodes are planned for it."""
+        """Returns for how many seconds the scheduler plans nodes for the job: its walltime and grace, and the allowance for starting."""
         return START_ALLOWANCE + self.takes
 
 
@@ -84,11 +84,11 @@ class _Machine:
     claimed: set[str] = field(default_factory=set)
 
     def free(self) -> int:
-        """Returns the nodes that the next decision certainly knew to be free."""
+        """Returns how many nodes the next decision certainly knew to be free: those not held, without what the last commit gave back."""
         return self.capacity - sum(self.held.values()) - self.given_back
 
     def apply(self, commit: Commit, jobs: Mapping[str, Queued]) -> None:
-        """Applies a commit; raises Corrupt for a job that is claimed twice or a row that nobody holds."""
+        """Applies a commit; raises Corrupt for a job claimed twice, a row that nobody holds, or more nodes held than there are."""
         for name in commit.claimed:
             if name in self.claimed:
                 raise Corrupt(f"{name} was claimed a second time in seq {commit.seq}", reason="ClaimedTwice")
@@ -112,7 +112,7 @@ class _Outlook:
     changes: list[tuple[float, int]]
 
     def free(self, begin: float, seconds: float) -> int:
-        """Returns the fewest nodes that are free at any time of a span."""
+        """Returns the fewest nodes that are free at any time of a span of `seconds` from `begin`."""
         changes = sorted(self.changes)
         level = sum(count for at, count in changes if at <= begin)
         least = level
@@ -123,7 +123,7 @@ class _Outlook:
         return least
 
     def promise(self, job: Queued) -> None:
-        """Removes a job's nodes from the earliest time at which it fits."""
+        """Takes a job's nodes from the outlook, from the earliest time at which they are free; changes nothing where they never are."""
         times = sorted({self.now, *(at for at, _ in self.changes if at > self.now)})
         begin = next((time for time in times if self.free(time, job.occupies) >= job.nodes), None)
         if begin is not None:
@@ -133,9 +133,10 @@ class _Outlook:
 def passed_over(
     jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0
 ) -> list[PassedOver]:
-    """Returns every breach of the rule, where the first `depth` blocked jobs hold a promise.
+    """Returns every breach of the rule in a history of commits: a job that waited and fitted while a later one of its class was placed.
 
-    Raises Corrupt for a history that is none: a seq missing, a job claimed twice, too much held.
+    The first `depth` blocked jobs hold a promise; a job counts as waiting `grace_seconds` after it was seen. Raises Corrupt for a
+    history that is none: a seq missing, a job claimed twice, too much held.
     """
     by_name = {job.name: job for job in jobs}
     machine, found = _Machine(capacity), []
@@ -165,7 +166,7 @@ def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_
 
 
 def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[dict[str, float]]:
-    """Returns when running work ends, by each of the beliefs that the scheduler may have."""
+    """Returns the times at which running jobs end, by name, in each of the beliefs that the scheduler may have."""
     claimed = {name: machine.since[name] + jobs[name].takes for name in machine.held}
     fresh = {name for name in machine.held if (started := jobs[name].started) is None or started + NEWS_SECONDS > now}
     return [
@@ -178,7 +179,10 @@ def _beliefs(jobs: Mapping[str, Queued], machine: _Machine, now: float) -> list[
 def _fits(
     job: Queued, before: Sequence[Queued], placed: Sequence[Queued], machine: _Machine, now: float, ends: Mapping[str, float]
 ) -> bool:
-    """Tells whether a job fits now, and leaves the jobs before it what they were promised."""
+    """Tells whether a job fits from now on beside those placed before it, and leaves the jobs `before` it what they were promised.
+
+    `ends`: when each running job ends, in seconds.
+    """
     changes = [(now, machine.free()), *((max(now, ends[name]), nodes) for name, nodes in machine.held.items())]
     changes += [change for other in placed for change in ((now, -other.nodes), (now + other.occupies, other.nodes))]
     outlook = _Outlook(now, changes)
@@ -188,5 +192,5 @@ def _fits(
 
 
 def _place(job: Queued) -> tuple[int, tuple[float, str]]:
-    """Returns a sort key of the queue: the higher class first."""
+    """Returns the sort key of a job in the queue: the higher class first, then the order within the class."""
     return -job.job_class, job.order

@@ -58,7 +58,10 @@ class Wanted:
 
 
 def read(wanted: Wanted) -> list[swf.SwfJob]:
-    """Returns the jobs; raises Rejected for a file that is not there or is no log."""
+    """Returns the first jobs of the log, which may be compressed by gzip.
+
+    Raises Rejected for a file that is not there or is no log, and when it has fewer jobs.
+    """
     try:
         raw = wanted.file.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -68,7 +71,7 @@ def read(wanted: Wanted) -> list[swf.SwfJob]:
 
 
 def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
-    """Runs the trace on an instance of its own, which is removed afterwards; returns True when nothing was found wrong."""
+    """Makes or repairs the instance `name`, runs the trace, and removes the instance; returns True when nothing was found wrong."""
     jobs = read(wanted)
     span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
     say(
@@ -84,7 +87,10 @@ def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
 
 
 async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:
-    """Submits the jobs, waits for every end, judges, and prints; returns True when nothing was found wrong."""
+    """Submits the jobs to a running instance, waits for every end, judges, and prints; returns True when nothing was found wrong.
+
+    Changes the order of vcluster hpc-batch for good; raises an error where an end does not come in time.
+    """
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
     async with driver(instance) as at, at.watch(ledger=True) as seen:
@@ -121,7 +127,10 @@ async def _submit_jobs(at: Driver, jobs: Mapping[str, swf.SwfJob], compression: 
 
 
 async def _submit_real(at: Driver, sizes: Mapping[str, int], span: float) -> None:
-    """Submits the real allocations spread over the same time; each task writes a line into a file outside Lattice."""
+    """Submits the real allocations, of 2 to 4 nodes, spread over `span` seconds.
+
+    Each task writes a line `NAME ATTEMPT RANK` into a file outside Lattice.
+    """
     witness = at.instance.where.user_home(USER) / WITNESS
     await asyncio.to_thread(witness.unlink, missing_ok=True)
     for name, nodes in sizes.items():
@@ -135,13 +144,13 @@ def _all_released(seen: Watching, count: int) -> bool:
 
 
 async def _ready_nodes(at: Driver) -> int:
-    """Returns how many hollow nodes are Ready at the end; fewer than wanted makes the check too strict, never too lax."""
+    """Returns how many hollow nodes are Ready now; fewer than there were make the check too strict, never too lax."""
     found = await at.admin.list(NODES, type=Node)
     return sum(1 for node in found.items if node.status.hollow and node.status.state == "Ready")
 
 
 def _queue(seen: Watching, jobs: Mapping[str, swf.SwfJob], compression: float) -> list[Queued]:
-    """Returns the jobs in the scheduler's order: submission in whole seconds, then the name."""
+    """Returns the jobs that were seen, with what the scheduler orders them by: submission in whole seconds, then the name."""
     return [
         Queued(
             name, job.nodes, life.last.spec.lifecycle.preemption_class,
@@ -154,7 +163,7 @@ def _queue(seen: Watching, jobs: Mapping[str, swf.SwfJob], compression: float) -
 
 
 def _history(seen: Watching, jobs: Mapping[str, swf.SwfJob]) -> list[Commit]:
-    """Returns the ledger's commits with the jobs that they claim and release; the real ones are on other nodes."""
+    """Returns the ledger's commits with the jobs of the log that each claims and releases; the real ones are on other nodes."""
     names = {life.uid: name for name, life in seen.lives.items() if name in jobs}
 
     def of(keys: Sequence[tuple[str, int]]) -> tuple[str, ...]:
@@ -179,7 +188,7 @@ def _witness(instance: Instance) -> list[str]:
 
 
 def _print(ends: Mapping[str, Ended], names: Sequence[str], capacity: int, commits: int, found: Sequence[str], say: Say) -> None:
-    """Prints the waits, their sums, and what was found wrong."""
+    """Prints the line of each allocation, a summary of the waits and the ends, and what was found wrong."""
     shown = [ends[name] for name in names if name in ends]
     for line in verdict.table(shown):
         say(line)

@@ -24,16 +24,15 @@ class SwfJob:
     requested: int
 
     def walltime(self, compression: float) -> int:
-        """Returns the walltime asked for in compressed time: whole seconds, at least one."""
+        """Returns the requested time divided by `compression`, in whole seconds rounded up, at least one."""
         return max(1, math.ceil(self.requested / compression))
 
 
 def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[SwfJob]:
     """Returns the first `count` jobs that the filter keeps, in the order of the log.
 
-    Dropped are jobs without processors or with more than the machine has (allocated and requested replace each other), without run time
-    or without requested time; a run is cut at the requested time. Raises Rejected with the line's number for what is no log, and when
-    there are fewer jobs.
+    Dropped are jobs without processors (allocated, else requested) or with more than `machine`, without run time or without requested
+    time; a run is cut at the requested time. Raises Rejected with the line's number for what is no log, and when there are fewer jobs.
     """
     jobs = list(islice(_kept(lines, machine), count))
     if len(jobs) < count:

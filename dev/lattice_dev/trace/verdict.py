@@ -26,12 +26,12 @@ class Ended:
 
     @property
     def waited(self) -> float | None:
-        """Returns the seconds from when it was first seen until its start was; None: no start was seen."""
+        """Returns the seconds from when the allocation was first seen until its start; None: no start was seen."""
         return None if self.started is None else self.started - self.seen
 
 
 def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[str]) -> Iterator[str]:
-    """Yields a sentence for each wanted allocation that did not end exactly once in one of these phases."""
+    """Yields a sentence for each wanted allocation that is missing, has not ended, ended in no phase of `phases` or in a second attempt."""
     for name in wanted:
         end = ends.get(name)
         if end is None:
@@ -45,7 +45,10 @@ def faults(wanted: Iterable[str], ends: Mapping[str, Ended], phases: frozenset[s
 
 
 def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0) -> list[str]:
-    """Returns a sentence for each job that was passed over, or one where the ledger's history is inconsistent."""
+    """Returns a sentence for each job that was passed over, or a single one where the ledger's history is inconsistent.
+
+    The arguments are those of `passed_over`.
+    """
     try:
         return [str(found) for found in passed_over(queue, history, capacity=capacity, grace_seconds=grace_seconds, depth=depth)]
     except Corrupt as error:
@@ -53,7 +56,10 @@ def order_faults(queue: Iterable[Queued], history: Sequence[Commit], *, capacity
 
 
 def witness_faults(lines: Iterable[str], wanted: Mapping[str, int]) -> Iterator[str]:
-    """Yields a sentence for each rank of an allocation that did not write its line `NAME ATTEMPT RANK` exactly once."""
+    """Yields a sentence for each rank that did not write its line `NAME ATTEMPT RANK` exactly once, and for each line of nobody.
+
+    `wanted`: the number of ranks of each allocation; only attempt 1 counts.
+    """
     counts = Counter(tuple(line.split()) for line in lines)
     for name, nodes in wanted.items():
         for rank in range(nodes):
@@ -65,7 +71,7 @@ def witness_faults(lines: Iterable[str], wanted: Mapping[str, int]) -> Iterator[
 
 
 def table(ends: Iterable[Ended]) -> list[str]:
-    """Returns a line a job: nodes, wait, run, end, and the reasons that it showed while it waited."""
+    """Returns a heading and a line for each allocation: nodes, wait and run in seconds, end, the reasons that it showed while it waited."""
     lines = [f"{'JOB':<10} {'NODES':>5} {'WAIT s':>8} {'RUN s':>8}  {'END':<10} REASONS SHOWN"]
     for end in ends:
         wait = "-" if end.waited is None else f"{end.waited:.2f}"
