@@ -243,8 +243,10 @@ class Instance:
     # -- people and access ------------------------------------------------------------------------------------------------
 
     def add_user(self, name: str, tenant: str, role: str = "user") -> Path:
-        """Adds a user: uid, home, login on the nodes, membership of the tenant (created if missing), kubeconfig; returns the kubeconfig's
-        path.
+        """Gives a user a uid, home, login on the nodes, kubeconfig, and membership of a tenant, made if missing.
+
+        Returns the path of the kubeconfig. A known user keeps the uid and gets the new tenant and role. Raises Rejected for a name
+        or a role that cannot be.
         """
         with state.locked(self.where.directory):
             here, recorded = self._existing()

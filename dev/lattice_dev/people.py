@@ -25,9 +25,8 @@ def new_user(
 ) -> User:
     """Returns the entry of a user, and records it nowhere: a known user keeps the uid, a new one gets the first that nobody has.
 
-    `free` says whether no other instance of the machine has a uid: processes are counted by it, and files left behind belong to one.
-    Where agents are plain processes the machine's own uid is taken, because work can run as no one else. Raises Rejected for a name
-    that cannot be a login, or a role that does not exist.
+    Where agents are plain processes (`plain`) a new one gets the machine's own uid, if any; `free` says whether no other instance has a
+    uid. Raises Rejected for a name that cannot be a login, or an unknown role.
     """
     if not NAME.fullmatch(name):
         raise errors.Rejected(f"{name!r} cannot be a login: 1 to 31 of a-z, 0-9, '_' and '-', a letter first", reason="BadName")
