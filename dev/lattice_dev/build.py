@@ -59,7 +59,7 @@ def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> 
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Returns `${XDG_CACHE_HOME:-~/.cache}/lattice`."""
+    """Returns the folder of what is built or fetched once: `${XDG_CACHE_HOME:-~/.cache}/lattice`."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lattice"
 
 

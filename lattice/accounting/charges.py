@@ -200,7 +200,10 @@ def _second(text: str | None) -> int:
 
 
 def _used(ended_with: Exit | None) -> dict[str, int]:
-    """Reads what the nodes have counted; what they wrote is their word, and a text that is no quantity counts as unknown."""
+    """Returns the fields of a charge that the nodes have counted: CPU in milliseconds, memory in bytes, and kills; empty without an exit.
+
+    A text that is no quantity counts as 0.
+    """
     if ended_with is None:
         return {}
     return {
@@ -210,7 +213,7 @@ def _used(ended_with: Exit | None) -> dict[str, int]:
 
 
 def _quantity(value: int | str | None, parts: int = 1) -> int:
-    """Reads a quantity in so many parts of its unit; 0 where there is none."""
+    """Returns a quantity times `parts`, without its fraction; 0 for None and for a text that is no quantity."""
     try:
         return int(parse_quantity(value) * parts) if value is not None else 0
     except Rejected:

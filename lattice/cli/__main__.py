@@ -161,7 +161,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(exits.USAGE, f"Error: {message}\n  Hint: {meant or parser.prog + ' --help'}\n")
 
     def _find_parser(self) -> argparse.ArgumentParser:
-        """Finds the parser of the action that the words name, since argparse reports an unknown flag at the outermost one."""
+        """Returns the parser of the action that the words name, since argparse reports an unknown flag at the outermost one."""
         parser: argparse.ArgumentParser = self
         for word in self.words:
             actions = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
@@ -170,7 +170,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
-    """Splits the arguments into those before `--` and the command after it; None: there is no `--`."""
+    """Returns the arguments before `--`, and the command after it; None: there is no `--`."""
     if "--" not in rest:
         return rest, None
     at = rest.index("--")

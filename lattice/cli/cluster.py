@@ -18,19 +18,22 @@ class Blocking(Protocol):
     """An API server that answers one request at a time; errors are those of `lattice.errors`."""
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:
-        """Reads one object."""
+        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none."""
         ...
 
     def list(self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = "") -> Listing[T]:
-        """Reads all objects that match."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, decoded as `type`, with the list's version."""
         ...
 
     def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
-        """Sends the request of the next `list` ahead, so that the server works on it meanwhile."""
+        """Sends the request of the next `list` with these arguments ahead, so that the server works on it meanwhile."""
         ...
 
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False) -> T:
-        """Creates an object."""
+        """Creates an object and returns it as stored, decoded as `type`; raises AlreadyExists when its name is taken.
+
+        `dry_run`: the server checks and answers, and stores nothing.
+        """
         ...
 
     def patch(
@@ -46,11 +49,17 @@ class Blocking(Protocol):
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object."""
+        """Changes a part of an object, or of its `subresource`, and returns it as stored, decoded as `type`.
+
+        Raises NotFound where there is none (APPLY creates it), Stale when the patch names a version that is not the newest.
+        """
         ...
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Asks for the deletion of an object."""
+        """Asks for the deletion of an object, and returns before it is gone; raises NotFound where there is none.
+
+        With `uid` it deletes exactly that one, else raises Stale.
+        """
         ...
 
     def watch(
@@ -64,9 +73,9 @@ class Blocking(Protocol):
         fields: str = "",
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Yields changes until the server ends the stream."""
+        """Yields changes after `resource_version` of the objects that match, until the server ends the stream after `timeout_seconds`."""
         ...
 
     def version(self) -> dict[str, str]:
-        """Returns the server's own version document."""
+        """Returns the server's version as it tells it, such as `gitVersion`."""
         ...

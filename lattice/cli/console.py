@@ -87,7 +87,7 @@ class Console:
         self.complain(*(f"Warning: {sentence}" for sentence in sentences))
 
     def complain(self, *lines: str) -> None:
-        """Writes lines to standard error."""
+        """Writes lines to standard error, also with `-q`, with characters that a terminal would obey escaped."""
         for line in lines:
             self.outside.stderr.write(printable(line) + "\n")
 
@@ -103,7 +103,7 @@ class Console:
         self.say(json.dumps(obj, indent=2, ensure_ascii=False))
 
     def documents(self, kind: str, items: Sequence[Mapping[str, Any]]) -> None:
-        """Writes several objects as one List object."""
+        """Writes several objects of a kind to standard output as one List object, as YAML where that is the format, else as JSON."""
         self.document({"apiVersion": "lattice.dev/v1alpha1", "kind": f"{kind}List", "items": list(items)})
 
     def objects(self, kind: str, items: Sequence[Mapping[str, Any]], *, one: bool) -> None:

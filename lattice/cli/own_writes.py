@@ -78,7 +78,7 @@ class OwnWrites:
         return str(max(int(version) for version, _ in kept)) if kept else ""
 
     def _keep(self, name: str) -> bool:
-        """Makes a file; returns whether it could."""
+        """Makes an empty file of this name in the folder of the person's writes; returns False where it cannot."""
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -120,23 +120,23 @@ class NotingCluster:
         self._writes = writes
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T]) -> T:  # noqa: A002 - as the verbs name it
-        """Reads one object."""
+        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none."""
         return self._cluster.get(resource, name, namespace, type=type)
 
     def list(
         self, resource: Resource, namespace: str = "", *, type: type[T], labels: str = "", fields: str = ""  # noqa: A002
     ) -> Listing[T]:  # fmt: skip
-        """Reads all objects that match."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, decoded as `type`, with the list's version."""
         return self._cluster.list(resource, namespace, type=type, labels=labels, fields=fields)
 
     def ask_list(self, resource: Resource, namespace: str = "", *, fields: str = "") -> None:
-        """Sends the question of the next `list` ahead."""
+        """Sends the request of the next `list` with these arguments ahead, so that the server works on it meanwhile."""
         self._cluster.ask_list(resource, namespace, fields=fields)
 
     def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T], dry_run: bool = False  # noqa: A002
     ) -> T:  # fmt: skip
-        """Creates an object, and notes its version."""
+        """Creates an object and returns it as stored; notes its version where its kind is one of `NOTED`, not with `dry_run`."""
         with self._noting(resource, dry_run=dry_run) as versions:
             made = self._cluster.create(resource, obj, namespace, type=type, dry_run=dry_run)
             versions.append(version_of(made) if resource.plural in NOTED else "")
@@ -146,23 +146,26 @@ class NotingCluster:
         self, resource: Resource, name: str, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], namespace: str = "", *,
         type: type[T], **options: Any,  # noqa: A002
     ) -> T:  # fmt: skip
-        """Changes a part of an object, and notes its version."""
+        """Changes a part of an object and returns it as stored; notes its version where its kind is one of `NOTED`."""
         with self._noting(resource) as versions:
             made = self._cluster.patch(resource, name, patch, namespace, type=type, **options)
             versions.append(version_of(made) if resource.plural in NOTED else "")
         return made
 
     def delete(self, resource: Resource, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Asks for the deletion of an object, and notes a write of unknown version."""
+        """Asks for the deletion of an object; notes a write of unknown version where its kind is one of `NOTED`.
+
+        With `uid` it deletes exactly that one, else raises Stale.
+        """
         with self._noting(resource):
             self._cluster.delete(resource, name, namespace, uid=uid)
 
     def watch(self, resource: Resource, namespace: str = "", *, type: type[T], **options: Any) -> Generator[WatchEvent[T], None, None]:  # noqa: A002
-        """Follows changes until the server ends the stream."""
+        """Yields changes of the objects that match until the server ends the stream."""
         return self._cluster.watch(resource, namespace, type=type, **options)
 
     def version(self) -> dict[str, str]:
-        """Returns the server's own version document."""
+        """Returns the server's version as it tells it, such as `gitVersion`."""
         return self._cluster.version()
 
     @contextmanager

@@ -99,7 +99,7 @@ async def _converse(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Answers one request and closes the connection."""
+    """Reads one HTTP request, answers it with metrics or health, and closes the connection; a client that is gone or slow is no error."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")

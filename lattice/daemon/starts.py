@@ -27,12 +27,12 @@ log.setLevel(_NEVER)
 
 
 def trace(*, on: bool) -> None:
-    """Turns the lines of this process on or off, whatever its log level."""
+    """Turns the log lines on the steps of starts on or off for this process, whatever its log level."""
     log.setLevel(logging.INFO if on else _NEVER)
 
 
 def traced() -> bool:
-    """Tells whether the lines are on; callers that must remember something for a line ask first."""
+    """Tells whether this process logs the steps of starts; callers that must remember something for such a line ask first."""
     return log.isEnabledFor(logging.INFO)
 
 

@@ -87,21 +87,24 @@ class AiohttpCluster:
         metadata_only: bool = False,
         cached: bool = False,
     ) -> T:
-        """Reads one object."""
+        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none."""
         request = requests.get(resource, name, namespace, metadata_only=metadata_only, cached=cached)
         return answers.decode(request, await self._send(request), type)
 
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Reads all objects that match."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, decoded as `type`, with the list's version."""
         request = requests.list_all(resource, namespace, labels, fields)
         return answers.decode_list(request, await self._send(request), type)
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Creates an object."""
+        """Creates an object and returns it as stored, decoded as `type`; raises AlreadyExists when its name is taken.
+
+        `dry_run`: the server checks and answers, and stores nothing.
+        """
         request = requests.create(resource, obj, namespace, dry_run)
         return answers.decode(request, await self._send(request), type)
 
@@ -116,7 +119,10 @@ class AiohttpCluster:
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replaces an object or its subresource."""
+        """Replaces an object, or its `subresource`, and returns it as stored.
+
+        Raises NotFound where there is none, Stale when `obj` names a version that is not the newest.
+        """
         request = requests.replace(resource, name, obj, namespace, subresource, metadata_only=metadata_only)
         return answers.decode(request, await self._send(request), type)
 
@@ -133,7 +139,10 @@ class AiohttpCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object."""
+        """Changes a part of an object, or of its `subresource`, and returns it as stored, decoded as `type`.
+
+        Raises NotFound where there is none (APPLY creates it), Stale when the patch names a version that is not the newest.
+        """
         request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
         return answers.decode(request, await self._send(request), type)
 
@@ -147,7 +156,10 @@ class AiohttpCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the deletion of an object."""
+        """Asks for the deletion of an object, and returns before it is gone; raises NotFound where there is none.
+
+        With `uid` or `resource_version` it deletes exactly that one, else raises Stale.
+        """
         await self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     async def watch(
@@ -161,7 +173,10 @@ class AiohttpCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follows changes until the server ends the stream."""
+        """Yields changes after `resource_version` until the server ends the stream; raises Expired when that version is too old.
+
+        With `initial_events` the existing objects come first, as ADDED.
+        """
         low, high = WATCH_SECONDS
         request = requests.watch(
             resource,

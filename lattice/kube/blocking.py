@@ -41,7 +41,10 @@ class BlockingCluster:
         jitter: Callable[[], float] = random.random,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """Calls `warn` with each sentence of warning in the server's answer to a write."""
+        """Stores the server's address and credentials, and connects nothing yet.
+
+        Each request may take `timeout_seconds`; `warn` is called with each sentence of warning in the server's answer to a write.
+        """
         self._credentials = Credentials(config)
         self._headers = {"User-Agent": user_agent, "Accept": requests.JSON, "Accept-Encoding": "identity"}
         self._timeout_seconds = timeout_seconds
@@ -72,12 +75,12 @@ class BlockingCluster:
         self._ahead = None
 
     def get(self, resource: Resource, name: str, namespace: str = "", *, type: type[T] = OBJECT) -> T:
-        """Reads one object."""
+        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none."""
         request = requests.get(resource, name, namespace)
         return answers.decode(request, self._send(request), type)
 
     def list(self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = "") -> Listing[T]:
-        """Reads all objects that match."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, decoded as `type`, with the list's version."""
         request = requests.list_all(resource, namespace, labels, fields)
         return answers.decode_list(request, self._send(request), type)
 
@@ -95,7 +98,10 @@ class BlockingCluster:
     def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Creates an object."""
+        """Creates an object and returns it as stored, decoded as `type`; raises AlreadyExists when its name is taken.
+
+        `dry_run`: the server checks and answers, and stores nothing.
+        """
         request = requests.create(resource, obj, namespace, dry_run)
         return answers.decode(request, self._send(request), type)
 
@@ -109,7 +115,10 @@ class BlockingCluster:
         subresource: str = "",
         type: type[T] = OBJECT,
     ) -> T:
-        """Replaces an object or its subresource."""
+        """Replaces an object, or its `subresource`, and returns it as stored.
+
+        Raises NotFound where there is none, Stale when `obj` names a version that is not the newest.
+        """
         request = requests.replace(resource, name, obj, namespace, subresource)
         return answers.decode(request, self._send(request), type)
 
@@ -126,7 +135,10 @@ class BlockingCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object."""
+        """Changes a part of an object, or of its `subresource`, and returns it as stored, decoded as `type`.
+
+        Raises NotFound where there is none (APPLY creates it), Stale when the patch names a version that is not the newest.
+        """
         request = requests.patch(resource, name, patch, namespace, subresource=subresource, kind=kind, manager=manager, force=force)
         return answers.decode(request, self._send(request), type)
 
@@ -140,7 +152,10 @@ class BlockingCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the deletion of an object."""
+        """Asks for the deletion of an object, and returns before it is gone; raises NotFound where there is none.
+
+        With `uid` or `resource_version` it deletes exactly that one, else raises Stale.
+        """
         self._send(requests.delete(resource, name, namespace, uid=uid, resource_version=resource_version, propagation=propagation))
 
     def version(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ def not_after(pem: bytes) -> float | None:
 
 
 def _end(der: bytes) -> float:
-    """Walks Certificate → tbsCertificate → validity → notAfter."""
+    """Returns when a certificate in DER ends, seconds since the epoch: its field validity.notAfter. Raises ValueError for other bytes."""
     _, at, _ = _element(der, 0)
     _, at, _ = _element(der, at)
     tag, _, end = _element(der, at)
@@ -48,7 +48,7 @@ def _end(der: bytes) -> float:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Reads the element at `at`: returns its tag, where its content begins, and where it ends."""
+    """Returns the tag of the DER element at `at`, where its content begins, and where it ends."""
     tag, length, begin = der[at], der[at + 1], at + 2
     if length & 0x80:
         count = length & 0x7F

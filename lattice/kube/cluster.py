@@ -85,13 +85,16 @@ class Cluster(Protocol):
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Reads all objects that match the selectors, from etcd and in one page."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, read from etcd and in one page."""
         ...
 
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Creates an object; raises AlreadyExists when its name is taken."""
+        """Creates an object and returns it as stored; raises AlreadyExists when its name is taken.
+
+        `dry_run`: the server checks and answers, and stores nothing.
+        """
         ...
 
     async def replace(
@@ -124,7 +127,10 @@ class Cluster(Protocol):
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object; raises Stale when the patch names a `metadata.resourceVersion` that is not the newest."""
+        """Changes a part of an object, or of its `subresource`, and returns it as stored.
+
+        Raises NotFound where there is none (APPLY creates it), Stale when the patch names a resourceVersion that is not the newest.
+        """
         ...
 
     async def delete(

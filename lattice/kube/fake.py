@@ -177,7 +177,7 @@ class FakeCluster:
         metadata_only: bool = False,
         cached: bool = False,
     ) -> T:
-        """Reads one object; its cache is never behind."""
+        """Returns a stored object, decoded as `type`; raises NotFound where there is none. `cached` answers are never behind."""
         del cached
         fault = await self._begin("get", resource, namespace, name)
         found = self._find(resource, namespace, name)
@@ -197,7 +197,10 @@ class FakeCluster:
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Creates an object."""
+        """Stores a new object, with name, uid and version as the server gives them, and returns it.
+
+        Raises AlreadyExists when its name is taken, Rejected where it has none; `dry_run`: stores nothing.
+        """
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
         metadata = new.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):
@@ -228,7 +231,7 @@ class FakeCluster:
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replaces an object or its status."""
+        """Replaces a stored object, or its status, and returns it; raises NotFound where there is none, Stale for an old version."""
         fault = await self._begin("replace", resource, namespace, name, subresource)
         old = self._find(resource, namespace, name)
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
@@ -249,7 +252,10 @@ class FakeCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object; APPLY merges, and creates what is missing, without field ownership."""
+        """Changes a part of a stored object and returns it; raises NotFound where there is none, Stale for an old version.
+
+        APPLY merges, and creates what is missing, without field ownership.
+        """
         if kind is PatchKind.APPLY and isinstance(patch, Mapping) and not self._exists(resource, namespace, name):
             metadata = {**patch.get("metadata", {}), "name": name}
             return await self.create(resource, {**patch, "metadata": metadata}, namespace, type=type)
@@ -270,7 +276,10 @@ class FakeCluster:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Deletes an object, or marks it as being deleted while it has finalizers."""
+        """Deletes an object, or marks it as being deleted while it has finalizers; raises NotFound where there is none.
+
+        Raises Stale where it has another `uid` or `resource_version` than the given one.
+        """
         fault = await self._begin("delete", resource, namespace, name)
         old = self._find(resource, namespace, name)
         metadata = old["metadata"]

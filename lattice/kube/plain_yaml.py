@@ -78,7 +78,7 @@ def _map(lines: _Lines, at: int) -> tuple[dict[str, Any], int]:
 
 
 def _check_end(lines: _Lines, at: int, indent: int) -> None:
-    """Refuses a line that stands deeper than the block it follows: a text of several lines, or a mistake."""
+    """Raises `_NotPlain` for a line that stands deeper than the block it follows: a text of several lines, or a mistake."""
     if at < len(lines) and lines[at][0] > indent:
         raise _NotPlain
 

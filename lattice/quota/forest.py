@@ -344,7 +344,7 @@ class Forest:
         yield from self._strays.items()
 
     def _built_in_used(self) -> None:
-        """Takes what the default and the system group use from the amounts that the default tree divides."""
+        """Subtracts what the default and the system group use from the amounts that the default tree divides."""
         default, system = self._stray(DEFAULT), self._stray(SYSTEM)
         self._trees[DEFAULT_TREE].built_in_used_changed(system.used, default.used)
 

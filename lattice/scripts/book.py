@@ -110,7 +110,7 @@ def _translate(path: str, value: Any) -> Any:
 
 
 def _name(path: str, key: str) -> str:
-    """Returns our name of a field of the book."""
+    """Returns the name that an Allocation has for a field of the book's manifest: `key` in the part at `path`."""
     renamed = {"lifecycle.scale_policy": "scale", "resources.constraints.require_conformance": "conformance", **_GIGABYTES}
     return renamed.get(f"{path}.{key}") or _camel(key)
 

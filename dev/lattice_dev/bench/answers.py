@@ -63,7 +63,7 @@ class AnswerCosts:
     answers: list[float] = field(default_factory=list)
 
     def figure(self, name: str) -> Figure:
-        """Returns the longest turn of all, beside the longest answer."""
+        """Returns a figure of this name: the longest turn of all in CPU milliseconds, beside the CPU of the longest answer."""
         detail = f"by the clock {max(self.waits):.1f} ms, with what else runs on this machine"
         return Figure(name, max(self.turns), "ms CPU", HELD, Baseline("ms CPU, the whole answer", max(self.answers)), detail)
 

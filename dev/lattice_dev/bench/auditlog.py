@@ -57,11 +57,11 @@ class Writes:
 
     @property
     def total(self) -> int:
-        """Returns how many took effect, without Leases and Events."""
+        """Returns how many writes took effect, without those of Leases and Events."""
         return self.counted.total()
 
     def each(self, allocations: int) -> dict[str, float]:
-        """Returns the writes an allocation by kind, the most frequent first."""
+        """Returns the number of writes of each kind divided by so many allocations, the most frequent first."""
         return {what: count / allocations for what, count in self.counted.most_common()}
 
 

@@ -143,7 +143,7 @@ class _ServerMeter:
         self._reading = Round("", 0, *taken, 0.0)
 
     async def round(self, kind: str, at_once: int, calls: Sequence[Call]) -> Round:
-        """Makes the calls, and returns what they took."""
+        """Makes the calls, `at_once` at a time; returns what the API server took for them, without its background."""
         clock = self._driver.clock
         await clock.sleep(SETTLE_SECONDS)
         before = await self._read()
@@ -155,7 +155,7 @@ class _ServerMeter:
         return Round(kind, len(calls), seconds, allocated, after.collections - before.collections)
 
     async def _read(self) -> _Reading:
-        """Reads the server's own metrics, then the processor time that it took so far: each round pays one such reading."""
+        """Returns what the server's own metrics say, and then the processor time that it took so far: each round pays one such reading."""
         page = dict(line.rsplit(" ", 1) for line in (await self._driver.admin.metrics()).splitlines() if line.startswith(GO_METRICS))
         allocated, collections = (float(page[name]) for name in GO_METRICS)
         return _Reading(self._driver.clock.monotonic(), self._usage.seconds(), allocated, collections)

@@ -36,7 +36,7 @@ class Driver:
     clock: SystemClock
 
     async def create(self, manifests: Sequence[Mapping[str, Any]], *, at_once: int = CONNECTIONS) -> float:
-        """Creates all allocations as the user; returns the seconds that it took."""
+        """Creates all allocations as the user, `at_once` at a time; returns the seconds that it took."""
         return await self.timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
 
     async def baseline(self) -> tuple[float, float]:

@@ -69,13 +69,13 @@ class Watching:
             self._informers.append(Informer(cluster, PLANS, type=Plan, clock=self.clock, on_change=self._on_plan))
 
     async def run(self) -> None:
-        """Watches until cancelled."""
+        """Follows the watched kinds, and notes when each step of each allocation is first seen, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
 
     async def synced(self) -> None:
-        """Returns once everything that exists was listed."""
+        """Waits until everything that exists was listed; `run` must be running."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
 
     async def until(self, done: Callable[[], bool], *, within: float, what: str) -> None:

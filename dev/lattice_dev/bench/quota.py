@@ -145,12 +145,12 @@ def _updates(forest: Forest, made: Sequence[Group]) -> tuple[list[float], int]:
 
 
 def _planted(made: Sequence[Group], node_cache: int, at: int) -> None:
-    """Divides a tree that has been changed."""
+    """Makes a quota tree of these groups for `node_cache` + `at` nodes, and divides it."""
     QuotaTree(nodes(node_cache + at), Options(scale_min=True), made).refresh()
 
 
 def _timed(act: Callable[[int], object], repeats: int) -> float:
-    """Returns the median milliseconds of process time."""
+    """Calls `act` with 0, 1, … `repeats` times; returns the median milliseconds of process time of a call."""
     times: list[float] = []
     for at in range(repeats):
         began = time.process_time()

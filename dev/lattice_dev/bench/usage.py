@@ -105,7 +105,7 @@ def _read(texts: list[str]) -> Records:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Returns the median milliseconds of process time."""
+    """Does the work `TIMES` times; returns the median milliseconds of process time."""
     times = []
     for _ in range(TIMES):
         began = time.process_time()

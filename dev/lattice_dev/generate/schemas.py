@@ -37,7 +37,7 @@ def document(schema: str) -> dict[str, Any]:
 
 
 def _name(schema: str) -> str:
-    """Returns `why-v1` for `lattice.dev/why/v1`."""
+    """Returns a schema's name as a file name without suffix: `why-v1` for `lattice.dev/why/v1`."""
     return schema.partition("/")[2].replace("/", "-")
 
 
