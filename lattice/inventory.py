@@ -78,8 +78,7 @@ class Inventory:
         return {vcluster: tuple(groups) for vcluster, groups in found.items()}
 
     def require_vclusters(self, names: Iterable[str]) -> None:
-        """Raises Rejected for a vcluster of `names` without a home node here although others have some; without any home every name passes.
-        """
+        """Raises Rejected for a vcluster of `names` without a home node here although others have some; without homes every name passes."""
         homes = self.homes()
         for name in names:
             if homes and name not in homes:
@@ -91,8 +90,7 @@ class Inventory:
 
 
 def read_inventory(text: str, name: str = "the inventory") -> Inventory:
-    """Returns the inventory of a YAML text; raises Rejected with the line and the field of the first fault. `name`: of the text, in errors.
-    """
+    """Returns the inventory of a YAML text; raises Rejected with line and field of the first fault. `name`: of the text, in errors."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

@@ -48,8 +48,7 @@ class Programs:
 
 
 def module_digest(module: Path = MODULE, programs: Sequence[str] = PROGRAMS) -> str:
-    """Returns the sha256, in hex, of the build's flags, the module's requirements and these programs' sources; it names the cache's folder.
-    """
+    """Returns the sha256, in hex, of the build's flags, the module's requirements and these programs' sources: the name of the cache."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     sources = [path for program in programs for path in (module / program).rglob("*.go")]
     required = [path for path in (module / "go.mod", module / "go.sum") if path.exists()]

@@ -75,8 +75,7 @@ def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], N
 
 
 def failing_open(log: Path) -> str:
-    """Returns the last line of the API server's log about a webhook that it went without, to be appended to an error; empty: there is none.
-    """
+    """Returns the last line of the API server's log about a webhook that it went without, to be appended to an error; empty: none."""
     if not log.is_file():
         return ""  # another cluster's API server
     lines = [line for line in log.read_text(errors="replace").splitlines() if "failing open" in line]

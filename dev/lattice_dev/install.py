@@ -190,8 +190,7 @@ def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> boo
 
 
 def calm_config(hollow: int) -> dict[str, Any]:
-    """Returns a LatticeConfig for so many hollow nodes: a heartbeat of each every `hollow`/25 s, 10 s at least, and timeouts in proportion.
-    """
+    """Returns a LatticeConfig for so many hollow nodes: a heartbeat of each every `hollow`/25 s, at least 10 s, timeouts in proportion."""
     seconds = max(10, hollow // 25)
     nodes = {"heartbeatInterval": f"{seconds}s", "heartbeatTimeout": f"{3 * seconds}s", "gracePeriod": f"{6 * seconds}s"}
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeConfig", "metadata": {"name": "lattice"}, "spec": {"nodes": nodes}}
@@ -210,8 +209,7 @@ def home_vcluster(name: str, groups: Sequence[str]) -> dict[str, Any]:
 
 
 def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int:
-    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere. Others are left as they are.
-    """
+    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere. Others stay as they are."""
     places = {node.name: {"group": node.group, "switch": node.switch} for node in nodes}
     moved = 0
     for item in cluster.list(resources.NODES).items:

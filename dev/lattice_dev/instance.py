@@ -100,8 +100,7 @@ class Instance:
             self._settle(here, recorded)
 
     def down(self, *, keep: bool = False) -> None:
-        """Ends every process of the instance and removes every trace; with `keep` its files stay for a later `up`. None to end is no error.
-        """
+        """Ends every process of the instance and removes every trace; with `keep` its files stay for `up`. No instance is no error."""
         if keep:
             self._stop_keeping()
             return
@@ -218,8 +217,7 @@ class Instance:
         network.mend_between(self._networked().link(one), self._networked().link(other))
 
     def power_off(self, node: str) -> None:
-        """Kills the agent and everything else on the node at once, as a power cut does; the node's disk stays. `power_on` starts it again.
-        """
+        """Kills the agent and everything else on the node at once, as a power cut does; the disk stays. `power_on` starts it again."""
         here, recorded = self._existing()
         agent = f"agent-{node}"
         if agent in self._supervisor.running(recorded):
@@ -444,8 +442,7 @@ class Instance:
             self._wait_objects(here, _patience(recorded.options))
 
     def _place_listed(self, cluster: BlockingCluster, options: Options) -> None:
-        """Creates the vclusters that the inventory names, and writes its groups into its nodes' objects; does nothing without an inventory.
-        """
+        """Creates the vclusters that an inventory names, and writes its groups into its nodes' objects; without one nothing changes."""
         if not options.inventory:
             return
         listed = _read_inventory(Path(options.inventory))
@@ -498,8 +495,7 @@ class Instance:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Ends every process and removes namespaces, scopes and devices, but no files; all are found by marks and names, never by records.
-        """
+        """Ends every process and removes namespaces, scopes and devices, but no files; finds all by marks and names, never by records."""
         namespaces = list(self._namespaces())
         self._supervisor.kill_everything(namespaces)
         for root in self.where.scope_roots():

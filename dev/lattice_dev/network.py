@@ -48,8 +48,7 @@ class Network:
         return str(IPv4Network(self.subnet)[1])
 
     def link(self, node: str, index: int, directory: Path) -> NodeLink:
-        """Returns the names and the address of the link of the node with this index, from 0; makes nothing. `directory`: the node's folder.
-        """
+        """Returns the names and the address of the link of a node by its index, from 0; makes nothing. `directory`: the node's folder."""
         return NodeLink(node, directory / "network", f"lv{self.tag}n{index}", str(IPv4Network(self.subnet)[FIRST_NODE + index]))
 
 

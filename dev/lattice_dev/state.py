@@ -151,8 +151,7 @@ class Layout:
         return None
 
     def scope_roots(self) -> list[Path]:
-        """Returns the scope root, and its like in every other hierarchy where an agent has made one (v1 controllers too); empty: no root.
-        """
+        """Returns the scope root, and its like in each other hierarchy where an agent has made one (v1 controllers too); empty: no root."""
         root = self.scope_root()
         if root is None:
             return []

@@ -114,8 +114,7 @@ class Budgets:
         return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
 
     def scopes(self, tenant: str, user: str, project: str) -> list[Scope]:
-        """Returns the owners of the budgets on which work of this user and project draws: the tenant, the project, the user; empty: none.
-        """
+        """Returns the owners of the budgets on which work of this user and project draws: tenant, project, user; empty: none."""
         found = [Scope(OF_TENANT, tenant)] if self.whole.given or self.outside is not None else []
         if project in self.projects and self.projects[project].given:
             found.append(Scope(OF_PROJECT, tenant, project))

@@ -27,8 +27,7 @@ LEAST_LOG_BYTES = 65536
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields the refusals for a LatticeConfig that is created or changed; the first field that does not parse ends the checks of durations.
-    """
+    """Yields the refusals for a LatticeConfig created or changed; the first field that does not parse ends the checks of durations."""
     del facts
     try:
         config = msgspec.convert(obj, Config)

@@ -17,8 +17,7 @@ SHOWN: Final = 10
 
 
 def named_leaf(asked: Submission) -> tuple[str, str]:
-    """Returns the leaf that an Allocation names (`spec.quota`, else its label) and the field that names it; an empty leaf: it names none.
-    """
+    """Returns the leaf that an Allocation names (`spec.quota`, else its label) and the field that names it; empty: it names none."""
     quota = asked.raw.get("quota")
     if isinstance(quota, str) and quota:
         return quota, FIELD

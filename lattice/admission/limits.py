@@ -20,8 +20,7 @@ MOST_TASKS: Final = 4096
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the number of nodes parses and its most is within the vcluster's limit; warns where the cluster has fewer than its least.
-    """
+    """Checks that the node count parses and its most is within the vcluster's limit; warns where the cluster has not even the least."""
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
         yield count
@@ -40,8 +39,7 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that `spec.tasks.total` is at most the tasks per node times the most nodes; work on the head only may have 4096 for each node.
-    """
+    """Checks that `spec.tasks.total` is at most the tasks per node times the most nodes; work on the head only may have 4096 a node."""
     del facts
     tasks = asked.spec.tasks
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")

@@ -34,8 +34,7 @@ class Refused:
 
     @property
     def message(self) -> str:
-        """Returns sentence and next step as one text, the sentence alone without one; after several lines the next step has its own line.
-        """
+        """Returns sentence and next step as one text, the sentence alone without one; after several lines the step has its own line."""
         if not self.hint:
             return self.sentence
         return f"{self.sentence}\n  Hint: {self.hint}" if "\n" in self.sentence else f"{self.sentence}. Hint: {self.hint}"

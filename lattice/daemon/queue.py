@@ -95,8 +95,7 @@ class KeyedQueue:
             await self._clock.sleep(_LOOK_SECONDS)
 
     def forget(self, key: str) -> None:
-        """Drops a key that waits for a later moment, and its count of failures, once its object is gone; a ready key is still reconciled.
-        """
+        """Drops a delayed key, and its count of failures, once its object is gone; a ready one is still reconciled."""
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._failures.pop(key, None)

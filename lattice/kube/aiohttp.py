@@ -48,8 +48,7 @@ class AiohttpCluster:
         self._impersonation: tuple[tuple[str, str], ...] = ()
 
     def impersonate(self, user: str, groups: Sequence[str] = ()) -> AiohttpCluster:
-        """Returns a cluster over these connections that asks as another user (Impersonate-User, Impersonate-Group); this one is unchanged.
-        """
+        """Returns a cluster over these connections that asks as another user (Impersonate-User, Impersonate-Group); this one stays."""
         other = copy.copy(self)
         other._impersonation = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
         return other

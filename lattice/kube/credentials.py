@@ -52,8 +52,7 @@ class Credentials:
         return self._identity
 
     def refused(self) -> bool:
-        """Reads the credentials again after a 401; returns whether new ones are there to try. False: the files are the same or unreadable.
-        """
+        """Reads the credentials again after a 401; returns whether new ones are there to try. False: they are the same or unreadable."""
         now = self._monotonic()
         if self.config.plugin is None and _marks(self.config.files) == self._marks:
             return False

@@ -162,8 +162,7 @@ def read_moment(text: str, time_zone: str, field: str) -> float:
 
 
 def state_at(calendar: Calendar, now: float) -> str:
-    """Returns the state of a Reservation at `now` (epoch seconds) by its calendar: Planned before a window, Active in one, Ended after all.
-    """
+    """Returns a Reservation's state at `now` (epoch seconds) by its calendar: Planned before a window, Active in one, Ended after all."""
     span = calendar.span(now)
     if span is None:
         return ENDED

@@ -230,8 +230,7 @@ class Forest:
         return tuple(self._trees[tree].path(leaf))
 
     def total(self, tree: str = DEFAULT_TREE) -> dict[str, int]:
-        """Returns the amounts that a tree divides: its capacity without what the built-in groups use; raises NotFound for an unknown tree.
-        """
+        """Returns the amounts that a tree divides: its capacity less what built-in groups use; raises NotFound for an unknown tree."""
         self._known(tree)
         return self._trees[tree].runtime(ROOT)
 

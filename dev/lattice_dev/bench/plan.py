@@ -39,8 +39,7 @@ def plain_node(index: int) -> NodeFacts:
 
 
 def crowd(nodes: int, pending: int, seed: int) -> tuple[Forecaster, ClusterState, list[Candidate]]:
-    """Returns a forecaster with 5,000 finished runs, a nearly full machine of twelve kinds of nodes, and a queue with five kinds of needs.
-    """
+    """Returns a forecaster with 5,000 finished runs, a nearly full machine of twelve kinds of nodes, a queue with five kinds of needs."""
     dice = random.Random(seed)  # noqa: S311 - equal seeds, equal crowds
     state, forecaster = ClusterState(), Forecaster()
     for index in range(nodes):

@@ -81,8 +81,7 @@ class Player:
 
 
 def main(argv: list[str]) -> None:
-    """Plays a turn for each line of standard input, and prints its answer; `argv`: checkout, log, jobs, perhaps a file, as the usage says.
-    """
+    """Plays a turn for each line of standard input, and prints the answer; `argv`: checkout, log, jobs, and perhaps a file."""
     checkout, name, jobs, file = argv[0], argv[1], int(argv[2]), argv[3] if len(argv) > 3 else ""
     sys.path[:0] = [checkout, str(Path(checkout, "dev"))]
     player = player_of(name, jobs, file)

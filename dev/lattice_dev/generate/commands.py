@@ -46,8 +46,7 @@ def _section(parser: argparse.ArgumentParser, text: str) -> str:
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
-    """Returns the usage in one line: program, required flags and arguments by name, `[flags]` for all others; else what the parser states.
-    """
+    """Returns the usage in one line: program, required flags and arguments by name, `[flags]` for all others; else the parser's own."""
     if parser.usage:
         return parser.usage
     own = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]

@@ -167,8 +167,7 @@ def ahead(text: str | None, now: float) -> str:
 
 
 def start_cell(p50: str | None, p90: str | None, now: float) -> str:
-    """Returns an expected start as `in 12m–1h17m`, from even odds to nine times of ten; `≤ 1h17m` without the first, empty without either.
-    """
+    """Returns an expected start as `in 12m–1h17m`, at even odds to nine of ten; `≤ 1h17m` without the first, empty without either."""
     second = ahead(p90, now).removeprefix("in ")
     if not p50:
         return f"≤ {second}" if second else ""

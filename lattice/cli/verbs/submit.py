@@ -46,8 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Submits the work, shows a dry run instead, or waits for its end, as flags ask; returns the exit code, with `--wait` the work's own.
-    """
+    """Submits the work, shows a dry run instead, or waits for its end, as flags ask; returns the exit code, with `--wait` the work's."""
     try:
         return _run(console)
     except (Denied, NotFound):

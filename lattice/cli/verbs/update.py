@@ -43,8 +43,7 @@ def run(console: Console) -> int:
 
 
 def change_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the part of spec that flags change; a tag without a value is removed. Raises Rejected for wrong values, and without a flag.
-    """
+    """Returns the part of spec that flags change; a tag without a value is removed. Raises Rejected for wrong values or no flag."""
     lifecycle: dict[str, Any] = {}
     tags: dict[str, str | None] = {}
     if args.walltime:
