@@ -72,6 +72,18 @@ def test_an_image_without_attached_metadata_has_that_which_is_in_it(registry: Re
     assert printed(me, "bare") == ["hello bare"]
 
 
+def test_the_same_image_in_another_repository_gives_work_nothing_of_that_ones_metadata(
+    registry: RegistryProgram, me: Person, tmp_path: Path
+) -> None:
+    content = squashfs(tmp_path / "image", "hello twins")
+    views = {place: described("app", "/user-environment", {"app": {"scalar": {"FROM": place}}}) for place in ("build", "deploy")}
+    digests = {registry.push_uenv(tmp_path / at, f"{at}/daint/gh200/twins/1", "v1", content, said) for at, said in views.items()}
+    assert len(digests) == 1
+    for number, place in enumerate(("build", "deploy", "build")):
+        me.apply(f"twin-{number}", nodes=2, entrypoint="printenv FROM", environment={"uenv": f"{place}::twins/1:v1", "view": "app"})
+        assert printed(me, f"twin-{number}") == [place, place]
+
+
 def test_a_tag_that_moves_changes_nothing_of_work_that_was_submitted(registry: RegistryProgram, me: Person, tmp_path: Path) -> None:
     registry.push_uenv(tmp_path / "old", PLACE, "moving", squashfs(tmp_path / "old-image", "hello old"), METADATA)
     me.apply("moving", entrypoint="app", environment={"uenv": "app/42:moving", "view": "app"}, hold=True)
