@@ -148,6 +148,10 @@ def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRec
 
 async def _order(request: web.Request) -> CacheOrder:
     body = await request.content.read(LARGEST_ORDER + 1)
+    while len(body) <= LARGEST_ORDER and (more := await request.content.read(LARGEST_ORDER + 1)):
+        body += more  # a body comes in several pieces
+    if len(body) > LARGEST_ORDER:
+        raise Rejected(f"an order of more than {LARGEST_ORDER} bytes is not read", reason="ParameterInvalid")
     try:
         order = msgspec.json.decode(body, type=CacheOrder)
     except msgspec.DecodeError as error:

@@ -11,22 +11,30 @@ from typing import BinaryIO
 from lattice.errors import Rejected
 
 
-def read_file(path: str, most: int) -> bytes:
-    """Returns the first `most` bytes of a file that a person named; raises Rejected where it cannot be read.
+def read_file(path: str, most: int, reason: str = "BadInput") -> bytes:
+    """Returns the contents of a file that a person named; raises Rejected with `reason` where it has more than `most` bytes.
 
-    A longer file is cut without a word: a caller that must refuse it asks for one byte more than it takes.
+    What cannot be read at all is Rejected as BadInput.
     """
     if not path:
         raise Rejected("the name of the file is empty", reason="BadInput")
     try:
         with Path(path).open("rb") as file:
-            return file.read(most)
+            return read_bounded(file, most, path, reason)
     except FileNotFoundError as error:
         raise Rejected(f"there is no file {path}", reason="BadInput") from error
     except IsADirectoryError as error:
         raise Rejected(f"{path} is a directory: name a file in it", reason="BadInput") from error
     except OSError as error:
         raise Rejected(f"{path} cannot be read: {error.strerror or error}", reason="BadInput") from error
+
+
+def read_bounded(file: BinaryIO, most: int, name: str, reason: str = "BadInput") -> bytes:
+    """Returns the rest of an open file, called `name` in the error; raises Rejected where that is more than `most` bytes."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise Rejected(f"{name} is longer than {most} bytes", reason=reason)
+    return data
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lattice.cli.files import read_file
+from lattice.cli.files import read_bounded, read_file
 from lattice.errors import Rejected
 from lattice.scripts.asked import Given, merge
 from lattice.scripts.book import from_book, is_book
@@ -103,13 +103,13 @@ def _option(name: str) -> Option:
 
 
 def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
-    """Returns the Allocations of a YAML or JSON file (`-`: standard input), ours or the book's; of a larger one its first 8 MiB are read.
+    """Returns the Allocations of a YAML or JSON file (`-`: standard input), ours or the book's.
 
-    Raises Rejected for other kinds, and a file without any.
+    Raises Rejected for other kinds, a file without any, and one of more than 8 MiB.
     """
     import yaml
 
-    data = stdin.read(_LONGEST_MANIFEST) if path == "-" else read_file(path, _LONGEST_MANIFEST)
+    data = read_bounded(stdin, _LONGEST_MANIFEST, "standard input") if path == "-" else read_file(path, _LONGEST_MANIFEST)
     try:
         documents = [document for document in yaml.safe_load_all(data.decode()) if document is not None]
     except (yaml.YAMLError, UnicodeDecodeError) as error:

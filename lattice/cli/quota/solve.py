@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lattice.cli import exits
 from lattice.cli.failures import explain
-from lattice.cli.files import read_file
+from lattice.cli.files import read_bounded, read_file
 from lattice.cli.render.quota import LEGEND, rows
 from lattice.errors import Rejected
 from lattice.quota.document import Document, answer, read_document, refuse
@@ -63,9 +63,8 @@ def _check(console: Console, document: Document) -> None:
 def _text(console: Console) -> str:
     path = console.args.filename
     name = "standard input" if path == "-" else path
-    data = console.outside.stdin.read(_LONGEST + 1) if path == "-" else read_file(path, _LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise Rejected(f"{name} is longer than {_LONGEST} bytes", reason="BadDocument")
+    reason = "BadDocument"
+    data = read_bounded(console.outside.stdin, _LONGEST, name, reason) if path == "-" else read_file(path, _LONGEST, reason)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -99,9 +99,7 @@ def _profiles(paths: Sequence[str]) -> list[Profile]:
 
 
 def _text(path: str) -> str:
-    data = read_file(path, _LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise Rejected(f"{path} is longer than {_LONGEST} bytes", reason="BadInput")
+    data = read_file(path, _LONGEST)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
