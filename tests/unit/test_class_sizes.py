@@ -1,4 +1,4 @@
-"""A class of the scheduler is one concept: at most 200 lines, and at most ten fields that its methods change.
+"""A class of the scheduler is one concept: at most 200 lines without docstrings, and at most ten fields that its methods change.
 
 `LEFT` names the classes that are still larger, with their sizes of today: these may only fall.
 """
@@ -13,11 +13,11 @@ from tests.unit.symbols import modules
 MOST_LINES = 200
 MOST_FIELDS = 10
 LEFT: dict[str, tuple[int, int]] = {
-    "ClusterState": (298, 17),
-    "EquivalenceClass": (364, 9),
-    "PendingQueue": (97, 15),
-    "QuotaUsage": (348, 12),
-    "_ScoredQueue": (72, 11),
+    "ClusterState": (222, 17),
+    "EquivalenceClass": (309, 9),
+    "PendingQueue": (82, 15),
+    "QuotaUsage": (307, 12),
+    "_ScoredQueue": (62, 11),
 }
 """By class: lines and changed fields."""
 MAKES = {"__init__", "__post_init__", "__new__"}
@@ -61,9 +61,17 @@ def changed_fields(owner: ast.ClassDef) -> set[str]:
     return {name for name in found if name is not None}
 
 
+def lines_of(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
 def size(owner: ast.ClassDef) -> tuple[int, int]:
-    """Lines, and fields that change."""
-    return (owner.end_lineno or owner.lineno) - owner.lineno + 1, len(changed_fields(owner))
+    """Lines without docstrings, which say more where they are better, and fields that change."""
+    said = sum(
+        lines_of(node) for node in ast.walk(owner)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )  # fmt: skip
+    return lines_of(owner) - said, len(changed_fields(owner))
 
 
 def test_no_class_of_the_scheduler_is_longer_or_keeps_more_state_than_one_concept_does() -> None:
