@@ -82,16 +82,20 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
         raise
 
 
-def holds_right(run_directory: str, data: bytes) -> bool:
-    """Tells whether the right to start an attempt was taken with exactly this claim; False where the run directory cannot be read."""
+def is_taken(run_directory: str, directory: str, data: bytes) -> bool:
+    """Tells whether a claim other than `data` stands in one of the two directories, so that somebody else has the right to start."""
+    return any(_other_claim(os.path.join(place, CLAIM), data) for place in (run_directory, directory))
+
+
+def _other_claim(path: str, data: bytes) -> bool:
     try:
-        fd = os.open(os.path.join(run_directory, CLAIM), os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        return os.read(fd, len(data) + 1) == data
+        return os.read(fd, len(data) + 1) != data
     except OSError:
-        return False
+        return True
     finally:
         os.close(fd)
 

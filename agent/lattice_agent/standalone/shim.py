@@ -475,8 +475,8 @@ def run(launch: Launch, report: int) -> None:
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
-        if not durable.holds_right(launch.run_directory, claim):  # another shim may, and its work run: nothing of it is touched
-            send(report, {"failure": failure, "unfit": unfit})
+        if durable.is_taken(launch.run_directory, launch.directory, claim):  # its work may run: no end is written over it
+            send(report, {"taken": True})
             return
     else:
         leftovers.separate_ipc()

@@ -15,6 +15,8 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, Final
 
+import msgspec
+
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
 from lattice.scheduling.model.hardware import Need, NodeFacts
@@ -148,7 +150,7 @@ def question(seed: int, count: int, running: int) -> Question:
         at += len(taken)
         started = NOW - chance.uniform(0, 24) * HOUR
         holders.append(
-            replace(
+            msgspec.structs.replace(
                 NodeHolder(f"run-{number:05d}", f"bench/run-{number:05d}", "bench", "bench", "batch", 0, taken, started),
                 preemption_class=chance.choice((0, 1, 2, 3, 4, 5, 6, 8)),
                 started=started,

@@ -83,13 +83,14 @@ def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[
     """Returns the part of the known fingerprint that holds `nodes` in the fewest groups, the least pressed of equals; None: none does."""
     parts = _spread_widest(pool, nodes) if ask.spread else pool.parts
     best: tuple[int, float, str] | None = None
+    chosen: Found | None = None
     for name, part in parts.items():
         span = part.fewest(nodes) if name else 0
         if span and (ask.spread or best is None or span <= best[0]):
             rank = (0 if ask.spread else span, pressure(name) if pressure is not None else 0.0, name)
             if best is None or rank < best:
                 best, chosen = rank, Found(part, frozenset((name,)), 1, span)
-    return None if best is None else chosen
+    return chosen
 
 
 def _spread_widest(pool: FreeCounts, nodes: int) -> dict[str, Groups]:

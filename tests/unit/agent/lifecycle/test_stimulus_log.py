@@ -121,7 +121,17 @@ def test_work_is_written_by_a_list_of_what_may_stand_there_so_that_a_new_field_i
     text = encode(HEADER, kept(recorded(event)).segments())
     body = msgspec.json.decode(text.splitlines()[-1])["with"]["known"]["work"]
     written = {name for name, value in body.items() if value not in ("", None, {}, [], 0, 0.0, False)}
-    defaults = {"grace_seconds", "hook_seconds", "epilogue_seconds", "min_uid", "open_files", "log_bytes", "default_views", "user_files"}
+    defaults = {
+        "grace_seconds",
+        "hook_seconds",
+        "epilogue_seconds",
+        "min_uid",
+        "open_files",
+        "log_bytes",
+        "default_views",
+        "user_files",
+        "pull_seconds",
+    }
     assert written <= defaults | {
         "key", "number", "namespace", "name", "nodes", "node", "head", "tasks", "total_tasks", "walltime_seconds"
     }  # fmt: skip
