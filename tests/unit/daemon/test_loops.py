@@ -19,38 +19,38 @@ ROUNDS = 30
 
 
 @pytest.fixture
-def dying() -> Iterator[tuple[str, int]]:
-    """Where a server listens that resets each connection, as the kernel does for one that was killed."""
+def dying() -> Iterator[tuple[tuple[str, int], threading.Semaphore]]:
+    """Where a server listens that resets each connection once it may, as the kernel does for one that was killed."""
+    may = threading.Semaphore(0)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def reset() -> None:
             with contextlib.suppress(OSError):
                 while True:
                     connection, _ = server.accept()
+                    may.acquire(timeout=10)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     connection.close()
 
         threading.Thread(target=reset, daemon=True).start()
-        yield server.getsockname()
+        yield server.getsockname(), may
         server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_connection_that_its_peer_resets_at_once_leaves_no_socket_that_would_close_a_strangers_descriptor(
-    dying: tuple[str, int], tls: bool
+    dying: tuple[tuple[str, int], threading.Semaphore], tls: bool
 ) -> None:
     pytest.importorskip("uvloop")
+    address, may_reset = dying
     context, name = (ssl.create_default_context(), "x") if tls else (None, None)
 
-    async def once() -> socket.socket | None:
+    async def once() -> socket.socket:
         loop, one = asyncio.get_running_loop(), socket.socket()
         one.setblocking(False)
-        try:
-            await loop.sock_connect(one, dying)
-        except OSError:
-            one.close()
-            return None
-        await asyncio.sleep(0.002)  # the reset is here
+        await loop.sock_connect(one, address)
+        may_reset.release()
+        await asyncio.sleep(0.005)  # the reset is here
         with contextlib.suppress(OSError):
             transport, _ = await loop.create_connection(asyncio.Protocol, sock=one, ssl=context, server_hostname=name)
             transport.abort()
@@ -58,11 +58,10 @@ def test_a_connection_that_its_peer_resets_at_once_leaves_no_socket_that_would_c
         return one
 
     async def several() -> list[socket.socket]:
-        return [one for one in [await once() for _ in range(ROUNDS)] if one is not None]
+        return [await once() for _ in range(ROUNDS)]
 
     with asyncio.Runner(loop_factory=loops.factory()) as runner:
         tried = runner.run(several())
-    assert tried
     assert [one.fileno() for one in tried] == [-1] * len(tried)
 
 

@@ -76,32 +76,36 @@ def is_there(path: str) -> bool:
     return Path(path).exists()
 
 
-def loops() -> set[str]:
-    """The loop devices that have a file."""
-    return {path.parent.parent.name for path in Path("/sys/block").glob("loop*/loop/backing_file")}
+def loops(*places: Path) -> set[str]:
+    """The loop devices whose file lies below one of the places."""
+    found = set()
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):
+            if path.read_text().startswith(tuple(map(str, places))):
+                found.add(path.parent.parent.name)
+    return found
 
 
-def held() -> list[str]:
-    """The processes that keep mounts, of anybody."""
+def held(place: Path) -> list[str]:
+    """The processes that keep mounts for the node of that name."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
-            if entry.name.isdigit() and (entry / "comm").read_text() == "lattice-hold\n":
+            if entry.name.isdigit() and (entry / "comm").read_text() == "lattice-hold\n" and place.name in (entry / "cgroup").read_text():
                 found.append(entry.name)
     return found
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    before = loops()
+def _nothing_is_left(place: Path, images: Path) -> Iterator[None]:
     yield
     for _ in range(200):
-        if loops() <= before and not held():
+        if not loops(place, images) and not held(place):
             break
         subprocess.run(["sleep", "0.02"], check=True)
-    assert loops() <= before
-    assert held() == []
-    assert " squashfs " not in Path("/proc/self/mountinfo").read_text(), "the machine sees none of the mounts"
+    assert (loops(place, images), held(place)) == (set(), [])
+    seen = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " squashfs " in line and place.name in line]
+    assert seen == [], "the machine sees none of the mounts"
 
 
 async def run(host: LinuxHost, ends: Ends, ours: NodeWork) -> int:
