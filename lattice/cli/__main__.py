@@ -190,7 +190,10 @@ def _without_verb(rest: list[str]) -> int:
 
 
 def _another_program(verb: str, arguments: list[str]) -> int:
-    """Replaces this process by `lattice-VERB` from PATH; where there is none, prints an error with a suggestion and returns its code."""
+    """Replaces this process by `lattice-VERB` from PATH; where there is none, prints an error with a suggestion and returns its code.
+
+    `arguments`: the whole command line, in which the verb must stand; the program gets what follows the first word that is the verb.
+    """
     import difflib
     import shutil
 

@@ -221,10 +221,10 @@ def _left(rows: _Rows, full: Marks) -> tuple[Ints, Ints]:
 
 
 def _search(rows: _Rows) -> tuple[Marks, Ints, Ints, Marks]:
-    """Finds the level of each row; returns the full slots, the rest as in `_left`, and the rows in which the search did not
-    converge.
+    """Searches the level of each row, from the one in `rows.level` on, and writes it there; a slot without needs is full at any level.
 
-    From any level it takes a few steps. A slot without needs is full at any level.
+    Returns the full slots, by row the pool left for the others and the sum of their weights, and the rows whose search did not converge.
+    From any level it takes a few steps.
     """
     ratios = rows.needs / rows.ratings
     full = ratios <= rows.level[:, None]

@@ -60,7 +60,10 @@ class HollowTimers:
         self._hosts[node] = host
 
     def set(self, node: str, key: Key, after: float) -> None:
-        """Sets a timer that ends an attempt on the node in `after` seconds."""
+        """Sets a timer that ends an attempt on the node in `after` seconds, as if by itself; of several for an attempt the earliest counts.
+
+        To put an end off, `clear` it first. The node must have joined (`join`) before the timer ends.
+        """
         self._queue.add(f"{node}/{key.uid}/{key.attempt}", after)
 
     def clear(self, node: str, key: Key) -> None:

@@ -284,9 +284,10 @@ def _begun() -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def _puller(request: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """Starts a puller with its request, and yields what it prints; at the end of the block none of it is left. Raises OSError.
+    """Starts a puller with its request, and yields what it prints; at the end of the block it is killed and gone. Raises OSError.
 
-    The loop's own subprocesses are not used: uvloop now and then closes the standard input of a child that has just begun.
+    `request`: one line with its newline, shorter than a pipe holds; the puller's input stays open, since it ends when that closes. The
+    loop's own subprocesses are not used: uvloop now and then closes the standard input of a child that has just begun.
     """
     child = _begun()
     assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018 - they are pipes

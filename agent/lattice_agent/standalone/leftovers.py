@@ -132,7 +132,10 @@ def remove_tree(path: str) -> None:
 
 
 def _born(path: str) -> float:
-    """Returns the birth time of a file (statx(2)), seconds since the epoch; 0 where the file system records none."""
+    """Returns the birth time of a file (statx(2); of a link itself), seconds since the epoch; 0 where it is not recorded or cannot be read.
+
+    A missing file gives 0, too: nothing is raised.
+    """
     found = ctypes.create_string_buffer(256)
     if _libc.statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, found) != 0:
         return 0.0

@@ -152,7 +152,12 @@ def effective(
     exported: Mapping[str, str] | None = None,
     software: MountedSoftware = NO_SOFTWARE,
 ) -> dict[str, str]:
-    """Returns the variables of Secrets (`private`) that are set: those that neither the work nor a hook sets, nor LATTICE_* or SLURM_*."""
+    """Returns the variables of Secrets (`private`) that take effect: those whose names nothing stronger sets.
+
+    Stronger are the work, its hooks (`exported`), the variables that name mounted software, and the LATTICE_* and SLURM_* variables that
+    all tasks of this node share (`of_node`). A Secret's variable with another name that begins so is kept; those of a task (`of_task`)
+    are set over it later.
+    """
     stronger = work.variables.keys() | (exported or {}).keys() | of_node(work, workdir=workdir).keys() | software.variables.keys()
     return {name: value for name, value in private.items() if name not in stronger}
 

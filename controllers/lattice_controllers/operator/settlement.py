@@ -48,7 +48,7 @@ class RecordObserver(Protocol):
 class Settlement:
     """The writer of UsageRecords: settles ended attempts; `records` holds the records as read or written, `observers` hear of new rows.
 
-    `running` says when a node last reported an attempt as running, which bounds an end that came late.
+    `running` says when a node last reported an attempt as running: an end written as earlier is moved there.
     """
 
     def __init__(
@@ -204,7 +204,11 @@ class Settlement:
                 return await self._cluster.create(USAGE_RECORDS, body, type=UsageRecord)
 
     def _charges(self, tenant: str, keys: Iterable[str]) -> list[Charge]:
-        """Returns the unsettled charges of these allocations, by key, of a tenant; ends are bounded by the last report that they ran."""
+        """Returns the charges of ended attempts that no record holds, of the tenant's among these allocations (by key, deleted ones too).
+
+        An end is moved later where a node still reported the attempt as running after it, and is `now` at the latest. Attempts that run,
+        unknown keys and other tenants' allocations give none.
+        """
         found: list[Charge] = []
         for key in keys:
             allocation = self._known(key)

@@ -147,7 +147,8 @@ class PendingWork:
     def record_reason(self, waiting: Waiting) -> bool:
         """Keeps the reason that a cycle found for a candidate; returns True where the status of the allocation is to be written for that.
 
-        A new reason is always written; a new wording or a new reservation only within the write budget.
+        A new reason is always written, a new reservation only within the write budget, a new wording only so, too, and not within 30 s of
+        the last reason or wording. While `awaiting_nodes` is set, reasons of `OF_NODES` are neither kept nor written.
         """
         uid, now = waiting.candidate.uid, self._clock.monotonic()
         if waiting.score is not None:

@@ -191,7 +191,11 @@ class Plans:
         return 0.0 if self.text(group) != text else None
 
     def _tell_written(self, group: str, uids: set[str]) -> None:
-        """Tells the observers which new rows, by uid, a plan shows since its last write."""
+        """Tells the observers, after a plan was written, that it shows new rows: those of `uids`, which then count as written.
+
+        The caller passes only uids of rows that no write of this plan is known to have shown; observers are called also where there are
+        none.
+        """
         self._unwritten.get(group, set()).difference_update(uids)
         for uid in uids:
             starts.reached(self._clock, "plan", uid)

@@ -284,9 +284,10 @@ class Recovery:
             await self._recover(begun, answers, allocations, accepted=wish.startswith(LEDGER_ACCEPT))
 
     async def _say(self, ledger: Ledger, missing: list[str]) -> None:
-        """Keeps the Ledger's condition annotation current; `missing` names the nodes whose answer is waited for.
+        """Writes into the Ledger's condition annotation that it went back, unless it stands there so; it never removes the annotation.
 
-        A request to recover that was set before anything was wrong is removed with the first condition.
+        `missing`: the nodes whose answer is waited for (empty: of none). Where there was no condition yet it removes a request to recover,
+        which was set before anything was wrong, except while a Ledger that was lost is recovered.
         """
         annotations = ledger.metadata.annotations
         seen = f"nodes have seen seq {self.highest}{self._witnesses()}"

@@ -10,9 +10,9 @@ Manifest = dict[str, Any]
 
 
 def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "") -> Manifest:
-    """Returns an allocation for hollow nodes, which wait `seconds` in its place (None: until its walltime or a cancel).
+    """Returns an allocation for hollow nodes, which ends by itself after `seconds` (None: only at its walltime or by a cancel).
 
-    `walltime` is in seconds; `only`: the node set that it may run on, empty: any.
+    `walltime` is in seconds; `only`: the nodes that it may run on, in node set notation such as nid[001-004]; empty: any.
     """
     constraints: Manifest = {"features": ["hollow"]}
     if only:

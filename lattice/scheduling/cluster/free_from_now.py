@@ -93,7 +93,11 @@ class FreeFromNow:
         return self._begins[bisect_left(self._begins, end) - 1]
 
     def _reductions(self, buckets: Collection[Bucket], end: float, reservation: str, *, windows_only: bool) -> dict[Bucket, int]:
-        """Returns, for each bucket with free nodes that windows or reservations keep, how many of its nodes may still be used."""
+        """Returns by bucket how many nodes work may use from now until `end`, for buckets of which it may not use all free nodes.
+
+        Work of a Reservation (`reservation`; empty: of none) gets none outside its own windows. For work of none, buckets with backfill
+        reservations are answered for even if not in `buckets`. `windows_only`: nothing but the windows of other Reservations counts.
+        """
         profile, now = self._profile, self._profile.now
         touched = [] if windows_only else list(profile.table.by_bucket)
         if reservation:

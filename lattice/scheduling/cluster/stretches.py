@@ -67,7 +67,10 @@ def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[in
 
 
 def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
-    """Returns the place in the line where `groups` consecutive groups hold `nodes` and lie as close as any; None: there is none."""
+    """Returns the place in the line of the first of `groups` consecutive groups that hold `nodes`, among those that lie closest of all.
+
+    None: none of the closest do; others, farther apart, still may.
+    """
     ranks, counts = line.ranks, line.counts
     if groups <= _FEW:
         sums: Iterable[int] = counts

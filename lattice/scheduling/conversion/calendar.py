@@ -254,7 +254,10 @@ def _fits(facts: NodeFacts | None, spec: ReservationSpec) -> bool:
 
 
 def _suits(key: Key, spec: ReservationSpec) -> bool:
-    """Tells whether the nodes of a bucket may be chosen for a Reservation of a number of nodes."""
+    """Tells whether a bucket has the features and GPU type that a Reservation of a number of nodes asks for, and is of one of its groups.
+
+    No groups: any. Hollow nodes suit where it asks for the feature `hollow`, and only they do. Home vcluster and free nodes do not matter.
+    """
     return _class_fits(key.hardware, spec) and (not spec.groups or key.group in spec.groups)
 
 

@@ -208,7 +208,7 @@ class EquivalenceClass:
     def limit(self, pool: FreeCounts, nodes: int) -> int:
         """Returns the fewest groups that `nodes` nodes would take if all usable nodes of the pool were free; 0: so many do not exist.
 
-        Where this class requires equal fingerprints, nodes of one known fingerprint only are counted.
+        Where this class requires equal fingerprints, several nodes are counted only within one known fingerprint; a single one needs none.
         """
         key = (len(pool.buckets), nodes)
         known = self._limits.get(key)

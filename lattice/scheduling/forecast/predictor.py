@@ -126,7 +126,8 @@ class RunTimes:
     def totals(self, work: RunFeatures, shares: Sequence[float], elapsed: float = 0.0) -> list[float]:
         """Returns, for each quantile in `shares` (0 to 1), the whole run time in seconds of work that has run for `elapsed` seconds.
 
-        Each lies between `elapsed` and the walltime; it is the walltime where no known run lasted so long.
+        Each lies between `elapsed` and the walltime, and is the longer of the two where `elapsed` has reached the walltime. It is the
+        walltime, too, where no level knows `ENOUGH` (4) runs that lasted longer, each measured by its own walltime.
         """
         than = elapsed / work.walltime if work.walltime > 0 else 1.0
         if than >= 1.0:

@@ -235,7 +235,8 @@ def loss(holder: NodeHolder, nodes: Mapping[int, NodeFacts], now: float) -> Loss
 def worth(candidate: Candidate, used: Iterable[int], nodes: Mapping[int, NodeFacts], score: float, limits: PreemptionLimits) -> float:
     """Returns the candidate's value in GPU-hours: score · GPUs of the nodes `used` · walltime, the walltime held within the limits.
 
-    Infinite for sensitive work, which is placed at once or refused.
+    A node without GPUs, or not in `nodes`, counts as one GPU; work without a walltime counts the longest. Infinite for sensitive work,
+    which is placed at once or refused.
     """
     if candidate.sensitive:
         return math.inf

@@ -104,7 +104,11 @@ def _levels(forest: Forest, leaf: str, amounts: Mapping[str, int]) -> Iterator[L
 
 
 def _borrowers(blocked: Blocked, reader: Reader) -> list[Borrower]:
-    """Returns the groups above their guarantee that keep the blocked group waiting: by name if the reader may know, else in one sum."""
+    """Returns the other groups above their guarantee at the level that blocks, most first: 12 at most by name, the rest in one sum.
+
+    A reader who may not know every group gets that sum alone, without names. Empty: nobody borrows, or what blocks is a
+    group's max or min.
+    """
     those, resource = blocked.borrowers, blocked.gate.resource
     named = those[:MOST_BORROWERS] if sees_all(reader) else ()
     rest = those[len(named) :]
