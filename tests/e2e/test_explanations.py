@@ -217,7 +217,7 @@ def test_an_agents_certificate_is_refused_at_the_schedulers_door(control_plane: 
 def test_without_a_scheduler_why_answers_from_the_object_and_says_since_when(control_plane: Instance, lab: Room) -> None:
     me = person(control_plane, "alice", lab.namespace)
     me.apply("never", nodes=40, entrypoint="true")
-    until(Seen(lambda: me.lattice("why", "never").stdout, lambda said: "NeverFits" in said), within=15, every=0.3)
+    until(Seen(lambda: str(me.get("never").get("status")), lambda written: "NeverFits" in written), within=15, every=0.3)
     control_plane.kill("scheduler")
     try:
         at_once = me.lattice("why", "never").stdout
