@@ -83,8 +83,8 @@ def test_agents_and_controllers_change_one_by_one_with_work_running_and_none_of_
         scene.instance.restart(program)
         assert written(scene) == ("1", {"1"}), "one agent knows format 1 alone"
     scene.instance.restart("agent-nid002")
+    scene.finish(*work)  # what the next lines submit needs a node
     writes(scene, "2")
-    scene.finish(*work)
     assert scene.ends(work) == [("TaskFailed", 3, 1), ("TaskFailed", 4, 1)]
     assert scene.here.settle(60) == []
     assert scene.here.ledger_faults() == []
