@@ -111,7 +111,7 @@ def reboot(place: Path) -> None:
 def rebooted(place: Path) -> None:
     """After the boot the attempt is found, dead, without an invented exit code; what it began is undone."""
     begin(place)
-    until(lambda: len(said(place)) >= 3, "the process after the boot has looked and cleared")
+    until(lambda: said(place)[-1:] and said(place)[-1].startswith("cleared"), "the process after the boot has looked and cleared")
     assert said(place)[-2:] == [
         "found alive=False populated=False same_boot=False code=None",
         "cleared scopes=0 steps=False",
