@@ -22,6 +22,7 @@ import msgspec
 from lattice.clients.registry import ANSWER_SECONDS, Registry, parse_address, read_credentials
 from lattice.errors import Corrupt, LatticeError, Rejected, Retry
 from lattice.software.image_metadata import LARGEST_ARCHIVE, unpack_metadata
+from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.standalone import durable
 from lattice_agent.state.image_cache import CACHE_FULL, CacheLimits, ImageCache, ImageRecord, file_stem
 
@@ -34,32 +35,6 @@ MOST_TRIES: Final = 8
 """In a row without a byte more."""
 LONGEST_PAUSE: Final = 30.0
 NICE: Final = 10
-
-
-class PullRequest(msgspec.Struct, frozen=True):
-    """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
-
-    `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is.
-    """
-
-    cache: str
-    digest: str
-    layer: str = ""
-    size: int = 0
-    metadata: str = ""
-    repository: str = ""
-    registry: str = ""
-    auth: str = ""
-    boot: str = ""
-
-
-class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Counts the bytes that stand in the draft; the last one says `done`, or why not."""
-
-    bytes: int = 0
-    done: bool = False
-    reason: str = ""
-    message: str = ""
 
 
 class Draft:

@@ -23,6 +23,7 @@ from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.threads import Threads
+from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room, to_evict
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class Images:
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
         """Hashes an image that an earlier boot has left, and returns it; None: its bytes differ from its digest, and it was deleted."""
-        request = {"cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size, "boot": self._boot}
+        request = PullRequest(str(self.cache.directory), image.digest, layer=image.layer, size=image.size, boot=self._boot)
         try:
             await self._run(request, image)
         except Corrupt as error:
@@ -216,24 +217,24 @@ class Images:
 
     async def _pull(self, image: SoftwareImage, registry: str) -> None:
         begun = time.monotonic()
-        request = {
-            "cache": str(self.cache.directory), "digest": image.digest, "layer": image.layer, "size": image.size,
-            "metadata": image.metadata, "repository": image.repository, "registry": registry, "auth": self._auth, "boot": self._boot,
-        }  # fmt: skip
+        request = PullRequest(
+            str(self.cache.directory), image.digest, layer=image.layer, size=image.size, metadata=image.metadata,
+            repository=image.repository, registry=registry, auth=self._auth, boot=self._boot,
+        )  # fmt: skip
         event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
         await self._run(request, image)
         event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(time.monotonic() - begun, 3))
 
     async def _pull_metadata(self, image: SoftwareImage, registry: str) -> None:
         """Pulls what work has pinned as the metadata of an image that is in the cache: another repository's image may be the same bytes."""
-        request: dict[str, object] = {
-            "cache": str(self.cache.directory), "digest": image.digest, "metadata": image.metadata, "repository": image.repository,
-            "registry": registry, "auth": self._auth, "boot": self._boot,
-        }  # fmt: skip
+        request = PullRequest(
+            str(self.cache.directory), image.digest, metadata=image.metadata, repository=image.repository, registry=registry,
+            auth=self._auth, boot=self._boot,
+        )  # fmt: skip
         await self._run(request, msgspec.structs.replace(image, size=0))
         event(log, "MetadataPulled", digest=image.digest, metadata=image.metadata, repository=image.repository)
 
-    async def _run(self, request: dict[str, object], image: SoftwareImage) -> None:
+    async def _run(self, request: PullRequest, image: SoftwareImage) -> None:
         """Has a puller process carry a request out and raises the error that it reports; kills it first where the caller is interrupted."""
         progress = self.pulling[image.digest] = PullProgress(image.size)
         last = b""
@@ -242,7 +243,7 @@ class Images:
                 async for line in printed:
                     last = line
                     with suppress(msgspec.MsgspecError):
-                        progress.bytes = msgspec.json.decode(line, type=_PullerLine).bytes or progress.bytes
+                        progress.bytes = msgspec.json.decode(line, type=PullAnswer).bytes or progress.bytes
         except OSError as error:
             raise Retry(f"{image.source}: no process is to be had to pull it: {error}", reason="PullerKilled") from error
         finally:
@@ -250,21 +251,12 @@ class Images:
         _judge(last, image)
 
 
-class _PullerLine(msgspec.Struct):
-    """A line of the puller's."""
-
-    bytes: int = 0
-    done: bool = False
-    reason: str = ""
-    message: str = ""
-
-
 def _judge(last: bytes, image: SoftwareImage) -> None:
     """Raises the error that the last line of a puller's output names; returns where it names success."""
     try:
-        answer = msgspec.json.decode(last, type=_PullerLine)
+        answer = msgspec.json.decode(last, type=PullAnswer)
     except msgspec.MsgspecError:
-        answer = _PullerLine()
+        answer = PullAnswer()
     if answer.done:
         return
     if answer.reason == "NotInRegistry":

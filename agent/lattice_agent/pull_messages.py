@@ -1,0 +1,31 @@
+"""What the agent and a puller process say to each other, as lines of JSON: one request, then answers of which the last one counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PullRequest(msgspec.Struct, frozen=True):
+    """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
+
+    `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is.
+    """
+
+    cache: str
+    digest: str
+    layer: str = ""
+    size: int = 0
+    metadata: str = ""
+    repository: str = ""
+    registry: str = ""
+    auth: str = ""
+    boot: str = ""
+
+
+class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Counts the bytes that stand in the draft; the last one says `done`, or why not."""
+
+    bytes: int = 0
+    done: bool = False
+    reason: str = ""
+    message: str = ""
