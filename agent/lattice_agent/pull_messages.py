@@ -1,4 +1,4 @@
-"""What the agent and a puller process say to each other, as lines of JSON: one request, then answers of which the last one counts."""
+"""Defines the messages between the agent and a puller, lines of JSON: one request, then answers, of which the last one counts."""
 
 from __future__ import annotations
 
