@@ -25,6 +25,7 @@ MOST_NODES: Final = 256
 """Nodes that one question asks: the first ones, the head among them."""
 AT_ONCE: Final = 64
 ANSWER_SECONDS: Final = 3.0
+"""Within which the nodes must have answered that are asked together, those that wait for a turn too."""
 _STATES: Final = {pb.STEP_BEGUN: BEGUN, pb.STEP_DONE: DONE, pb.STEP_UNDOING: UNDOING}
 
 
@@ -50,22 +51,17 @@ class StepsDesk:
     async def _preparation(self, one: Allocation) -> Preparation:
         status = one.status
         nodes = sorted(expand_nodes(status.nodes), key=lambda node: node != status.head) if status.nodes and not status.hollow else []
-        asked = [await self._of_node(one, node) for node in nodes[:1]]
+        turn = asyncio.Semaphore(AT_ONCE)
+        asked = [await self._of_node(one, node, turn) for node in nodes[:1]]
         working = status.start_time and not any(step.state == UNDOING for found in asked for step in found.steps)
         if not working:
-            turn = asyncio.Semaphore(AT_ONCE)
-
-            async def ask(node: str) -> NodeSteps:
-                async with turn:
-                    return await self._of_node(one, node)
-
-            asked += await asyncio.gather(*map(ask, nodes[1:MOST_NODES]))
+            asked += await asyncio.gather(*(self._of_node(one, node, turn) for node in nodes[1:MOST_NODES]))
         return Preparation(status.attempt, asked, max(0, len(nodes) - len(asked)))
 
-    async def _of_node(self, one: Allocation, node: str) -> NodeSteps:
+    async def _of_node(self, one: Allocation, node: str, turn: asyncio.Semaphore) -> NodeSteps:
         request = pb.ReadStepsRequest(uid=one.metadata.uid, attempt=one.status.attempt)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), aclosing(self._agents.read_steps(node, request)) as reports:
+            async with asyncio.timeout(ANSWER_SECONDS), turn, aclosing(self._agents.read_steps(node, request)) as reports:
                 async for report in reports:
                     return NodeSteps(node, [_row(step) for step in report.steps])
         except LatticeError as error:

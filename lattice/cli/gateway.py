@@ -115,12 +115,12 @@ def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, 
     return ask_document(console, f"{path}?{wanted}", kind)
 
 
-def ask_document(console: Console, path: str, kind: type[T]) -> T:
-    """Returns the gateway's answer to a GET of `path`, decoded as a `kind`; raises Retry (AnswerBroken) where it cannot be decoded."""
+def ask_document(console: Console, path: str, kind: type[T], seconds: float = ANSWER_SECONDS) -> T:
+    """Returns the gateway's answer to a GET of `path`, within `seconds`, decoded as a `kind`; raises Retry (AnswerBroken) for another."""
     import msgspec
 
     try:
-        return msgspec.json.decode(ask(console, path), type=kind)
+        return msgspec.json.decode(ask(console, path, seconds=seconds), type=kind)
     except msgspec.DecodeError as error:
         raise Retry(f"the gateway answered what is no {kind.__name__}: {error}", reason="AnswerBroken") from error
 

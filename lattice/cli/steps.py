@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from lattice.cli.console import Console
     from lattice.views import Allocation
 
+PATIENCE_SECONDS = 8.0
+"""How long the rest of `lattice status ID` waits for it: agents have twice three seconds."""
+
 
 def steps_text(console: Console, one: Allocation) -> str:
     """Returns the lines on which step before or after the work the nodes of an allocation are at; empty: at none.
@@ -26,7 +29,8 @@ def steps_text(console: Console, one: Allocation) -> str:
     if not status.nodes or status.hollow or phase_of(one) in FINAL_PHASES:
         return ""
     try:
-        found = ask_document(console, f"/v1/steps/{quote(metadata.namespace)}/{quote(metadata.name)}", Preparation)
+        path = f"/v1/steps/{quote(metadata.namespace)}/{quote(metadata.name)}"
+        found = ask_document(console, path, Preparation, PATIENCE_SECONDS)
     except LatticeError as error:
         return "" if status.start_time else f"unknown: {error.message}"
     return preparation_text(found, console.outside.now(), started=bool(status.start_time))

@@ -51,7 +51,10 @@ class DelegatedScope:
         for _ in range(TRIES):
             if self._is_kept():
                 return
-            said = self._enter() if self.path.is_dir() else self._begin()
+            try:
+                said = self._enter() if self.path.is_dir() else self._begin()
+            except OSError as error:  # there is no such program: without the scope nothing may be made
+                said = str(error)
         if not self._is_kept():
             raise Retry(f"systemd gives no scope {UNIT}: {said or 'its sleeping process ends at once'}", reason="StateUnwritable")
 
