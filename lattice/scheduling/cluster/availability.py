@@ -91,8 +91,10 @@ class AvailabilityProfile:
         self._buckets_stamp = self._node_cache.shape, self._node_cache.tally
 
     def overbooked(self) -> bool:
-        """Tells whether reservations keep more nodes of a bucket than will be free: nodes went away, or are held for longer than
-        was known.
+        """Tells whether, at the start of some backfill reservation (now, if that is past), reservations keep more nodes of a bucket than
+        will be free then.
+
+        That happens when nodes went away, or are held for longer than was known.
         """
         for bucket, slots in self.table.by_bucket.items():
             for start, _, _ in slots.values():
@@ -102,7 +104,10 @@ class AvailabilityProfile:
         return False
 
     def validate(self) -> None:
-        """Rebuilds the profile from the node cache and the reservations and compares; raises Corrupt on a difference."""
+        """Rebuilds the profile from the node cache and the reservations and compares; raises Corrupt on a difference.
+
+        Compares nothing where buckets, nodes or rounded ends have changed since `begin`: the next cycle makes the profile anew.
+        """
         cache = self._node_cache
         overrun = self.releases.overrun
         if self._buckets_stamp != (cache.shape, cache.tally) or not self.releases.is_current(self.now, overrun):
@@ -161,8 +166,9 @@ class AvailabilityProfile:
         return caps if total >= least else {}
 
     def least_free_in(self, bucket: Bucket, slots: Mapping[str, Slot], start: float, end: float) -> int:
-        """Returns the fewest nodes of a bucket that are free at any time in [start, end) and kept by no reservation; `slots`: those
-        on the bucket.
+        """Returns the fewest nodes of a bucket that are free and kept by no reservation at any time in [start, end), at least 0.
+
+        `slots`: what reservations keep of the bucket; the answer is remembered until the bucket or its reservations change.
         """
         known = self._least.get(bucket)
         if known is None or known[0] != bucket.version:

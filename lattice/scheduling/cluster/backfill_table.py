@@ -192,17 +192,18 @@ class BackfillTable:
         return whole
 
     def _enter(self, change: LayoutChange) -> None:
+        """Gives the set of reservations that a change made a new layout number, and remembers the change under it."""
         self._layouts += 1
         self.layout = self._layouts
         self._changes[self.layout] = change
 
 
 def on_present_buckets(reservation: BackfillReservation, table: BackfillTable, releases: Releases) -> BackfillReservation:
-    """Returns the reservation with its nodes on the present buckets: where node sets split one, its parts with free nodes at the
-    start.
+    """Returns a reservation with its nodes on the buckets of today; the same object where nothing differs.
 
-    If called in order of the reservations' starts, every reservation finds nodes that found nodes before: a node free at a start
-    stays free.
+    A bucket that node sets split is replaced by its parts: first nodes that are free from the reservation's start to its end, then any;
+    nodes without a place stay under the old key. If called in order of the reservations' starts, every reservation finds nodes that found
+    nodes before.
     """
     counts: dict[Key, int] = {}
     taken: dict[Bucket, int] = {}

@@ -31,7 +31,7 @@ class ChangeLog(Generic[T]):
     def since(self, position: int) -> dict[T, int] | None:
         """Returns the buckets that changed since the log stood at `position`, each with the sum by which its free nodes grew.
 
-        None: the log no longer reaches back so far.
+        None: the log no longer reaches back so far; a log of more than 10,000 changes is emptied by the call.
         """
         if len(self.entries) > _LONGEST:
             self._dropped += len(self.entries)

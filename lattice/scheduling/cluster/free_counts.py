@@ -126,6 +126,7 @@ class FreeCounts:
         return self._mixture
 
     def _weigh(self) -> None:
+        """Computes `sizes` and `mixture` again if nodes came, went or became usable or not since the last time."""
         tally = self._node_cache.tally
         if self._tally == tally:
             return
@@ -138,6 +139,7 @@ class FreeCounts:
         self._mixture = mixture
 
     def _like(self, caps: Mapping[Bucket, int]) -> FreeCounts:
+        """Returns a pool of the same buckets that may give at most `caps` nodes of each; the caller must still set its counts."""
         pool = FreeCounts.__new__(FreeCounts)
         pool.reduction = None
         pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
@@ -146,6 +148,7 @@ class FreeCounts:
         return pool
 
     def _count(self, counts: Mapping[Bucket, int]) -> None:
+        """Sets the pool's own counts by group and fingerprint from the nodes of each bucket; `counts` has all of its buckets."""
         parts: dict[str, dict[int, int]] = {}
         for bucket, rank in self.members.items():
             part = parts.get(bucket.key.fingerprint)
@@ -200,9 +203,11 @@ class ReducedCounts:
                     reduced[part].count_change(rank, by)
 
     def _groups(self, groups: Groups) -> Groups:
+        """Returns the reduced counts of counts of all free nodes: joined ones are made of reduced parts."""
         return groups.joined_of([self._part(part) for part in groups.parts]) if isinstance(groups, JoinedCounts) else self._part(groups)
 
     def _part(self, part: GroupCounts) -> GroupCounts:
+        """Returns a copy of the counts of free nodes `part` without the nodes that may not be used, made at the first question and kept."""
         found = self._reduced.get(part)
         if found is None:
             found = self._reduced[part] = part.copy()
@@ -256,6 +261,9 @@ class GroupCountsByClass:
                 raise Corrupt("the free nodes of a pool differ from its buckets", reason="PoolDiffers")
 
     def _part(self, buckets: tuple[Bucket, ...]) -> GroupCounts:
+        """Returns the counts of the free nodes of exactly these buckets; makes them at the first question and lets the buckets
+        update them.
+        """
         part = self._parts.get(buckets)
         if part is None:
             part = self._parts[buckets] = GroupCounts(self._counts(buckets))
@@ -264,6 +272,7 @@ class GroupCountsByClass:
         return part
 
     def _counts(self, buckets: Iterable[Bucket]) -> dict[int, int]:
+        """Counts the free nodes of these buckets by the rank of their group."""
         counts: dict[int, int] = {}
         for bucket in buckets:
             rank = self._node_cache.table.rank(bucket.key.group)
@@ -309,12 +318,16 @@ class FreeCountsByNeed:
             self._clear()
 
     def _clear(self) -> None:
+        """Drops all pools and their counts, and notes the node cache's `shape` for which new ones will be made."""
         self._pools.clear()
         self._alike.clear()
         self._parts.clear()
         self._shape = self._node_cache.shape
 
     def validate(self) -> None:
-        """Counts the nodes of every pool again; raises Corrupt on a difference."""
+        """Counts the free nodes of every pool again; raises Corrupt on a difference.
+
+        Does nothing where buckets have appeared or gone since: the pools are then made anew when they are next asked for.
+        """
         if self._shape == self._node_cache.shape:
             self._parts.validate()

@@ -71,6 +71,10 @@ class FreeFromNow:
         return self._find(pool, end, reservation, windows_only=True)
 
     def _find(self, pool: FreeCounts, end: float, reservation: str, *, windows_only: bool) -> FreeCounts:
+        """Returns the pool of the nodes that work may hold from now until `end`, from counts that are kept by end and brought up to date.
+
+        `windows_only`: only windows of other Reservations take nodes away, not backfill reservations (see `unclosed`).
+        """
         # A Reservation closes nearly all buckets to work that names it, so each pool of such work has counts of its own.
         key = (end, reservation, windows_only, pool.number) if reservation else (self._horizon(end), "", windows_only, 0)
         kept, layout, cache = self._kept.get(key), self._profile.table.layout, self._node_cache
@@ -109,6 +113,10 @@ class FreeFromNow:
         return {bucket: count for bucket, count in caps.items() if count != len(bucket.free)}
 
     def _capacity(self, bucket: Bucket, end: float, reservation: str, *, windows_only: bool) -> int:
+        """Returns how many nodes of a bucket work of this Reservation (empty: of none) may hold from now until `end`.
+
+        `windows_only`: all free ones, or 0 where a window of another Reservation closes the bucket before `end`.
+        """
         profile = self._profile
         if windows_only:
             return 0 if profile.windows.closed(bucket, profile.now, end, reservation) is not None else len(bucket.free)

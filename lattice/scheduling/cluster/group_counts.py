@@ -109,6 +109,7 @@ class GroupCounts:
         return self._sizes
 
     def _settle(self) -> None:
+        """Counts the noted changes in, one group at a time, or all at once where more than a quarter of the groups changed."""
         if _MANY * len(self.noted) > len(self._sizes):
             self._settle_many()
             return
@@ -248,6 +249,10 @@ Groups = GroupCounts | JoinedCounts
 
 
 def _fewest(sizes: Sequence[int], nodes: int) -> int:
+    """Returns how many of the largest groups hold `nodes` together; 0: all together do not.
+
+    `sizes`: count and rank in one number, ascending.
+    """
     reached = 0
     for groups, size in enumerate(reversed(sizes), start=1):
         reached += size >> _BITS

@@ -146,7 +146,7 @@ class BucketTable:
         return bucket
 
     def prune(self, bucket: Bucket | None) -> None:
-        """Removes a bucket without members; None is ignored."""
+        """Removes a bucket if it has no members left; a bucket with members, a bucket that is not in the table, and None are ignored."""
         if bucket is not None and not bucket.members and self.by_key.get(bucket.key) is bucket:
             del self.by_key[bucket.key]
             self._reshape()
@@ -180,6 +180,7 @@ class BucketTable:
         return None
 
     def _reshape(self) -> None:
+        """Notes that a bucket appeared or went: `shape` grows, and all that was derived from the set of buckets is dropped."""
         self.shape += 1
         self._admitted.clear()
         self._ranks.clear()
@@ -334,7 +335,10 @@ class NodeCache:
             self.table.prune(bucket)
 
     def overdue(self, now: float) -> bool:
-        """Tells whether a node is still held past the time at which it was to come free."""
+        """Tells whether a usable node is still held at the time at which it was to come free, or past it.
+
+        Makes `due` exact where it has been reached.
+        """
         if now < self.due:
             return False
         self.due = min([end for bucket in self.buckets.values() for end in bucket.ends], default=NEVER)
@@ -371,6 +375,9 @@ class NodeCache:
                 part.count_change(rank, by)
 
     def _enter(self, facts: NodeFacts) -> None:
+        """Puts a node into its bucket, as free or as held until the end in `taken`, and logs that; a node that may not work becomes a
+        member only.
+        """
         bucket = self.table.enter(facts)
         self.tally += 1
         if facts.usable:
@@ -382,6 +389,7 @@ class NodeCache:
             self._count_change(bucket, 1 if end is None else 0)
 
     def _leave(self, facts: NodeFacts) -> Bucket:
+        """Removes a node from its bucket and logs that; returns the bucket, which may be empty now."""
         bucket = self.table.leave(facts.index)
         self.tally += 1
         if facts.usable:
@@ -431,6 +439,7 @@ def indices_of(mask: int) -> Iterator[int]:
 
 
 def _less(ends: dict[float, int], end: float, by: int = 1) -> None:
+    """Counts `by` fewer nodes that are held until `end`; the entry goes when none is left."""
     left = ends[end] - by
     if left:
         ends[end] = left

@@ -56,8 +56,9 @@ class Ask:
 def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None = None) -> Found | None:
     """Returns the part of a pool to take `nodes` nodes from, with the groups that it takes; None where no part satisfies `ask`.
 
-    Where fingerprints matter, that with the fewest groups comes first, of equal ones the one of least `pressure` (demand, by its name).
-    Where none has enough, and `ask` does not require one, the fewest fingerprints that have are merged.
+    Where fingerprints matter, the one with the fewest groups is chosen, of equal ones that of least `pressure` (demand, by its name). Where
+    none has enough, and `ask` does not require one, the fewest fingerprints that have are merged. A choice of more groups than `ask.limit`
+    allows gives way to all fingerprints together, unless one is required or these take too many too.
     """
     whole = pool.whole
     if nodes == 1 or ask.conformance == IGNORED:
@@ -134,7 +135,8 @@ def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Pref
 def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
     """Returns how many nodes of which bucket to take for `nodes` nodes of one group (its rank) with these fingerprints (None: any).
 
-    Takes the first tier of `prefer`, then whole switches, then preferred buckets; the group must have so many.
+    Buckets that each have a switch of their own are taken by size alone, best fit; else the first tier of `prefer` is taken, then whole
+    switches, then preferred buckets. The group must have so many nodes.
     """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps
@@ -179,6 +181,10 @@ def _best_fit(buckets: list[Bucket], nodes: int) -> Bucket | None:
 
 
 def _switches(pool: FreeCounts, buckets: list[Bucket], nodes: int, prefer: Prefer) -> Iterator[tuple[Bucket, int]]:
+    """Yields how many nodes of which bucket to take for `nodes` nodes of one tier: from as few switches as possible, best fit last.
+
+    Within a switch the buckets are taken in the order of `prefer`; the buckets must have so many nodes.
+    """
     first = {bucket.key.switch: bucket.order for bucket in reversed(buckets)}
     names = sorted(first, key=lambda name: first[name])
     sizes = [sum(pool.cap(one) for one in buckets if one.key.switch == name) for name in names]
@@ -217,4 +223,5 @@ def nodes_of(counts: Counts, pool: FreeCounts, *, split: bool) -> tuple[int, ...
 
 
 def _lowest(pool: FreeCounts, buckets: list[Bucket], nodes: int) -> list[int]:
+    """Returns the lowest `nodes` indices among the free nodes that the pool may give of these buckets, ascending."""
     return sorted(index for bucket in buckets for index in bucket.free[: pool.cap(bucket)])[:nodes]

@@ -130,4 +130,5 @@ def _stretch(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tu
 
 
 def _top(inside: list[int], groups: int, total: int) -> int:
+    """Returns how many nodes the `groups` largest of the counts `inside` (ascending) hold together; `total`: the sum of them all."""
     return total if len(inside) <= groups else sum(inside[-groups:])

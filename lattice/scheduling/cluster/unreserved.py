@@ -44,7 +44,10 @@ class UnreservedNodes:
         self._known.clear()
 
     def compare(self, again: UnreservedNodes) -> None:
-        """Raises Corrupt where a function of the present layout differs from that of `again`, which was made from scratch."""
+        """Raises Corrupt where a function of the present layout differs from that of `again`, which was made from scratch.
+
+        Functions made before nodes last changed, or with a step that is past, are not compared.
+        """
         now = self._releases.now
         if self._stamp != (self._node_cache.changes, self._node_cache.shape):
             return
@@ -116,6 +119,11 @@ class UnreservedNodes:
             self._releases.expire_with_epoch()
 
     def _is_improvable(self, reservation: BackfillReservation, free: StepFunction, pool: FreeCounts, duration: float) -> bool:
+        """Tells whether totals over time `free` leave a start before the reservation's from which as many nodes as it keeps are free for
+        `duration` seconds.
+
+        From its own start on, the reservation's own nodes count as free.
+        """
         times, counts, nodes = free.times, free.counts, reservation.nodes
         start = bisect_left(times, reservation.start)
         if max(counts[:start]) < nodes:

@@ -105,6 +105,10 @@ def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
 
 @lru_cache(maxsize=65536)
 def _meet_from(one: Calendar, two: Calendar, since: float) -> tuple[Span, Span] | None:
+    """Returns the first two windows of two calendars that overlap and end after `since`; None: none do.
+
+    Two recurring calendars are compared for the next 60 days only. Seconds since the epoch.
+    """
     if one.recurs and two.recurs:
         return first_meeting(iter(_ahead(one, since)), iter(_ahead(two, since)))
     return one.overlap(two, since)
@@ -112,11 +116,13 @@ def _meet_from(one: Calendar, two: Calendar, since: float) -> tuple[Span, Span] 
 
 @lru_cache(maxsize=1024)
 def _ahead(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    """Returns the windows of a calendar that end after `since` and begin within 60 days of it."""
     return tuple(takewhile(lambda span: span.start < since + AHEAD_SECONDS, calendar.spans(since)))
 
 
 @lru_cache(maxsize=1024)
 def _next(calendar: Calendar, since: float) -> tuple[Span, ...]:
+    """Returns the first 20 windows of a calendar that end after `since`, seconds since the epoch."""
     return tuple(islice(calendar.spans(since), MOST_WINDOWS + 4))
 
 
@@ -150,6 +156,10 @@ def node_set(mask: int, node_cache: NodeCache) -> str:
 
 
 def _book(one: Reservation, node_cache: NodeCache, now: float, held: _OlderReservations, before: int) -> tuple[Booking, Calendar | None]:
+    """Books one Reservation after the older ones (`held`); returns its booking and its calendar, None where its text does not parse.
+
+    `before`: the nodes (bit set) chosen for it before, kept if they still fit.
+    """
     spec = one.spec
     try:
         calendar = _calendar(spec)
@@ -217,6 +227,7 @@ def _counted(
     start = spans[0].start
 
     def rank(index: int) -> tuple[bool, float, int]:
+        """Returns the sort key of a node for the choice: usable ones first, then those that come free earliest, then the lowest index."""
         return not node_cache.nodes[index].usable, max(start, node_cache.taken.get(index, start)), index
 
     kept = list(indices_of(free & before))[:count]
@@ -226,6 +237,7 @@ def _counted(
 
 
 def _too_few(count: int, exist: int) -> str:
+    """Returns the clause that a Reservation asks for `count` nodes and `exist` exist that fit."""
     return f"asks for {count} {'node' if count == 1 else 'nodes'}; {exist} exist that fit"
 
 
@@ -245,6 +257,7 @@ def _standing(one: Reservation, mask: int, now: float, spans: tuple[Span, ...], 
 
 
 def _state(span: Span, now: float) -> str:
+    """Returns Active where a window has begun at `now`, else Planned."""
     return ACTIVE if span.start <= now else PLANNED
 
 
@@ -271,9 +284,11 @@ def _class_fits(hardware: Hardware | NodeFacts, spec: ReservationSpec) -> bool:
 
 
 def _shown(mask: int, node_cache: NodeCache) -> str:
+    """Returns the names of the nodes of a bit set for a sentence: five in node set notation, then how many more there are."""
     return _few(sorted(node_cache.nodes[index].name for index in indices_of(mask) if index in node_cache.nodes))
 
 
 def _few(names: list[str]) -> str:
+    """Returns the first five names in node set notation, then how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return fold_nodes(names[:_NAMED]) + more

@@ -121,6 +121,7 @@ def _away_from_failures(need: Need, status: AllocationStatus, indices: Mapping[s
 
 @lru_cache(maxsize=4096)
 def _avoiding(need: Need, without: int) -> Need:
+    """Returns the need with `without` (a bit set of indices) as its excluded nodes; one object for equal arguments."""
     return replace(need, without=without)
 
 
@@ -210,6 +211,7 @@ def holder_of(
 
 
 def _planned(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
+    """Returns the longest run of an allocation in seconds; None: unbounded, or its text does not parse."""
     try:
         return walltime_of(spec, vcluster)
     except Rejected:
@@ -224,6 +226,9 @@ def _shorter(asked: float | None, admitted: int | None) -> float | None:
 
 
 def _placed_at(allocation: Allocation | None, since: float) -> float:
+    """Returns when an attempt got its nodes by its Scheduled condition, seconds since the epoch; `since` where the object does not
+    say so.
+    """
     scheduled = condition(allocation.status.conditions, SCHEDULED) if allocation is not None else None
     if scheduled is None or scheduled.status != "True" or not scheduled.last_transition_time:
         return since
@@ -232,10 +237,15 @@ def _placed_at(allocation: Allocation | None, since: float) -> float:
 
 @lru_cache(maxsize=65536)
 def _shared_need(resources: Resources) -> Need:
+    """Returns the need of resources that name no nodes; the same object for equal resources."""
     return _need(resources, {})
 
 
 def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
+    """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least.
+
+    Raises Rejected for a field that does not parse.
+    """
     constraints = resources.constraints
     features = frozenset(constraints.features)
     gpu_memory = quantity_bytes(constraints.gpu_memory) if constraints.gpu_memory is not None else 0

@@ -63,6 +63,7 @@ def home_groups(vclusters: Iterable[VCluster]) -> dict[str, str]:
 
 
 def _declared(index: int, node: InventoryNode) -> NodeFacts:
+    """Returns the facts of a node as an inventory file declares it: usable, Ready, not hollow."""
     had = node.node_class
     return NodeFacts(
         index=index,
@@ -94,6 +95,7 @@ def _features(spec: tuple[str, ...], told: tuple[str, ...], gpus: int, gpu_type:
 
 @lru_cache(maxsize=4096)
 def _bytes(quantity: int | str) -> int:
+    """Returns a quantity in bytes; 0 where it does not parse."""
     try:
         return quantity_bytes(quantity)
     except Rejected:

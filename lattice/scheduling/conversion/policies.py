@@ -106,6 +106,7 @@ def seconds(text: str | None, default: float) -> float:
 
 
 def _moment(text: str) -> float:
+    """Returns a time as seconds since the epoch; 0, which is past, where it does not parse."""
     try:
         return parse_time(text)
     except Rejected:
@@ -113,6 +114,7 @@ def _moment(text: str) -> float:
 
 
 def _decimal(quantity: int | str | None) -> Decimal:
+    """Returns a quantity as an exact number; 0 where it is absent or does not parse."""
     if quantity is None:
         return Decimal(0)
     try:

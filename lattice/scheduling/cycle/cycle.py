@@ -166,9 +166,9 @@ class Cycle:
     def _overtake(
         self, candidate: Candidate, shape: RequestShape, admission: Admission, held: BackfillReservation | None, score: Score | None
     ) -> Outcome:
-        """Searches nodes for a candidate once more without the reservations of lower classes.
+        """Searches nodes for a candidate once more without the reservations of lower classes, and returns its outcome.
 
-        They stay revoked only where the candidate is placed, or gains a first reservation, by it.
+        They stay revoked only where the candidate is placed, or gains a first reservation, by it; else they are restored.
         """
         granted = None
         with self.reservations.revoked_below(candidate) as revocation:

@@ -157,6 +157,9 @@ class EquivalenceClass:
         return None if counts is None else Fit(pool, counts)
 
     def _fit_with_borrowed(self, candidate: Candidate, duration: float) -> Fit | None:
+        """Returns home and lent nodes for a candidate's minimum, for `duration` seconds from now; None where the vcluster may not borrow
+        enough or they do not fit.
+        """
         for pool in self._with_borrowed(candidate, duration):
             counts = self._choose(pool, candidate.minimum, min(pool.whole.total, candidate.minimum))
             if counts is not None:
@@ -262,14 +265,16 @@ class EquivalenceClass:
         return found
 
     def _is_reserved(self) -> bool:
+        """Tells whether any backfill reservation keeps nodes of the own pool; remembers the answer until reservations change."""
         layout = self._eq_classes.profile.layout
         if self._touched[0] != layout:
             self._touched = (layout, self._eq_classes.profile.table.touches(self.pool.members))
         return self._touched[1]
 
     def _with_borrowed(self, candidate: Candidate, duration: float) -> Iterator[FreeCounts]:
-        """Yields pools of nodes at home and of lenders: first with as many lent nodes as lack at home, then with all that may be
-        borrowed.
+        """Yields pools of nodes at home and of lenders: first with as many lent nodes as lack at home, then with all that may be borrowed.
+
+        Yields nothing where both together have fewer free nodes than the candidate's minimum.
         """
         eq_classes = self._eq_classes
         left = eq_classes.borrowing_left()
@@ -311,6 +316,7 @@ class EquivalenceClass:
         return held.end >= held.start + duration
 
     def _ask(self, pool: FreeCounts) -> Ask:
+        """Returns the relation that nodes of a pool must have to each other for this class: conformance, most groups, spread."""
         usable = None
         if self._eq_classes.strategy.fullest:
             by_group = pool.by_group
@@ -406,6 +412,7 @@ class EquivalenceClass:
         return self._pressures.get(fingerprint, 0.0)
 
     def _mean(self, sizes: Mapping[Hardware, int]) -> float:
+        """Returns the mean pressure on classes of hardware, weighted by how many nodes each has; 0 without nodes."""
         some = sorted((hardware for hardware, size in sizes.items() if size), key=lambda hardware: hardware.worth)
         pressures = [self._eq_classes.pressure(hardware) for hardware in some]
         if len(set(pressures)) <= 1:
@@ -413,6 +420,7 @@ class EquivalenceClass:
         return sum(sizes[hardware] * pressure for hardware, pressure in zip(some, pressures, strict=True)) / sum(sizes.values())
 
     def _prefer(self, bucket: Bucket) -> tuple[object, ...]:
+        """Returns the sort key of a bucket: nodes at home first, then the least pressure on its hardware, then the order of buckets."""
         return (bucket.key.home != self.home, self._eq_classes.pressure(bucket.key.hardware), bucket.order)
 
     def _within_power(self, fit: Fit, least: int, most: int) -> Fit | NoFit:
@@ -464,6 +472,7 @@ def _watts(counts: Counts) -> int:
 
 
 def _size(counts: Counts) -> int:
+    """Returns how many nodes were chosen, of all buckets together."""
     return sum(count for _, count in counts)
 
 
@@ -513,6 +522,9 @@ class EquivalenceClasses:
         return shape
 
     def _class_of_family(self, family: int, candidate: Candidate) -> EquivalenceClass:
+        """Returns the equivalence class of the candidates of one family (a number in the pending queue), on nodes of all classes of
+        hardware.
+        """
         eq_class = self._by_family.get(family)
         if eq_class is None:
             eq_class = self._by_family[family] = self.class_of(candidate)
@@ -551,6 +563,7 @@ class EquivalenceClasses:
         return sorted(classes, key=lambda hardware: (self.pressure(hardware), hardware.worth))
 
     def _pressures(self) -> dict[Hardware, float]:
+        """Returns the demand on each class of hardware that a pending need of the queue admits, as `pressure` defines it."""
         shares: dict[Hardware, list[float]] = {}
         for need, nodes in self._queue.asked.items():
             pool = self.state.free_counts.pool_for(need, self.home)

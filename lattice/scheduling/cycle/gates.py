@@ -256,6 +256,9 @@ class GateChain:
         self._limited.clear()
 
     def _headroom(self, person: int) -> Headroom:
+        """Returns the headroom of a person (number in the pending queue) under hard limits and the vcluster's; keeps it until work is
+        placed.
+        """
         left = self._headrooms.get(person)
         if left is None:
             tenant, user = self._persons[person]
@@ -280,6 +283,11 @@ def _outlook(excess: Excess) -> str:
 
 
 def _over(candidate: Candidate, who: str, field: str, what: str, used: int, asked: int, limit: int) -> Waiting:
+    """Returns Waiting with a sentence on the limit of its vcluster that a candidate would exceed; one that asks for more than the limit
+    never starts.
+
+    `who`: to whom the limit applies, in words; `what`: the word for the thing counted.
+    """
     numbers = f"({what} held: {used}, requested: {asked}, limit: {limit})"
     message = f'waiting for quota headroom: {who} would exceed {field} of vCluster "{candidate.vcluster}" {numbers}'
     if asked > limit:

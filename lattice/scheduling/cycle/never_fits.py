@@ -41,6 +41,10 @@ def never_fits(node_cache: NodeCache, need: Need, wanted: int) -> str:
 
 
 def _why(node_cache: NodeCache, need: Need, wanted: int, classes: _Classes) -> str:
+    """Returns a sentence on why fewer than `wanted` nodes among these classes of hardware fit a need; empty where no demand is the cause.
+
+    Demands that too few nodes meet alone come first, then node lists, then demands without which enough would fit.
+    """
     demands = _demands(need)
     clauses = [
         f"{_have(count)} {demand.text}; {demand.offer(classes)}".removesuffix("; ")
@@ -73,10 +77,14 @@ def _by_list(node_cache: NodeCache, need: Need, wanted: int) -> str:
 
 
 def _demands(need: Need) -> list[_Demand]:
+    """Returns the demands that a need makes of a node's hardware, each as words and as a need of its own; node lists and groups are
+    none.
+    """
     any_node = Need(hollow=need.hollow)
     found: list[_Demand] = []
 
     def demand(text: str, offer: Callable[[_Classes], str], alone: Need, without: Need) -> None:
+        """Adds a demand to those found."""
         found.append(_Demand(text, alone, without, offer))
 
     if need.gpu_type:
@@ -103,10 +111,12 @@ def _demands(need: Need) -> list[_Demand]:
 
 
 def _count(need: Need, classes: _Classes) -> int:
+    """Returns how many nodes of these classes of hardware a need admits."""
     return sum(count for hardware, count in classes if need.admits(hardware))
 
 
 def _gpu_types(classes: _Classes) -> str:
+    """Returns a clause on which GPU types exist, each with its number of nodes."""
     counts: dict[str, int] = {}
     for hardware, count in classes:
         if hardware.gpus:
@@ -117,12 +127,18 @@ def _gpu_types(classes: _Classes) -> str:
 
 
 def _features(classes: _Classes) -> str:
+    """Returns a clause on which features nodes have."""
     known = sorted({feature for hardware, _ in classes for feature in hardware.features})
     return "features that nodes have: " + _named(known) if known else "no node has any feature"
 
 
 def _memories(need: Need) -> Callable[[_Classes], str]:
+    """Returns a function that says how much memory one node has at most, and how many nodes would do with CXL memory if the need refuses
+    it.
+    """
+
     def offer(classes: _Classes) -> str:
+        """Returns the clause for these classes of hardware."""
         local = _at_most("on one node", lambda hardware: hardware.memory + (hardware.cxl_memory if need.allow_cxl else 0), format_bytes)
         with_cxl = 0 if need.allow_cxl else _count(Need(memory=need.memory, hollow=need.hollow, allow_cxl=True), classes)
         return local(classes) + (f", and with CXL memory (allowCxlMemory) {_nodes(with_cxl)} would do" if with_cxl else "")
@@ -131,7 +147,10 @@ def _memories(need: Need) -> Callable[[_Classes], str]:
 
 
 def _at_most(where: str, size: Callable[[Hardware], int], shown: Callable[[int], str] = str) -> Callable[[_Classes], str]:
+    """Returns a function that says the largest size among nodes, such as "the most on one node is 8"; empty where the largest is 0."""
+
     def offer(classes: _Classes) -> str:
+        """Returns the clause for these classes of hardware."""
         most = max((size(hardware) for hardware, _ in classes), default=0)
         return f"the most {where} is {shown(most)}" if most else ""
 
@@ -139,17 +158,21 @@ def _at_most(where: str, size: Callable[[Hardware], int], shown: Callable[[int],
 
 
 def _named(words: Iterable[str]) -> str:
+    """Joins words with commas: at most eight, then how many more there are."""
     every = list(words)
     return ", ".join(every[:MOST_NAMED]) + (f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else "")
 
 
 def _have(count: int) -> str:
+    """Returns the words for so many nodes and the verb: "no node has", "1 node has", "3 nodes have"."""
     return "no node has" if not count else f"{_nodes(count)} {'has' if count == 1 else 'have'}"
 
 
 def _gpus(count: int) -> str:
+    """Returns a count with the word GPU or GPUs."""
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _nodes(count: int) -> str:
+    """Returns a count with the word node or nodes."""
     return "1 node" if count == 1 else f"{count} nodes"

@@ -29,7 +29,7 @@ class Placer:
     def fit(self, candidate: Candidate, shape: RequestShape, admission: Admission, *, retry: bool = False) -> Fit | NoFit:
         """Returns nodes that a candidate may start on now without delaying a reservation, else NoFit; claims none.
 
-        `retry`: searches even where its shape has failed in this cycle.
+        Notes in the shape whether nodes were missing. `retry`: searches even where the shape has failed in this cycle.
         """
         if shape.failed and not retry:
             return NO_NODES

@@ -33,6 +33,9 @@ def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
 
 
 def _may_be_held(state: ClusterState, candidate: Candidate) -> bool:
+    """Tells whether a hard limit or a budget could keep a candidate waiting: some budget is used up, or its tenant has a hard limit or no
+    account.
+    """
     return bool(state.exhausted) or not boundless(state, candidate.tenant)
 
 
@@ -55,6 +58,9 @@ class _Headrooms:
         return True
 
     def _headroom(self, tenant: str, user: str) -> list[int]:
+        """Returns the nodes and starts left to a user, or to the tenant as a whole (`user` empty), as a list that the caller lowers; both
+        negative without an account.
+        """
         known = self._left.get((tenant, user))
         if known is None:
             account = self._state.accounts.get(tenant)
@@ -68,5 +74,6 @@ class _Headrooms:
 
 
 def _add(into: dict[str, int], amounts: Resources) -> None:
+    """Adds amounts to the sums by resource, in place."""
     for resource, amount in amounts.items():
         into[resource] = into.get(resource, 0) + amount

@@ -89,6 +89,10 @@ class Explainer:
         return found
 
     def _find(self, candidate: Candidate, shape: RequestShape, fit: NoFit) -> ReasonAndMessage:
+        """Computes the reason and sentence of a candidate that found no nodes; both empty in silence.
+
+        Reasons that only counts of free nodes decide are kept for other sizes, unless the class borrows.
+        """
         if self._silent:
             return _SILENCE
         eq_class, wanted = shape.eq_class, candidate.minimum
@@ -113,6 +117,9 @@ class Explainer:
         return self.cache.never(shape, lambda: self._too_few(candidate, shape.eq_class))
 
     def _too_few(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
+        """Returns the reason where fewer nodes than the candidate's minimum exist, or may be used, or have one fingerprint if it requires
+        that; else None.
+        """
         wanted = candidate.minimum
         eligible, useful = eq_class.eligible, eq_class.usable
         if useful >= wanted and not eq_class.borrows and eq_class.conformance != REQUIRED:
@@ -141,6 +148,7 @@ class Explainer:
         return f'{everywhere - eligible} more are at home in other vclusters than "{self._policy.name}", {lent}'
 
     def _states(self, buckets: Iterable[Bucket]) -> dict[str, int]:
+        """Counts the nodes of these buckets by their state."""
         nodes = self._state.node_cache.nodes
         counts: dict[str, int] = {}
         for bucket in buckets:
@@ -149,6 +157,9 @@ class Explainer:
         return counts
 
     def _power(self, candidate: Candidate, fit: NoFit) -> ReasonAndMessage | None:
+        """Returns the reason of a candidate whose nodes would exceed the power budget, with the watts; None where power is not what
+        lacks.
+        """
         limit = self._state.power.limit
         if not fit.watts or limit is None:
             return None
@@ -229,4 +240,5 @@ class Explainer:
         return f"; {forever} of them are held by work without an end"
 
     def _end(self, candidate: Candidate) -> float:
+        """Returns when a candidate's nodes would come free at the latest if it started now, seconds since the epoch."""
         return self._now + self._state.occupancy(candidate)

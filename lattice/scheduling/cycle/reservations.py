@@ -180,6 +180,7 @@ class CycleReservations:
         return found
 
     def _grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
+        """Does the search of `grant`: adds the reservation found to the table, or leaves a holder the right to a new one; returns it."""
         holding = self.holders.by_uid.get(candidate.uid)
         if holding is None and not self._strict and len(self._kept) >= self._depth:
             return None
@@ -238,6 +239,7 @@ class CycleReservations:
         return found if found is None or found is before else replace(found, given=holding.given)
 
     def _keep(self, reservation: BackfillReservation) -> None:
+        """Notes that this cycle has given or confirmed a reservation; its holder has no right to another one."""
         self._heirs.pop(reservation.uid, None)
         self._kept[reservation.uid] = reservation
 
@@ -246,6 +248,7 @@ class CycleReservations:
         self.lasting = self.lasting and not self._some_wait
 
     def _end(self, uid: str) -> None:
+        """Removes an allocation's reservation from the table, and its right to a new one."""
         self._note_given_up()
         self._heirs.pop(uid, None)
         self.holders.protect(uid)

@@ -95,6 +95,7 @@ class WindowReasons:
         return min(starts, default=None)
 
     def _end(self, candidate: Candidate) -> float:
+        """Returns when a candidate's nodes would come free at the latest if it started now, seconds since the epoch."""
         return self._now + self._state.occupancy(candidate)
 
 

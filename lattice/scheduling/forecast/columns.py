@@ -75,6 +75,7 @@ class NodeMasks:
         return (mask if need.only is None else mask & need.only) & ~need.without
 
     def _drop(self, facts: NodeFacts) -> None:
+        """Takes a node, by the facts that it had, out of the bit sets; a fingerprint that no other node has goes with it."""
         left = ~(1 << facts.index)
         self.classes[_kind(facts)] &= left
         self.homes[facts.home] &= left
@@ -240,6 +241,7 @@ class Columns:
         return tuple(sorted(Counter(of_node[node] for node in nodes if node in of_node).items()))
 
     def _distinct(self, asked: Iterable[Eligibility]) -> Iterator[Eligibility]:
+        """Yields each set of eligible nodes under which some pending work is counted, once, and numbers it by its place."""
         for eligibility in asked:
             kept = self._kept(eligibility)
             if kept not in self._numbers:
@@ -247,10 +249,16 @@ class Columns:
                 yield kept
 
     def _kept(self, eligibility: Eligibility) -> Eligibility:
+        """Returns the key under which an eligibility is counted: itself, or for a rare one that of its vcluster, lenders and window with no
+        other need.
+        """
         need, vcluster, lenders, window = eligibility
         return eligibility if eligibility in self._own else (Need(hollow=need.hollow), vcluster, lenders, window)
 
     def _mask(self, eligibility: Eligibility) -> int:
+        """Returns the nodes of an eligibility as a bit set, usable or not: they satisfy the need, are at home in the vcluster or its
+        lenders, and lie in the window if there is one.
+        """
         need, vcluster, lenders, window = eligibility
         home = self._masks.homes.get(vcluster if self._snapshot.policy(vcluster).home else "", 0)
         for lender in lenders:
@@ -280,6 +288,9 @@ class Caps:
         return self._known[key]
 
     def _amounts_of(self, work: Candidate | NodeHolder, nodes: int) -> tuple[tuple[int, int], ...]:
+        """Computes the answer of `amounts_of`: the hard limits of tenant and user, then the vcluster's on all work, on the user, on the
+        tenant.
+        """
         vcluster, tenant, user, uses = work.vcluster, work.tenant, work.user, self._uses
         account = self._snapshot.accounts.get(tenant)
         found: list[tuple[int, int]] = []

@@ -147,7 +147,11 @@ class Forecaster:
         return made.by(max(now, snapshot.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the predictions of an allocation that was given its nodes at `at`, seconds since the epoch; None: there were none."""
+        """Scores the predictions of an allocation that was given its nodes at `at`, seconds since the epoch, and learns from them; None:
+        there were none.
+
+        A forecast under way gives it no prediction any more.
+        """
         self._gone.add(uid)
         return self.calibration.started(uid, at)
 
@@ -156,7 +160,7 @@ class Forecaster:
         self._ended.append((work, ran))
 
     def drop_allocation(self, uid: str) -> None:
-        """Drops the predictions of an allocation that was cancelled before it started."""
+        """Drops the predictions of an allocation that was cancelled before it started; a forecast under way gives it none any more."""
         self._gone.add(uid)
         self.calibration.drop_predictions(uid)
 
@@ -210,7 +214,10 @@ class _Reader:
     def stage(
         self, held: Sequence[tuple[RunningWork, RunningWork]], jobs: Sequence[Sequence[tuple[Job, Job]]], which: int
     ) -> SimulatorInput:
-        """Makes the input of one simulation; `which`: 0 with median run times, 1 with long ones."""
+        """Makes the input of one simulation; `which`: 0 with median run times, 1 with long ones.
+
+        A column has no less than 0 free nodes, whatever holds them.
+        """
         free = list(self.columns.sizes)
         for one in held:
             for column, count in one[0].columns:
@@ -226,6 +233,7 @@ class _Reader:
         )
 
     def _column_windows(self) -> tuple[ColumnWindow, ...]:
+        """Returns the reservation windows of the snapshot by columns, with times in seconds from its `now`."""
         windows = zip(self._snapshot.windows, self.columns.windows, strict=True)
         return tuple(ColumnWindow(max(0.0, window.start - self._now), window.end - self._now, nodes) for window, nodes in windows)
 

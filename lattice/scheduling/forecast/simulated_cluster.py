@@ -24,6 +24,7 @@ class _Releases:
     nodes: dict[float, int] = field(default_factory=dict)
 
     def add_release(self, time: float, count: int) -> None:
+        """Notes that `count` more nodes are believed to come free at `time`."""
         if time in self.nodes:
             self.nodes[time] += count
         else:
@@ -31,6 +32,7 @@ class _Releases:
             insort(self.times, time)
 
     def drop_release(self, time: float, count: int) -> None:
+        """Notes that `count` fewer nodes come free at `time`; a time without any is dropped."""
         left = self.nodes[time] - count
         if left:
             self.nodes[time] = left
@@ -202,7 +204,11 @@ class SimulatedCluster:
         return found
 
     def _choose(self, shape: JobShape, now: float) -> Amounts:
-        """Returns (column, nodes) to start a shape on, in the order of use of its set."""
+        """Returns (column, nodes) to start a shape on, in the order of use of its set, without columns that windows close; fewer than the
+        shape needs where too few are free.
+
+        Takes none.
+        """
         left, chosen, free = shape.nodes, [], self.free
         closed = self._closed(shape, now) if self._column_windows else ()
         for column in self._sets[shape.columns]:

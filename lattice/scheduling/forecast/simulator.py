@@ -165,4 +165,5 @@ class BackfillSimulator:
 
 
 def _first_rank(shape: JobShape) -> int:
+    """Returns the rank of the first waiting job of a shape."""
     return shape.ranks[0]

@@ -164,6 +164,7 @@ class PlacementModel:
             self._add(job, buckets)
 
     def _add(self, job: Job, buckets: Sequence[Bucket]) -> None:
+        """Adds a job to the model: whether it is placed, its nodes of each bucket, and its limits on groups and fingerprints."""
         placed = self.cp.new_bool_var("")
         alike = job.alike and job.nodes > 1
         groups: defaultdict[str, Any] = defaultdict(lambda: self.cp.new_bool_var(""))
@@ -213,6 +214,7 @@ class PlacementModel:
 
 
 def _cp_model() -> Any:
+    """Imports the constraint solver of OR-Tools; raises Rejected where it is not installed."""
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
@@ -221,6 +223,7 @@ def _cp_model() -> Any:
 
 
 def _linear_solver() -> Any:
+    """Makes a solver for linear programs (GLOP); raises Rejected where OR-Tools is not installed."""
     try:
         from ortools.linear_solver import pywraplp
     except ImportError as error:
@@ -229,4 +232,5 @@ def _linear_solver() -> Any:
 
 
 def _missing() -> Rejected:
+    """Makes the error that says how OR-Tools is installed."""
     return Rejected("this needs OR-Tools, which is not installed; `pip install 'lattice-hpc[solver]'` brings it", reason="SolverMissing")

@@ -53,6 +53,7 @@ class _Level:
     by_group: bool
 
     def region(self, cell: Cell) -> Region:
+        """Returns the region of this level that a cell lies in: its fingerprint, its group, both or neither."""
         return (cell[0] if self.by_fingerprint else None, cell[1] if self.by_group else None)
 
 
@@ -115,6 +116,7 @@ class PreemptionDomain:
         return self._cleared(loosest, slots)
 
     def _accepted(self, alike: str, topology: str) -> tuple[_Level, ...]:
+        """Returns the levels that the candidate accepts, the strictest first; needs `most_groups` to be set. `alike`: its conformance."""
         levels = [_BOTH, _GROUP, _FINGERPRINT, _ANYWHERE]
         if alike == REQUIRED:
             levels = [_BOTH, _FINGERPRINT]
@@ -134,6 +136,7 @@ class PreemptionDomain:
         return min((_groups_for(self.wanted, each.values()) for each in sizes.values()), default=1)
 
     def _by_region(self, indices: Iterable[int]) -> Counter[Region]:
+        """Counts these eligible nodes (indices) by region of the loosest level that the candidate accepts."""
         level = self._levels[-1]
         return Counter(level.region(self._cells[index]) for index in indices)
 
@@ -153,6 +156,9 @@ class PreemptionDomain:
         return None if left or (self.most_groups is not None and len(taken) > self.most_groups) else taken
 
     def _cleared(self, found: tuple[Cover, Region], slots: Sequence[VictimSlot]) -> ClearedNodes:
+        """Returns the answer for a cover in a region: its slots, and the candidate's nodes among those that it frees and those that are
+        free.
+        """
         cover, region = found
         freed = {index for number in cover.idents for index in slots[number].nodes if index in self._cells}
         groups = self._pick(index for index in sorted(freed.union(self._free)) if _within(region, self._cells[index])) or []
@@ -212,6 +218,7 @@ class PreemptionDomain:
 
 
 def _summed(cells: Mapping[Cell, int], level: _Level) -> dict[Region, int]:
+    """Returns the counts of cells added up by the regions of a level."""
     counts: dict[Region, int] = {}
     for cell, count in cells.items():
         region = level.region(cell)
@@ -231,8 +238,10 @@ def _groups_for(wanted: int, sizes: Iterable[int]) -> int:
 
 
 def _within(region: Region, cell: Cell) -> bool:
+    """Tells whether a cell has the fingerprint and the group of a region; None in the region admits any."""
     return region[0] in (None, cell[0]) and region[1] in (None, cell[1])
 
 
 def _named(region: Region) -> tuple[str, str]:
+    """Returns the sort key of a region; None sorts as an empty name."""
     return (region[0] or "", region[1] or "")

@@ -51,6 +51,7 @@ class PreemptionScope:
         return [index for index in eligible if index not in self.taken]
 
     def _idle(self) -> list[int]:
+        """Returns idle nodes of lenders (indices, ascending) that fit the candidate, as many as its vcluster may still borrow."""
         if not self.lenders or self.most_borrowed <= 0:
             return []
         need = self.candidate.need

@@ -250,6 +250,9 @@ def weight(facts: NodeFacts | None) -> int:
 
 
 def _timing(holder: NodeHolder, policy: Policy, now: float, limits: PreemptionLimits) -> str | None:
+    """Returns the rule on time or number of preemptions that protects a holder: near its end, too short a run, preempted too often; None:
+    none does.
+    """
     ran = 0.0 if holder.started is None else now - holder.started
     if holder.started is not None and holder.walltime is not None and holder.started + holder.walltime - now <= limits.near_completion:
         return "NearCompletion"
@@ -294,6 +297,7 @@ def _in_order_of_going(
     """Returns growing sets of victims to try in turn: burst users; with them borrowers by borrowing priority; with them everybody."""
 
     def rank(victim: Victim) -> tuple[int, int]:
+        """Returns the turn of a victim: burst users first, then borrowers by borrowing priority, then all others."""
         holder = victim.holder
         if holder.burst:
             return (0, 0)
@@ -336,6 +340,7 @@ def _too_few(candidate: Candidate, domain: PreemptionDomain) -> NoVictims | None
 
 
 def _too_dear(found: _Found) -> NoVictims:
+    """Returns the answer where the cheapest set of victims costs no less than the candidate is worth, with both numbers."""
     count = _count(len(found.victims), "allocation")
     message = (
         f"the cheapest set to preempt is {count} and costs {found.cost:.1f} GPU-hours, not below the {found.value:.1f} that this allocation"
@@ -368,4 +373,5 @@ def _form(candidate: Candidate, domain: PreemptionDomain) -> str:
 
 
 def _count(number: int, word: str) -> str:
+    """Returns a number with a word, which gets an "s" unless the number is 1."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -50,6 +50,11 @@ class Capacity:
         return cost.relative(found, best), alike
 
     def _topology(self, reached: list[int], intra: float, nodes: int) -> float:
+        """Returns f4 of `nodes` nodes in the fewest groups; `reached`: how many nodes the 1, 2, 3 … largest groups have, `intra`: the part
+        of f4 within a node.
+
+        Between nodes it counts 0 where too few exist.
+        """
         wanted = cost.groups_needed(reached, nodes)
         return cost.topology(cost.inter_node(wanted, len(self.usable)) if wanted is not None else 0.0, intra, nodes)
 
@@ -143,13 +148,14 @@ class Capacities:
         return counts.make()
 
     def validate(self, node_cache: NodeCache) -> None:
-        """Counts every need again, node by node; raises Corrupt on a difference."""
+        """Follows the node cache, then counts every need again, node by node; raises Corrupt on a difference."""
         self.follow(node_cache)
         for (need, homes), counts in self._by_need.items():
             if counts.make() != _count(_nodes(node_cache, need, homes)):
                 raise Corrupt(f"the capacity for {need} differs from the nodes", reason="CapacityDiffers")
 
     def _begin(self, node_cache: NodeCache) -> None:
+        """Drops every need, and reads the counts of all buckets of a node cache anew."""
         self._node_cache, self._shape = node_cache, node_cache.shape
         self._buckets = list(node_cache.buckets.values())
         self._free, self._usable = [len(bucket.free) for bucket in self._buckets], [bucket.usable for bucket in self._buckets]
@@ -166,6 +172,7 @@ def _nodes(node_cache: NodeCache, need: Need, homes: Homes) -> Iterator[tuple[st
 
 
 def _count(nodes: Iterator[tuple[str, str, bool]]) -> Capacity:
+    """Counts nodes, each (group, fingerprint, free), and returns their capacity."""
     free, usable = NodeCounts(), NodeCounts()
     for group, fingerprint, is_free in nodes:
         usable.add(group, fingerprint, 1)

@@ -103,6 +103,7 @@ class _ScoredQueue:
         return self._fitness
 
     def _enter(self, candidate: Candidate) -> _Entry:
+        """Makes the entry of a candidate and keeps it by uid; gives numbers to its person, need and size if these are new."""
         weights = self.weights
         need = self.needs.setdefault(candidate.need, len(self.needs))
         priority, checkpoint = cost.priority(candidate.preemption_class), checkpoint_term(candidate)
@@ -208,6 +209,7 @@ class Scores(Sequence[Score]):
         return self._all().totals
 
     def _all(self) -> _Totals:
+        """Returns all totals and what they are made of; the first call computes them."""
         if self._found is None:
             self._found = self._find()
         return self._found
@@ -303,6 +305,9 @@ class Scoring:
         return columns
 
     def _terms(self, columns: _ScoredQueue, node_cache: NodeCache, now: float) -> _Terms:
+        """Gathers the values that the candidates of one vcluster share at `now`: standings, fair shares, multipliers, f4 and f9, backlog,
+        energy.
+        """
         homes = self._homes(columns.vcluster)
         capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.needs]
         queued = sum(each.queued_gpu_hours for each in self._settled().values())
@@ -341,6 +346,7 @@ class Scoring:
         return self._columns
 
     def _found(self, columns: _ScoredQueue, node_cache: NodeCache, now: float) -> _Totals:
+        """Computes the totals of a vcluster's candidates at `now`, within the context that `timed` gives."""
         with self.timed(columns.vcluster) if columns.candidates else nullcontext():
             columns.settle()
             self._capacities.follow(node_cache)
@@ -360,6 +366,9 @@ class Scoring:
         return frozenset([vcluster if policy.home else "", *lenders_for(self.policies, vcluster, 0.0)])
 
     def _totals(self, columns: _ScoredQueue, terms: _Terms) -> list[float]:
+        """Returns the total of each candidate: weighted terms times the budget multiplier; keeps the answers of the shares for the
+        recording.
+        """
         weights, now, reference = columns.weights, terms.now, terms.reference
         shapes = [weights.topology * topology + weights.conformance * conformance for topology, conformance in terms.shapes]
         factors, offsets = self._people(columns, terms)

@@ -155,7 +155,9 @@ class Shares:
         self._count(run, 1)
 
     def end(self, key: str, at: float) -> None:
-        """Ends a run whose object is gone at `at`, and keeps its usage; an unknown or ended run is ignored."""
+        """Ends a run (by its key) whose object is gone at `at`, not before its start, and keeps its usage; an unknown or ended run is
+        ignored.
+        """
         run = self._runs.pop(key, None)
         if run is None or run.end is not None:
             return
@@ -180,7 +182,7 @@ class Shares:
         return self._share(self._tenants.get(tenant), self._all, now)
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
-        """Returns the users of a tenant who hold nodes, or held some within the last seven days."""
+        """Returns the users of a tenant who hold nodes, or held some within the last seven days; drops those who no longer do."""
         known = self._with_work.get(tenant, _NOBODY)
         if now >= self._fewer_at.get(tenant, inf):
             holds = {user for user in known if self._users[tenant, user].rate > 0}
@@ -239,6 +241,7 @@ class Shares:
     # Sums
 
     def _count(self, run: Run, sign: int) -> None:
+        """Adds the use of a run (`sign` +1), or removes it (−1)."""
         self._add(run.tenant, run.user, run.project, run.start, run.end, sign * run.nodes, sign * run.gpus)
 
     def _add(self, tenant: str, user: str, project: str, start: float, end: float | None, nodes: int, gpus: int) -> None:
@@ -256,6 +259,7 @@ class Shares:
         self.meter.count(tenant, user, project, start, nodes, gpus, end)
 
     def _decayed(self, of: str, by: str) -> tuple[_Decayed, _Decayed, _Decayed]:
+        """Returns the sums that a user's work counts in: of all, of the tenant `of`, of its user `by`; new ones start at 0."""
         tenant, user = self._tenants.get(of), self._users.get((of, by))
         if tenant is None:
             tenant = self._tenants[of] = _Decayed()
@@ -290,6 +294,7 @@ class Shares:
         return max(0, decayed.total + decayed.rate * self._weight(now))
 
     def _share(self, part: _Decayed | None, whole: _Decayed | None, now: float) -> float:
+        """Returns one sum as a share, in [0, 1], of another at `now`; 0 where either is None or the other is not above 0."""
         if part is None or whole is None:
             return 0.0
         weight = self._weighed[1] if self._weighed[0] == now else self._weight(now)

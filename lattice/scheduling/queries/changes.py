@@ -93,7 +93,10 @@ class _Questions:
         self._left = MOST_QUESTIONS
 
     def surely(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed now among the whole queue."""
+        """Tells whether the candidate would be placed now among the whole queue; asks the quick question first.
+
+        False, too, once no question is left.
+        """
         return self.beside_reservations(candidate) and self.among_all(candidate)
 
     def beside_reservations(self, candidate: Candidate) -> bool:
@@ -111,6 +114,11 @@ class _Questions:
         return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
 
     def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:
+        """Runs one cycle of the candidate's vcluster with `queue` and the candidate, stopped at its outcome and undone; tells whether it
+        was placed.
+
+        False, without a cycle, where no question is left or the candidate holds nodes already.
+        """
         if not self._left or self._runs(candidate):
             return False
         self._left -= 1
@@ -207,4 +215,5 @@ def _others(gpu_types: Collection[str], own: str) -> list[str]:
 
 
 def _instead(gpu_type: str) -> str:
+    """Returns the words " instead of" with the GPU type that is asked for; empty where none is."""
     return f" instead of {gpu_type}" if gpu_type else ""

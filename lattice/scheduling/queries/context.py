@@ -144,6 +144,7 @@ def whose(work: Candidate | NodeHolder, reader: Reader) -> Whose:
 
 
 def _work(context: QueryContext, work: Candidate | NodeHolder) -> Work:
+    """Returns an allocation by name, number and owner, whoever reads the answer."""
     namespace, _, name = work.key.rpartition("/")
     return Work(namespace=namespace, name=name, number=context.number(work.uid), uid=work.uid, user=work.user, job=work.name)
 
@@ -211,7 +212,10 @@ def census(context: QueryContext, candidate: Candidate) -> Census:
 
 
 def eligible_nodes(context: QueryContext, candidate: Candidate) -> frozenset[int]:
-    """Returns the indices of the nodes that fit a candidate, usable or not: at home in its vcluster, or in one that lends to it."""
+    """Returns the indices of the nodes that fit a candidate, usable or not: at home in its vcluster, or in one that lends to it.
+
+    Non-preemptible work borrows none.
+    """
     homes, nodes = _homes(context, candidate), context.nodes
     return frozenset(index for index in admitted_nodes(context.state.node_cache, candidate.need) if nodes[index].home in homes)
 

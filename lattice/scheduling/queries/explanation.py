@@ -138,6 +138,9 @@ class _Sum:
     ends: list[float] = field(default_factory=list)
 
     def add_nodes(self, nodes: int, since: float | None = None, until: float | None = None) -> None:
+        """Adds one obstacle of so many nodes, with its begin and its end in seconds since the epoch; `since` None: not shown, `until` None:
+        nobody knows its end.
+        """
         self.nodes += nodes
         self.allocations += 1
         if since is not None:
@@ -148,6 +151,7 @@ class _Sum:
             self.ends.append(until)
 
     def blocker(self) -> Blocker:
+        """Returns the sums as one obstacle; its end is left out where the end of one of them is unknown."""
         return Blocker(
             kind=self.kind,
             whose=self.whose,
@@ -197,6 +201,7 @@ def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidat
 
 
 def _wants_nodes(waiting: Waiting | None) -> bool:
+    """Tells whether work waits for nodes by its last outcome; True where no cycle has evaluated it (None)."""
     return waiting is None or waiting.reason in ABOUT_NODES
 
 
@@ -242,4 +247,5 @@ def _unavailable(context: QueryContext, fitting: frozenset[int]) -> list[Blocker
 
 
 def _end(holder: NodeHolder) -> float:
+    """Returns when the nodes of a holder are free at the latest, seconds since the epoch; infinite where nobody knows."""
     return holder.end if holder.end is not None else float("inf")

@@ -98,6 +98,7 @@ def explain_gates(context: QueryContext, uid: str, reader: Reader) -> QuotaExpla
 
 
 def _subject(context: QueryContext, uid: str) -> Subject:
+    """Returns the pending or node-holding allocation `uid` with its place in the quota tree; raises NotFound where it is neither."""
     candidate = context.candidates.get(uid)
     if candidate is not None:
         return Subject(candidate, candidate.minimum, 1, _waiting_place(context, candidate))
@@ -110,6 +111,7 @@ def _subject(context: QueryContext, uid: str) -> Subject:
 
 
 def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
+    """Returns the place of waiting work in the quota tree with the first level that blocks it; None without a tree."""
     quota_usage = context.state.quota_usage
     if quota_usage is None:
         return None

@@ -110,4 +110,5 @@ def node_row(node: Node) -> NodeRow:
 
 
 def _wish(reason: str, by: str) -> str:
+    """Returns what somebody wrote as a reason, with his name in brackets where it is known."""
     return f"{reason} ({by})" if by else reason

@@ -32,6 +32,10 @@ def queues(context: QueryContext, vclusters: Sequence[str], reader: Reader, limi
 
 
 def _queue(context: QueryContext, vcluster: str, order: Sequence[Candidate], reader: Reader, limit: int) -> Queue:
+    """Returns the queue of a vcluster for a reader; `order`: its pending work in order of evaluation.
+
+    Work that free nodes would not start comes last, with position 0; `limit`: most entries.
+    """
     policy = context.policy(vcluster)
     apart = [(reason, one) for one in order if (reason := unable(context, one))]
     places = [*enumerate(startable(context, order), 1), *((0, one) for _, one in apart)]
@@ -60,6 +64,9 @@ def _queue(context: QueryContext, vcluster: str, order: Sequence[Candidate], rea
 
 
 def _entry(context: QueryContext, position: int, candidate: Candidate, reader: Reader) -> Entry:
+    """Returns the line of a queue for an allocation that the reader may name; `position`: its place among those that could start, 0 for
+    others.
+    """
     waiting = context.waiting.get(candidate.uid)
     return Entry(
         position=position,

@@ -69,6 +69,7 @@ def unbound(leaf: str) -> str:
 
 
 def _compared(forest: Forest, one: Comparison) -> Limit:
+    """Returns one comparison of a request with a level of the tree as a row of numbers."""
     return Limit(
         of=one.quota,
         name=one.by.lower(),
@@ -85,6 +86,9 @@ def _compared(forest: Forest, one: Comparison) -> Limit:
 
 
 def _levels(forest: Forest, leaf: str, amounts: Mapping[str, int]) -> Iterator[Limit]:
+    """Yields, for the leaf and each group above it, every resource of these amounts that it bounds: its use beside the lower of max and
+    runtime.
+    """
     for name in forest.path(leaf):
         one = forest.standing(name)
         for key in sorted(key for key, amount in amounts.items() if amount > 0 and key in one.max):

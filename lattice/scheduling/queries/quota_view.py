@@ -111,6 +111,11 @@ def startable(forest: Forest, leaf: str) -> list[Startable]:
 
 
 def _room(key: str, levels: Sequence[GroupState], leaf: GroupState) -> Startable:
+    """Returns how much of one resource (`key`) could start at a leaf, and the level that leaves least: one at its max first, else the
+    highest.
+
+    `levels`: the leaf and the groups above it.
+    """
     bounds = [one for one in levels if key in one.max]
     rooms = {one.name: min(one.runtime.get(key, 0), one.max[key]) - one.used.get(key, 0) for one in bounds}
     least = min(rooms.values())
@@ -172,9 +177,13 @@ class _TreeView:
         return [Total(key, self._divisible.get(key, 0), used[key], request[key]) for key in managed]
 
     def _is_there(self, name: str) -> bool:
+        """Tells whether a group of this name is in the tree now; True for the empty name, the root."""
         return not name or (self._forest.tree_of(name) == self._tree and name in self._forest)
 
     def _named(self, one: GroupState) -> QuotaGroup:
+        """Returns a group by name, with its shares; what could start only for the reader's own leaves, the sentence on an error only for
+        readers who may know every group.
+        """
         whose: Belonging = YOURS if one.name in self._mine else ABOVE_YOURS if one.name in self._above else OTHERS
         reason, message = self._wrong.get(one.name, ("", ""))
         return QuotaGroup(
@@ -218,6 +227,7 @@ class _Sum:
 
 
 def _share(one: GroupState, key: str) -> Share:
+    """Returns one resource (`key`) of one group as a row of the document."""
     return Share(
         resource=key,
         used=one.used.get(key, 0),

@@ -184,4 +184,5 @@ def status_detail(one: Allocation) -> StatusDetail:
 
 
 def _time(text: str | None) -> float | None:
+    """Returns an RFC 3339 text as seconds since the epoch; None for None or an empty text. Raises Rejected where it does not parse."""
     return parse_time(text) if text else None

@@ -85,7 +85,9 @@ def _last(now: float, spans: Iterable[Span]) -> float:
 
 
 def _in_use(spans: Iterable[Span], at: list[float], step: float) -> list[int]:
-    """Returns the nodes in use at each of the times `at`."""
+    """Returns the nodes in use at each of the times `at`, which are `step` seconds apart; a use is counted from the first of them at or
+    after its begin to the last before its end.
+    """
     changes = [0] * (len(at) + 1)
     for begin, end, count in spans:
         first = max(0, ceil((begin - at[0]) / step))

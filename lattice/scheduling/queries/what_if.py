@@ -103,7 +103,9 @@ def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[
 
 
 def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
-    """Gives placed candidates that asked for a range the nodes that they would get beyond their least number."""
+    """Gives placed candidates that asked for a range the nodes that they would get beyond their least number: changes these outcomes in
+    place, and claims the nodes in `state`.
+    """
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:
         return
@@ -165,6 +167,7 @@ def may_ever(outcome: Outcome) -> bool:
 
 
 def _now(context: QueryContext, outcome: Placed, quota: Quota | None) -> Planned:
+    """Returns the answer of `plan` for a candidate that would start now."""
     candidate = outcome.candidate
     now = time_text(context.now)
     return Planned(
@@ -182,6 +185,7 @@ def _waits(
     context: QueryContext, outcome: Waiting, quota: Quota | None, queue: Sequence[Candidate], reader: Reader,
     changes: Sequence[Change], preemption: Preemption | None,
 ) -> Planned:  # fmt: skip
+    """Returns the answer of `plan` for a candidate that would wait: later, with its place in the queue and its expected start, or never."""
     candidate = outcome.candidate
     verdict: Verdict = LATER if may_ever(outcome) else NEVER
     return Planned(

@@ -129,6 +129,9 @@ class CycleEncoder:
         return _ENCODE(said)
 
     def _input(self, said: dict[str, Any], moment: Snapshot) -> None:
+        """Writes the input of a cycle into the payload `said`, and brings the baseline up to it: tables as changes, single values
+        in full.
+        """
         baseline, scored = self._baseline, moment.scored
         settings = (moment.power, moment.overrun, moment.allowance, scored.reference_wait, scored.energy_price, scored.running)
         said.update(cycle=moment.cycle, vcluster=moment.vcluster, now=moment.now, settings=settings)
@@ -162,6 +165,7 @@ class CycleEncoder:
         self._taken(said, moment)
 
     def _quota(self, said: dict[str, Any], moment: Snapshot) -> None:
+        """Writes the quota trees where they changed, and the changes of their demand, into the payload."""
         baseline, quota = self._baseline, moment.quota
         trees = None if quota is None else {part: quota[part] for part in _OF_TREES}
         if trees != baseline.trees:
@@ -182,6 +186,9 @@ class CycleEncoder:
             said["taken"] = [list(odd.items()), sorted(spared)]
 
     def _decision(self, said: dict[str, Any], moment: Snapshot, outcomes: Sequence[Outcome]) -> None:
+        """Writes queue, order, changed outcomes, all scores and the digest of a cycle into the payload, and brings the baseline up
+        to them.
+        """
         baseline, name = self._baseline, moment.vcluster
         queue = baseline.queues.setdefault(name, {})
         given = {candidate.uid: candidate for candidate in moment.candidates}
@@ -231,6 +238,7 @@ class CycleDecoder:
         return Turn(moment, outcomes, self._program, self._rules)
 
     def _moment(self, baseline: _Baseline, said: Mapping[str, Any]) -> Snapshot:
+        """Brings the baseline up to the payload `said`, and returns the input of its cycle."""
         _apply(said, "nodes", baseline.nodes, NODE.value)
         _apply(said, "holders", baseline.holders, HOLDER.value)
         _apply(said, "accounts", baseline.accounts, ACCOUNT.value)
@@ -271,6 +279,9 @@ class CycleDecoder:
         )  # fmt: skip
 
     def _outcomes(self, baseline: _Baseline, moment: Snapshot, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
+        """Returns the outcomes of the payload's cycle in their order; those that it does not contain are as in the vcluster's cycle
+        before.
+        """
         name, candidates = moment.vcluster, moment.candidates
         order = baseline.orders[name] = said.get("order", baseline.orders.get(name, []))
         rows = {**baseline.outcomes.get(name, {}), **{candidates[place].uid: row for place, row in said["outcomes"]}}
@@ -294,6 +305,10 @@ def _table(said: dict[str, Any], name: str, before: dict[Any, Any], after: Mappi
 
 
 def _apply(said: Mapping[str, Any], name: str, table: dict[Any, Any], value: Callable[[Any], Any]) -> None:
+    """Brings a table up to date with the entries removed and put in the payload under `name`; does nothing where it has none.
+
+    `value` decodes one value.
+    """
     if name in said:
         gone, put = said[name]
         _change(table, map(_key, gone), [(_key(key), value(row)) for key, row in put])
@@ -315,10 +330,12 @@ def _backlog(row: Sequence[Any]) -> Backlog:
 
 
 def _key(key: Any) -> Any:
+    """Returns a decoded key as a dict can have it: lists become tuples."""
     return tuple(key) if isinstance(key, list) else key
 
 
 def _digest(text: bytes) -> bytes:
+    """Returns the digest of bytes (BLAKE2b, 16 bytes)."""
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -340,6 +357,7 @@ def _scores(scores: Sequence[Score | None]) -> list[Any]:
 
 
 def _scores_of(said: Sequence[Any], count: int) -> list[Score | None]:
+    """Decodes what `_scores` has encoded of `count` scores; None stands for a candidate without one."""
     width, given = said
     if width < 0:
         return [None if one is None else Score(one[0], tuple(one[2:]), one[1]) for one in given]

@@ -162,11 +162,15 @@ def gaps(frames: Sequence[Frame]) -> Iterator[tuple[int, int]]:
 
 
 def _damage(at: int, frames: Sequence[Frame]) -> str:
+    """Returns the sentence on a frame at byte `at` that does not match its checksum; `frames`: the sound ones before it."""
     last = f"after cycle {frames[-1].cycle}" if frames else "at its beginning"
     return f"the frame at byte {at}, {last}, does not match its checksum; nothing behind it is read"
 
 
 def _absent(cycle: int, found: Scan) -> NotFound | Corrupt:
+    """Makes the error for a cycle (`LATEST`: any) that a log does not hold: Corrupt where damage may hide it, else NotFound with the
+    numbers that are there.
+    """
     what = f"cycle {cycle}" if cycle != LATEST else "no cycle"
     if found.damage:
         return Corrupt(f"{what} is not in the sound part of the log: {found.damage}", reason="CycleLogDamaged")

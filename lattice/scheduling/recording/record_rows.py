@@ -74,14 +74,17 @@ def mask(text: bytes | None) -> int | None:
 
 
 def _names(names: frozenset[str] | None) -> list[str] | None:
+    """Returns names sorted, for one column; None for None."""
     return None if names is None else sorted(names)
 
 
 def _name_set(names: Sequence[str] | None) -> frozenset[str] | None:
+    """Returns the names of one column as a set; None for None."""
     return None if names is None else frozenset(names)
 
 
 def _maybe_pair(value: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Returns the list of one column as a tuple; None for None."""
     return None if value is None else tuple(value)
 
 

@@ -68,6 +68,7 @@ class CountedNodes:
         return News(capacity, frozenset(changed), min(self._due(now), default=None))
 
     def _see(self, index: int, now: float) -> None:
+        """Notes the present facts of a node (index) that changed: its state, and since when it is Down; a node that is gone is dropped."""
         facts = self._node_cache.nodes.get(index)
         if facts is None:
             self._seen.pop(index, None)
@@ -85,6 +86,7 @@ class CountedNodes:
             self._down.pop(index, None)
 
     def _amounts(self, index: int) -> Resources | None:
+        """Returns the resources of a node (index) as it was last seen; None: it was never seen, or is gone."""
         return _of(self._seen.get(index))
 
     def _count(self, index: int, now: float) -> bool:
@@ -106,6 +108,7 @@ class CountedNodes:
         return True
 
     def _add(self, tree: str, amounts: Resources, sign: int) -> None:
+        """Adds the resources of one node to the sums of a tree (`sign` +1), or subtracts them (−1)."""
         into = self.sums.setdefault(tree, {})
         for resource, amount in amounts.items():
             left = into.get(resource, 0) + sign * amount
@@ -115,8 +118,10 @@ class CountedNodes:
                 into.pop(resource, None)
 
     def _due(self, now: float) -> list[float]:
+        """Returns when each of the nodes that are Down ceases to count, after `now`; seconds since the epoch."""
         return [since + DOWN_SECONDS for since in self._down.values() if since + DOWN_SECONDS > now]
 
 
 def _of(facts: NodeFacts | None) -> Resources | None:
+    """Returns the resources of a node; None for no node."""
     return None if facts is None else amounts_of(facts)
