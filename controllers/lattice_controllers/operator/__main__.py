@@ -178,10 +178,12 @@ class Operator:
             group.create_task(process.endless(self.requests.queue.run()))
 
     async def _count_hours(self) -> None:
+        """Counts the hours of all usage records and allocations, then mirrors them into statuses until cancelled."""
         await self.hours.start(self.allocations.objects)
         await self.hours.run()
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
+        """Passes a changed Allocation to the counts of use, settlement, hours and the resolver of software."""
         self.usage.on_allocation(change)
         self.settlement.on_allocation(change)
         self.hours.on_allocation(change)
@@ -195,6 +197,7 @@ class Operator:
             await self._clock.sleep(LEDGER_SECONDS)
 
     def _on_reservation(self, change: Change[Reservation]) -> None:
+        """Passes a changed Reservation to the reconciler of Tenants."""
         self.tenants.on_reservation(change)
 
     def accounts_changed(self, names: set[str]) -> None:
@@ -225,9 +228,11 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
     elector.annotations[UNHEARD] = "-"
 
     def unheard(count: int) -> None:
+        """Shows the number of unheard Ready nodes in the annotations of the operator's Lease, with its next renewal."""
         elector.annotations[UNHEARD] = str(count)
 
     async def term() -> None:
+        """Runs the operator while this process leads, and shows in metric and Lease that it does; raises what ends it."""
         measured.leader.set(1)
         try:
             await Operator(outside, measured, identity, unheard=unheard).run()
@@ -236,6 +241,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
             measured.leader.set(0)
 
     async def campaign() -> None:
+        """Campaigns for leadership and runs a term each time it is won, 1 s after the last ended, until cancelled; raises Corrupt."""
         while True:
             try:
                 await elector.lead(term)
@@ -247,6 +253,7 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
             await outside.clock.sleep(CAMPAIGN_AGAIN_SECONDS)
 
     def ready() -> tuple[bool, str]:
+        """Returns True always, with a word on whether this process leads or who else does."""
         return True, "leading" if elector.leading else f"standby; {elector.holder or 'nobody'} leads"
 
     scrapers = Scrapers(outside.cluster, outside.clock)
@@ -265,6 +272,7 @@ async def run(given: Settings, cluster: AiohttpCluster) -> None:
 
 
 async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
+    """Awaits what a function returns, so that a task can be made of it."""
     await work()
 
 

@@ -99,15 +99,18 @@ def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[
 
 
 def _object(kind: str, name: str, owner: Metadata, namespace: str = "") -> Plain:
+    """Returns an RBAC object of a Tenant (`owner`), which goes when the Tenant goes; cluster-wide with an empty namespace."""
     reference = {"apiVersion": "lattice.dev/v1alpha1", "kind": "Tenant", "name": owner.name, "uid": owner.uid}
     metadata = {"name": name, "labels": labels_of(owner.name), "ownerReferences": [reference]}
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata | ({"namespace": namespace} if namespace else {})}
 
 
 def _binding(kind: str, name: str, role: str, subjects: Sequence[Plain], owner: Metadata, namespace: str = "") -> Plain:
+    """Returns a RoleBinding or ClusterRoleBinding (`kind`) of a Tenant that gives these subjects a ClusterRole."""
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
     return _object(kind, name, owner, namespace) | {"roleRef": reference, "subjects": list(subjects)}
 
 
 def _subject(kind: str, name: str) -> Plain:
+    """Returns a User or Group (`kind`) as a subject of a binding."""
     return {"apiGroup": RBAC, "kind": kind, "name": name}

@@ -66,6 +66,7 @@ class Agents:
         return any(node in _names(found) for found in self.forgotten.objects.values())
 
     def _on_forgotten(self, change: Change[dict[str, Any]]) -> None:
+        """Enqueues the shards of the names that came into, or went out of, the ConfigMap of forgotten nodes."""
         before, after = _names(change.old), _names(change.new)
         for name in before ^ after:
             self.queue.add(str(shard_of(name)))
@@ -95,6 +96,10 @@ class Agents:
         return FORGET not in node.metadata.annotations and not node.metadata.deletion_timestamp
 
     async def _bind(self, resource: Resource, name: str, namespace: str, role: str, nodes: set[str], out: frozenset[str]) -> None:
+        """Makes the users of these nodes subjects of a role binding, and removes those of the nodes in `out`; others stay.
+
+        Makes the binding where it is missing and needed, writes nothing where it is right.
+        """
         try:
             standing = await self._cluster.get(resource, name, namespace)
         except NotFound:

@@ -105,6 +105,11 @@ class Hours:
                 event(log, "UsageNotMirrored", logging.WARNING, tenant=name, reason=error.reason, message=error.message)
 
     async def _mirror(self, name: str, tenant: Tenant) -> None:
+        """Writes one tenant's hours into its status where they differ and 30 s have passed, or at once where a budget has crossed a mark,
+        which is announced.
+
+        Sets its metrics either way; a tenant that has used nothing and has no budget gets no usage.
+        """
         now = self._clock.now()
         before = tenant.status.usage
         states = {state.key: state for state in before.budgets} if before is not None else {}
@@ -150,6 +155,7 @@ class Hours:
         event(log, "BudgetMarkCrossed", tenant=metadata.name, budget=notice.key, mark=notice.mark)
 
     def _budgets(self) -> dict[str, Budgets]:
+        """Returns the budgets of every known tenant, by name."""
         return {name: budgets_of(tenant) for name, tenant in self._known.items()}
 
     async def _count_again(self) -> None:

@@ -77,6 +77,7 @@ class Declared:
                     event(log, "ResyncFailed", logging.WARNING, kind=resource.kind, reason=error.reason, message=error.message)
 
     async def _resync(self, resource: Resource) -> None:
+        """Lists one kind, and enqueues the objects that appeared or vanished unseen."""
         standing = {item["metadata"]["name"] for item in (await self._cluster.list(resource)).items}
         for name in standing.symmetric_difference(self._known[resource]):
             event(log, "EventMissed", logging.WARNING, kind=resource.kind, name=name)
@@ -98,6 +99,7 @@ class KopfKinds:
         info = connection_of(self._cluster)  # the same at each login: one that the server refuses ends kopf
 
         async def login() -> kopf.AiohttpSession:
+            """Returns the same login each time kopf asks."""
             return info
 
         try:
@@ -147,6 +149,7 @@ def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     async def connection(**_: Any) -> kopf.AiohttpSession:
+        """Returns the login, as kopf's handler of logins."""
         return await login()
 
     kopf.on.login(registry=registry)(connection)
@@ -156,7 +159,10 @@ def registry_of(login: Login, named: Named) -> kopf.OperatorRegistry:
 
 
 def _handler(resource: Resource, named: Named) -> Any:
+    """Returns kopf's handler of events of one kind: it calls `named` with the object's name."""
+
     async def changed(name: str | None, **_: Any) -> None:
+        """Calls `named`; an event without a name is ignored."""
         if name:
             named(resource, name)
 
@@ -172,11 +178,13 @@ async def _stop() -> None:
 
 
 def _is_of_kopf(task: asyncio.Task[Any]) -> bool:
+    """Tells whether a task runs a coroutine of kopf's own modules."""
     code = getattr(task.get_coro(), "cr_code", None)
     return code is not None and Path(code.co_filename).is_relative_to(_KOPF)
 
 
 def _ended(tasks: Collection[asyncio.Task[Any]]) -> Retry:
+    """Logs why kopf has ended, and returns the error for that, with the first failed task's exception as its cause."""
     cause = next((task.exception() for task in tasks if not task.cancelled() and task.exception() is not None), None)
     event(log, "KopfEnded", logging.WARNING, message=repr(cause))
     ended = Retry("kopf has ended, although nobody asked it to", reason="WatchEnded")

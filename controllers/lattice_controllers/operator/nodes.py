@@ -95,6 +95,7 @@ class NodeStates:
         self._resumed = float("-inf")
 
     def _tell_observers(self) -> None:
+        """Tells every observer that nodes appeared, vanished, or changed group or state."""
         for observer in self.observers:
             observer.nodes_changed()
 
@@ -187,6 +188,9 @@ class NodeStates:
         return 0 if node.status.index is None else await self._ledger.holders_of_node(node.status.index)
 
     def _facts(self, node: Node, now: float) -> Facts:
+        """Gathers what a node is judged by, except how many rows hold it: state, wishes of operators, health, heartbeat, time in
+        the state.
+        """
         name, spec, status = node.metadata.name, node.spec, node.status
         state, begun = self._begun.get(name, (status.state, now))
         return Facts(
@@ -249,13 +253,16 @@ class NodeStates:
             )
 
     def _is_expected(self, name: str) -> bool:
+        """Tells whether a node, by name, is in a state in which it must report; False for an unknown node."""
         return self._state_of(name) in machine.EXPECTED
 
     def _state_of(self, name: str) -> str:
+        """Returns the state in a node's status, by name; empty for an unknown node."""
         node = self.informer.objects.get(name)
         return node.status.state if node is not None else ""
 
     def _on_node(self, change: Change[Node]) -> None:
+        """Handles a changed LatticeNode: counts its state, notes since when it is in it, tells observers, and enqueues it to be judged."""
         now, old, new = self._clock.monotonic(), change.old, change.new
         if old is None or new is None:
             for observer in self.name_observers:
@@ -276,6 +283,7 @@ class NodeStates:
         self.queue.add(change.key)
 
     def _count(self, state: str, step: int) -> None:
+        """Adds a step (1 or −1) to the number of nodes in a state, also in the metric."""
         self._states[state] += step
         self._measured.nodes.labels(state).set(self._states[state])
 

@@ -76,6 +76,11 @@ class Profiles:
         return SECONDS
 
     async def _one(self, profile: KoordinatorProfile, standing: Mapping[str, KoordinatorQuota]) -> None:
+        """Brings the root quota of one profile up to date; a fault is written into the profile's annotation, and an existing quota without
+        Lattice's label is left alone.
+
+        `standing`: Koordinator's quotas by namespace/name.
+        """
         metadata = profile.metadata
         try:
             tree = tree_of(profile)
@@ -140,14 +145,17 @@ def says(quota: KoordinatorQuota, root: Mapping[str, Any]) -> bool:
 
 
 def _named(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns each resource key of Koordinator with the name that quota trees have for it."""
     return [(key, resource_of(key)) for key in keys]
 
 
 def _add(into: dict[str, int], node: Node) -> None:
+    """Adds the resources of one node to the sums, in place."""
     had = counted(node)
     for resource, amount in node_amounts(had.cpus, quantity_bytes(had.memory), had.gpus, had.gpu_type).items():
         into[resource] = into.get(resource, 0) + amount
 
 
 def _json(amounts: Mapping[str, str]) -> str:
+    """Returns amounts as compact JSON."""
     return json.dumps(amounts, separators=(",", ":"))

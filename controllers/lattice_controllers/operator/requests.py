@@ -91,6 +91,7 @@ class Requests:
         self._measured = measured
 
     def _on_request(self, change: Change[dict[str, Any]]) -> None:
+        """Enqueues a changed certificate request of a node, by its name and signer; ignores all others."""
         found = change.new or change.old
         if found is not None and change.key.startswith(REQUEST_PREFIX) and found["spec"]["signerName"] in SIGNERS.values():
             self.queue.add(change.key)
@@ -118,6 +119,7 @@ class Requests:
         return None
 
     def _refusal(self, found: Mapping[str, Any]) -> str:
+        """Returns the sentence why a request is denied; empty: it is a node's renewal of its own certificate."""
         node = self._nodes.get(str(found["spec"].get("username", "")).removeprefix(AGENT))
         return refusal_of(found, node, forgotten=node is not None and self._is_forgotten(node.metadata.name))
 
@@ -150,6 +152,10 @@ class Requests:
         return written
 
     async def _sign(self, found: dict[str, Any]) -> None:
+        """Signs an approved request with the agents' authority in a thread, and writes the certificate into its status.
+
+        Raises Retry while the authority's files cannot be read.
+        """
         name, asked = found["metadata"]["name"], found["spec"].get("expirationSeconds") or LIFETIME_SECONDS
         life = min(float(asked), self._signing.lifetime)
         pem = await asyncio.to_thread(sign, base64.b64decode(found["spec"]["request"]), self._signing, self._clock.now(), life)
@@ -223,6 +229,7 @@ def _address(node: str, host: str) -> set[str]:
 
 
 def _text(name: x509.GeneralName) -> str:
+    """Returns a name of a certificate as text with its kind: DNS:node-1, IP:10.0.0.1, or the class of any other."""
     from cryptography import x509
 
     kind = "DNS" if isinstance(name, x509.DNSName) else "IP" if isinstance(name, x509.IPAddress) else type(name).__name__

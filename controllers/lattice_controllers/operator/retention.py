@@ -89,12 +89,16 @@ class Retention:
         return [allocation for _, allocation in found if self._settlement.is_settled(allocation)]
 
     def _seconds(self, tenant: str) -> float:
+        """Returns for how many seconds a tenant's final allocations are kept; 7 days where it sets none, or the text does not parse."""
         try:
             return parse_duration(self._tenants.retention_of(tenant) or DEFAULT_RETENTION)
         except Rejected:
             return parse_duration(DEFAULT_RETENTION)
 
     async def _delete(self, allocation: Allocation) -> bool:
+        """Deletes an allocation at the version that was judged; returns False where it is gone, has changed, or the API server fails, which
+        is logged.
+        """
         metadata = allocation.metadata
         try:
             await self._cluster.delete(

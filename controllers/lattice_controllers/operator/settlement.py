@@ -95,6 +95,9 @@ class Settlement:
         self._waiting.setdefault(gone.spec.tenant, {})[key] = self._clock.monotonic()
 
     def _known(self, key: str) -> Allocation | None:
+        """Returns an allocation by the key under which it is noted: the present one, or the last version of a deleted one; None:
+        neither.
+        """
         return self._allocations.get(key) or self._removed.get(key)
 
     def is_settled(self, allocation: Allocation) -> bool:
@@ -138,6 +141,7 @@ class Settlement:
         self._compared = lists
 
     def _is_behind(self, page: Page) -> bool:
+        """Tells whether the informer's list lacks a known record, or has an older version of it."""
         shown = self.informer.objects.get(page.name)
         return shown is None or page_of(shown).is_older(page)
 
@@ -189,6 +193,10 @@ class Settlement:
             self._waiting.pop(tenant, None)
 
     async def _write(self, write: Append | Open) -> UsageRecord:
+        """Appends rows to a usage record, at the version that is known, or creates a new one; returns it as written.
+
+        Raises the errors of the API server.
+        """
         self._measured.settlements.inc()
         match write:
             case Append(page, text, sealed):
@@ -231,6 +239,7 @@ class Settlement:
                 self._drop(name)
 
     def _take(self, record: UsageRecord) -> None:
+        """Keeps a usage record, and tells the observers which new rows it holds."""
         fresh = self.records.put(record)
         if fresh.count:
             self._measured.settled.inc(fresh.count)
@@ -238,6 +247,7 @@ class Settlement:
                 observer.settled(fresh)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
+        """Handles a changed UsageRecord: keeps it unless it is older than the known one, or drops one that is gone."""
         known = self.records.pages.get(change.key)
         if change.new is None:
             self._drop(change.key)
@@ -245,10 +255,12 @@ class Settlement:
             self._take(change.new)
 
     def _drop(self, name: str) -> None:
+        """Drops the rows of a usage record, by name, that is gone, so that they are written again; logs that."""
         event(log, "UsageRecordGone", logging.WARNING, record=name)
         self.records.drop(name)
 
     def _want(self, key: str, allocation: Allocation) -> None:
+        """Notes an allocation for settlement: due at once where it is being deleted, else in 5 s, or earlier if it was noted so."""
         due = self._clock.monotonic() + (0.0 if allocation.metadata.deletion_timestamp else PATIENCE_SECONDS)
         waiting = self._waiting.setdefault(allocation.spec.tenant, {})
         waiting[key] = min(due, waiting.get(key, due))

@@ -149,6 +149,10 @@ class SoftwareResolver:
         return None
 
     async def _pin(self, allocation: Allocation, images: list[dict[str, Any]]) -> None:
+        """Writes the resolved images into an allocation's status, and removes the condition on the way to them.
+
+        Raises Rejected where the API server refuses an entry.
+        """
         conditions = without_conditions(allocation.status.conditions, (SOFTWARE_RESOLVED,))
         gone = {"conditions": encode(conditions)} if len(conditions) < len(allocation.status.conditions) else {}
         await self._write(allocation, {"software": images, **gone})
@@ -156,12 +160,18 @@ class SoftwareResolver:
         event(log, "SoftwareResolved", allocation=allocation.metadata.key, images=",".join(image["digest"] for image in images))
 
     async def _options(self) -> SoftwareOptions:
+        """Returns the software options of the LatticeConfig; the defaults where there is none."""
         try:
             return (await self._cluster.get(CONFIGS, "lattice", type=Config)).spec.software
         except NotFound:
             return SoftwareOptions()
 
     async def _resolve(self, allocation: Allocation, options: SoftwareOptions) -> list[dict[str, Any]]:
+        """Returns the entries of `status.software` for the images that an allocation names by label, after the registry was asked and all
+        images and views were checked together.
+
+        Raises NotFound or Rejected for a refusal, other errors where the registry does not answer.
+        """
         asked, since = allocation.spec.environment, self._seen.get(allocation.metadata.uid, self._clock.monotonic())
         references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
         found = [(one, await self._find(one.label, options, since) if one.label is not None else None) for one in references]
@@ -200,6 +210,10 @@ class SoftwareResolver:
         return found
 
     async def _ask(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
+        """Asks the registry which image a label names, and for the metadata attached to it.
+
+        Raises NotFound where there is none, Rejected where there are several.
+        """
         async with self._images(options) as images:
             found, left_out = await images.find(label, MOST_IMAGES)
             image = closest(label, found, left_out)
@@ -207,6 +221,7 @@ class SoftwareResolver:
             return ResolvedLabel(image, attached[1], attached[0]) if attached is not None else ResolvedLabel(image)
 
     async def _refuse(self, allocation: Allocation, reason: str, message: str) -> None:
+        """Writes the condition SoftwareResolved False with this reason and sentence, by which the scheduler ends the allocation."""
         self._tries.pop(allocation.metadata.uid, None)
         event(log, "SoftwareRefused", logging.WARNING, allocation=allocation.metadata.key, reason=reason, message=message)
         await self._condition(allocation, FALSE, reason, message)
@@ -230,6 +245,7 @@ class SoftwareResolver:
         return delay
 
     async def _condition(self, allocation: Allocation, status: str, reason: str, message: str) -> None:
+        """Writes the condition SoftwareResolved into an allocation's status where it differs from what stands there."""
         shown = condition(allocation.status.conditions, SOFTWARE_RESOLVED)
         said = message.encode(errors="replace").decode()  # parts of it may come from an image
         made = with_condition(

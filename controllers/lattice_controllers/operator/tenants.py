@@ -134,6 +134,9 @@ class Tenants:
         return Problem("NamespaceTaken", f'namespace "{namespace}" stands there and is not of this tenant; if it is meant: {hint}')
 
     async def _settle_roles(self, name: str, wanted: access.Access) -> list[Problem]:
+        """Makes roles and bindings of a tenant, by name, the wanted ones; returns a problem for each name that somebody else's
+        object has.
+        """
         problems: list[Problem] = []
         for resource, objects in wanted.wanted():
             problems += await self._align(resource, name, objects)
@@ -181,10 +184,12 @@ class Tenants:
         return True
 
     async def _drop(self, resource: Resource, name: str, namespace: str, standing: Mapping[str, Any]) -> None:
+        """Deletes an object as it was read; one that is gone is passed over."""
         with contextlib.suppress(NotFound):  # gone already
             await self._cluster.delete(resource, name, namespace, uid=standing["metadata"]["uid"])
 
     async def _publish(self, tenant: Tenant, problems: list[Problem]) -> None:
+        """Writes a tenant's conditions: Ready, or Stalled with the first problem's reason; an Event tells of a reason that is new."""
         metadata, now = tenant.metadata, format_time(self._clock.now())
         before = tenant.status.conditions
         if problems:
@@ -197,6 +202,9 @@ class Tenants:
             await self._announcer.announce(TENANTS, metadata, problems[0].reason, problems[0].message, action="Reconcile", warning=True)
 
     async def _write(self, tenant: Tenant, conditions: tuple[Condition, ...], now: str, *, in_use: bool) -> None:
+        """Writes conditions, use and limits from the ledger into a tenant's status, as far as they changed; `in_use`: the condition
+        InUse.
+        """
         metadata, before = tenant.metadata, tenant.status
         conditions = statuses.used(conditions, in_use, metadata.generation, now)
         account = self._ledger.accounts.get(metadata.name)
@@ -210,6 +218,7 @@ class Tenants:
         await statuses.write(self._cluster, TENANTS, metadata, changed)
 
     def _in_use(self, name: str) -> bool:
+        """Tells whether a tenant, by name, has allocations that are not final, or that the ledger counts."""
         account = self._ledger.accounts.get(name)
         return self._usage.open_of_tenant(name) > 0 or (account is not None and account.used_allocations > 0)
 

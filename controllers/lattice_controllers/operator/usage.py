@@ -77,6 +77,7 @@ class Usage:
             self.ended[change.key] = ended
 
     def _tell(self, kind: str, name: str) -> None:
+        """Tells every observer that a tenant or vcluster (`kind`) came into use or went out of it."""
         for observer in self.observers:
             observer.use_changed(kind, name)
 
@@ -95,12 +96,16 @@ class Usage:
 
 
 def _users(allocation: Allocation | None) -> frozenset[tuple[str, str]]:
+    """Returns the tenant and the vcluster of an allocation that is not final, as (kind, name); empty for a final one, and for None."""
     if allocation is None or is_final(allocation.status):
         return frozenset()
     return frozenset({("tenant", allocation.spec.tenant), ("vcluster", allocation.spec.vcluster)})
 
 
 def _removable(allocation: Allocation | None) -> float | None:
+    """Returns when a final allocation ended, if retention may delete it; None where it may not (not final, being deleted, tracked by a
+    GitOps tool), or its end is unknown.
+    """
     if allocation is None or allocation.metadata.deletion_timestamp or is_tracked(allocation.metadata):
         return None
     return ended_at(allocation) if is_final(allocation.status) else None

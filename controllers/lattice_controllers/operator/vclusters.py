@@ -122,11 +122,13 @@ class VClusters:
         return statuses.RESYNC_SECONDS
 
     def _tell_others(self, name: str) -> None:
+        """Enqueues all vclusters but this one, half a second later: homes that it shares or leaves may change them."""
         for other in self.known:
             if other != name:
                 self.queue.add(other, DEBOUNCE_SECONDS)
 
     async def _publish(self, vcluster: VCluster) -> None:
+        """Writes a vcluster's conditions (Ready, shared homes, changed weights, InUse) and counts of nodes, as far as they changed."""
         metadata, now = vcluster.metadata, format_time(self._clock.now())
         in_use = self._usage.open_of_vcluster(metadata.name) > 0
         conditions = statuses.ready(vcluster.status.conditions, metadata.generation, now)
@@ -135,6 +137,7 @@ class VClusters:
         await self._write(vcluster, conditions)
 
     def _with_conflict(self, vcluster: VCluster, conditions: tuple[Condition, ...], now: str) -> tuple[Condition, ...]:
+        """Returns the conditions with HomeConflict where other vclusters name nodes of this one too, else without it."""
         shared = shared_homes(vcluster, self.known.values(), self._nodes.values())
         if not shared:
             return without_conditions(conditions, [HOME_CONFLICT])
@@ -143,6 +146,7 @@ class VClusters:
         return with_condition(conditions, HOME_CONFLICT, TRUE, "NodesShared", message, generation=vcluster.metadata.generation, now=now)
 
     async def _write(self, vcluster: VCluster, conditions: tuple[Condition, ...]) -> None:
+        """Writes conditions, policy, state and the number of own and Ready nodes into a vcluster's status, as far as they changed."""
         home, before = own_nodes(vcluster, self.known.values(), self._nodes.values()), vcluster.status
         former = {
             "observedGeneration": before.observed_generation,
@@ -185,6 +189,7 @@ class VClusters:
 
 
 def _with_notice(vcluster: VCluster, conditions: tuple[Condition, ...], now: str) -> tuple[Condition, ...]:
+    """Returns the conditions with WeightsChanged where the weights in force differ from the written ones, else without it."""
     notice = weights_notice(vcluster)
     if notice is None:
         return without_conditions(conditions, [WEIGHTS_CHANGED])

@@ -64,6 +64,11 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         answering.set()
 
     async def campaign() -> None:
+        """Campaigns for leadership and runs a term each time it is won, until cancelled; begins once the server of answers listens, if
+        there is one.
+
+        After a term it pauses: 1 s, doubled up to 8 s while terms end with the same sentence.
+        """
         await answering.wait()  # the first write of the Lease says already where it answers
         said, pause = "", CAMPAIGN_AGAIN_SECONDS
         while True:
@@ -82,10 +87,12 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
             await outside.clock.sleep(pause)
 
     def ready() -> tuple[bool, str]:
+        """Returns True always, with "leading" while a term works in this process, else "standby"."""
         leading = bool(terms) and terms[0].working
         return True, "leading" if leading else "standby"
 
     def current() -> Term | None:
+        """Returns the term that leads and works now; None: this process is a standby."""
         return terms[0] if terms and terms[0].working else None
 
     measured.leader.labels(identity).set_function(lambda: float(current() is not None))
@@ -107,16 +114,19 @@ def _answering(
     files = ServerFiles(given.answers_certificate, given.answers_key, given.answers_ca)
 
     def queries() -> Queries | None:
+        """Returns the query service of the term that leads now; None while this process is a standby."""
         leading = term()
         return leading.queries if leading is not None else None
 
     def records() -> CycleRecords | None:
+        """Returns the recorder of the term that leads now; None while this process is a standby."""
         leading = term()
         return leading.recorder if leading is not None else None
 
     server = AnswerServer(files, outside.clock, queries=queries, leader=lambda: elector.holder, records=records)
 
     def listens(host: str, port: int) -> None:
+        """Writes the URL of this server into the annotations of the leader's Lease, and lets the campaign begin."""
         elector.annotations[ANSWERS] = f"https://{given.answers_advertise or f'{host}:{port}'}"
         listening.set()
 

@@ -116,6 +116,11 @@ class Admission:
         return None
 
     def _verdict(self, allocation: Allocation) -> tuple[str, str] | None:
+        """Returns the reason and sentence of a refusal, None for an admitted allocation; judged anew only after a change of generation,
+        tenant, vcluster or quota trees.
+
+        Work of a vcluster that is gone is not refused here.
+        """
         spec, meta = allocation.spec, allocation.metadata
         tenant, vcluster, layout = self._tenants.get(spec.tenant), self._vclusters.get(spec.vcluster), self._trees.layout
         terms = tenant.spec if tenant is not None else None, vcluster.spec if vcluster is not None else None, layout
@@ -127,6 +132,9 @@ class Admission:
         return verdict
 
     def _judge(self, allocation: Allocation, vcluster: VCluster) -> tuple[str, str] | None:
+        """Judges an allocation by the checks of submission, and counts the judgement; returns reason and sentence of a refusal, None: it is
+        admitted.
+        """
         self.judgements += 1
         home = self._tenant_of(allocation.metadata.namespace, allocation.spec.tenant)
         facts = Facts(NOBODY, namespace_tenant=home, tenants=self._tenants, vclusters=self._vclusters, quotas=self._quota_facts())
@@ -143,6 +151,7 @@ class Admission:
         return next((name for name, tenant in self._tenants.items() if namespace in homes(tenant)), None)
 
     def _quota_facts(self) -> QuotaFacts:
+        """Returns the groups and bindings of the quota trees as admission reads them; one object until the trees change."""
         layout = self._trees.layout
         if self._quotas[0] is not layout:
             self._quotas = layout, QuotaFacts(groups=layout.groups, bindings=layout.bindings)

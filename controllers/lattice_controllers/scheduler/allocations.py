@@ -174,6 +174,9 @@ class Allocations:
             self._lost(change.old.metadata.uid)
 
     def _lost(self, uid: str) -> None:
+        """Drops all that is kept of an allocation, by uid, whose object is gone, and enqueues it, since its row may still be in the
+        ledger.
+        """
         self._cache.remove(uid)
         self._numbers.release(uid)
         self._waits_no_more(uid)
@@ -181,6 +184,7 @@ class Allocations:
         self.queue.add(uid)
 
     def _waits_no_more(self, uid: str) -> None:
+        """Counts an allocation, by uid, as waiting no more, and enqueues those that come within a limit on pending work by that."""
         self.touch(self._admission.leave(uid))
 
     def touch(self, uids: Iterable[str]) -> None:
@@ -226,6 +230,9 @@ class Allocations:
         return 0.05
 
     def _facts(self, uid: str) -> StepFacts:
+        """Gathers all that `next_step` reads of one allocation: object, rows, the state of their nodes, settlement, time-outs and
+        limits.
+        """
         rows = tuple(self._stored.rows_of(uid))
         standings = {(row.attempt, node): self._nodes.standing(row, node) for row in rows for node in row.nodes}
         allocation = self.objects.get(uid)
@@ -257,12 +264,20 @@ class Allocations:
         return self._clock.monotonic() - since
 
     def _start_timeout(self) -> float:
+        """Returns how many seconds work may take to start, by the LatticeConfig; the default without one, or where the text does
+        not parse.
+        """
         config = self._config.object
         with suppress(Rejected):  # the operator refuses such options: the default stays
             return parse_duration(config.spec.work.start_timeout) if config is not None else START_SECONDS
         return START_SECONDS
 
     async def _act(self, uid: str, step: Step) -> float | None:
+        """Carries out one step for an allocation; returns `_ON` to look again at once, seconds until the next look, None: only a change
+        wakes it.
+
+        A step other than `Queue` takes the allocation out of the pending work; without its object only proposals and rests are carried out.
+        """
         allocation = self.objects.get(uid)
         if not isinstance(step, Queue):
             self._waits_no_more(uid)
@@ -314,12 +329,22 @@ class Allocations:
                 return await self._write(allocation, projection.retried(allocation, step, **await self._stamp(uid)), "retried")
 
     async def _stamp(self, uid: str) -> dict[str, Any]:
+        """Returns the parts that every status patch shows: the allocation's number (0 where its object is gone), the ledger's seq, the
+        time.
+
+        Waits until enough numbers are reserved; raises Stale where the ledger refuses them.
+        """
         await self._numbers.ensure_reserved()
         allocation = self.objects.get(uid)
         number = self._numbers.number_of(allocation) if allocation is not None else 0
         return {"number": number, "seq": self._stored.head.seq, "now": self._clock.now()}
 
     async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
+        """Patches the status, or with an empty `subresource` the object, and keeps the answer; returns `_ON`, None where the object is
+        gone.
+
+        `what`: the label of the write in the metrics. Other errors of the API server are raised.
+        """
         meta = allocation.metadata
         self._metrics.writes.labels(what).inc()
         try:
@@ -363,6 +388,7 @@ class Allocations:
         return self._until_deadline(allocation)
 
     def _until_deadline(self, allocation: Allocation) -> float | None:
+        """Returns the seconds until an allocation's deadline, and 0.1 more; None: it has none."""
         deadline = allocation.spec.lifecycle.deadline
         return max(0.0, parse_time(deadline) - self._clock.now()) + 0.1 if deadline else None
 
@@ -417,4 +443,5 @@ _ON = -1.0
 
 
 def _meta(allocation: Allocation, finalizers: list[str]) -> dict[str, Any]:
+    """Returns the metadata of a patch that sets the finalizers, and that the API server refuses if the object has changed."""
     return {"resourceVersion": allocation.metadata.resource_version, "finalizers": finalizers}

@@ -145,6 +145,7 @@ class AnswerServer:
         """
 
         def listens(host: str, port: int) -> None:
+            """Logs the address and calls `on_listen`."""
             event(log, "Listening", address=f"{host}:{port}")
             on_listen(host, port)
 
@@ -171,9 +172,11 @@ class AnswerServer:
     # -- the questions ------------------------------------------------------------------------------------------------
 
     async def _why(self, request: web.Request) -> Part:
+        """Answers why a pending allocation waits."""
         return await self._leading().why(request.match_info["uid"], reader_of(request.query), version=version_of(request.query))
 
     async def _queue(self, request: web.Request) -> Part:
+        """Answers with the queue of one vcluster, or of all; raises Rejected where `limit` is not 1 to 10000."""
         query, vcluster = request.query, request.match_info.get("vcluster", "")
         limit = query.get("limit", "")
         if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
@@ -192,6 +195,7 @@ class AnswerServer:
         return web.Response(body=msgspec.json.encode(rows), content_type="application/json", headers=headers)
 
     async def _plan(self, request: web.Request) -> Part:
+        """Answers where the allocations in the body would start; raises Rejected where the body does not read."""
         try:
             body = msgspec.json.decode(await request.read(), type=_Body)
         except msgspec.DecodeError as error:
@@ -199,26 +203,33 @@ class AnswerServer:
         return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal)
 
     async def _quota(self, request: web.Request) -> Part:
+        """Answers with the quota trees as the reader may see them."""
         return await self._leading().quota(reader_of(request.query))
 
     async def _explain_quota(self, request: web.Request) -> Part:
+        """Answers with the result of every gate for one allocation."""
         return await self._leading().explain_quota(request.match_info["uid"], reader_of(request.query))
 
     async def _unsettled(self, request: web.Request) -> msgspec.Struct:
+        """Answers with the charges that no usage record holds yet, of the tenants or the user that the query names."""
         tenants = frozenset(name for name in request.query.get("tenants", "").split(",") if name)
         return await self._leading().unsettled(tenants, request.query.get("user", ""))
 
     async def _cycles(self, request: web.Request) -> Part:
+        """Answers which cycles are recorded."""
         del request
         return await self._of_leader(self._records()).cycles()
 
     async def _cycle(self, request: web.Request) -> Part:
+        """Answers with the log of one recorded cycle; raises Rejected where the path names no cycle number."""
         return await self._of_leader(self._records()).cycle(cycle_of(request.match_info["cycle"]))
 
     def _leading(self) -> Queries:
+        """Returns the query service of the running term; raises Retry while this process does not lead."""
         return self._of_leader(self._queries())
 
     def _of_leader(self, part: T | None) -> T:
+        """Returns a part of the running term; raises Retry, naming the leader, where it is None because this process does not lead."""
         if part is None:
             raise Retry(f"this scheduler is a standby; {self._leader() or 'nobody'} leads", reason="NotLeading")
         return part
@@ -226,7 +237,10 @@ class AnswerServer:
     # -- around them --------------------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Returns a handler that checks the caller, awaits an answer and encodes it as JSON; errors become error responses."""
+
         async def answered(request: web.Request) -> web.StreamResponse:
+            """Answers one request."""
             try:
                 _check_peer(request)
                 found = await answer(request)
@@ -239,6 +253,7 @@ class AnswerServer:
         return answered
 
     def _authority(self) -> str:
+        """Reads the file of the CA that the gateway's certificate is checked against; raises Rejected where it cannot be read."""
         try:
             return Path(self._files.client_ca).read_text()
         except (OSError, UnicodeDecodeError) as error:

@@ -176,6 +176,10 @@ class CacheUpdater:
     # -- holders ------------------------------------------------------------------------------------
 
     def _put(self, row: Row) -> None:
+        """Records the holder of a ledger row in the cluster state, from row, object, vcluster and node reports.
+
+        Keeps since when this process has known the row, and since when it is releasing.
+        """
         now = self._clock.now()
         since = self._since.setdefault(row.key, now)
         releasing = None if row.held else self._releasing.setdefault(row.key, now)
@@ -205,6 +209,7 @@ class CacheUpdater:
         return self._quotas.leaf(allocation) if allocation is not None else known.quota if known is not None else ""
 
     def _drop(self, row: Row, *, ended: bool) -> None:
+        """Removes the holder of a ledger row from the cluster state; `ended`: the row is gone, so its times are dropped too."""
         self.state.drop_holder(holder_key(row))
         self._holders_changed = True
         if ended:
@@ -212,6 +217,7 @@ class CacheUpdater:
             self._releasing.pop(row.key, None)
 
     def _borrowed(self, row: Row) -> tuple[int, ...]:
+        """Returns those nodes (indices) of a row that are at home in another vcluster; unknown nodes are left out."""
         known = self.state.node_cache.nodes
         return tuple(node for node in row.nodes if node in known and known[node].home not in ("", row.vcluster))
 
@@ -247,11 +253,13 @@ class CacheUpdater:
         self.tally.tell_open()
 
     def _half_life_now(self) -> float:
+        """Returns the half-life of usage, in seconds, by the LatticeConfig; the default where it has none, or one that does not parse."""
         config = self._config.object
         options = config.spec.scheduling if config is not None else SchedulingOptions()
         return seconds(options.fair_share_half_life, HALF_LIFE)
 
     def _terms(self) -> dict[str, Terms]:
+        """Returns the share and the budgets of every tenant, by name."""
         return {name: terms_of(tenant) for name, tenant in self._tenants.items()}
 
 

@@ -202,6 +202,9 @@ class Committer:
                 starts.reached(self._clock, step, entry.proposal.uid)
 
     async def _split(self, batch: list[_QueuedProposal], error: Rejected) -> None:
+        """Commits the halves of a batch that the server refused one after the other; a single proposal is answered with the refusal and
+        counted as a disagreement.
+        """
         if len(batch) == 1:
             self._metrics.disagreements.inc()
             event(log, "The server refused a proposal", proposal=repr(batch[0].proposal), reason=error.reason, message=error.message)
@@ -212,6 +215,9 @@ class Committer:
         await self._commit(batch[middle:])
 
     def _settle(self, batch: list[_QueuedProposal], verdicts: list[Verdict], changes: Changes) -> None:
+        """Advances `stored` by a commit, answers its proposals, and tells the observers which rows changed; `changes` empty: nothing was
+        stored, and nobody is told.
+        """
         self.stored.advance(changes, self.book.head, self.book.accounts, self.book.sensitive)
         now = self._clock.monotonic()
         for entry, verdict in zip(batch, verdicts, strict=True):
@@ -295,6 +301,7 @@ def _check(status: LedgerStatus | None, last: Head, commits: Collection[str]) ->
 
 
 def _answer(entry: _QueuedProposal, verdict: Verdict) -> None:
+    """Gives a queued proposal its verdict, unless its future is done or cancelled."""
     if not entry.answer.done():
         entry.answer.set_result(verdict)
 

@@ -92,6 +92,7 @@ class Forecasts:
             return self.forecaster.suppose(snapshot, foreseen, [outcome.candidate.uid for outcome in outcomes])
 
     async def _foresee(self) -> None:
+        """Makes one forecast of all pending work, its long part in a thread, hands it to `expectations`, and measures the time."""
         began, pending = self._clock.monotonic(), self._pending
         queues = {name: in_line(self._state, pending, name) for name in pending.vclusters()}
         snapshot = self.forecaster.take_snapshot(self._state, queues, self._clock.now(), list(pending.reasons.values()))

@@ -64,15 +64,18 @@ class Histories:
                     await self._cluster.delete(NODE_HISTORIES, page.metadata.name)
 
     async def _each(self, names: Sequence[str], recovery: dict[str, str | int] | None) -> None:
+        """Puts the question, or None to take it back, into the statuses of these nodes, 32 at a time."""
         for begin in range(0, len(names), AT_ONCE):
             await asyncio.gather(*(self._put(name, recovery) for name in names[begin : begin + AT_ONCE]))
 
     async def _put(self, name: str, recovery: dict[str, str | int] | None) -> None:
+        """Puts the question, or None to take it back, into the status of one node; a node that is gone is passed over."""
         with contextlib.suppress(NotFound):  # it has gone meanwhile
             await self._cluster.patch(NODES, name, {"status": {"recovery": recovery}}, subresource="status")
 
 
 def _is_whole(pages: dict[int, NodeHistory]) -> bool:
+    """Tells whether all pages of one node's answer are there, and agree on their number; there must be a page."""
     wanted = next(iter(pages.values())).spec.pages
     return all(pages[number].spec.pages == wanted for number in pages) and all(number in pages for number in range(wanted))
 

@@ -46,6 +46,7 @@ class LimitSync:
             self._cycle_due.set()
 
     async def _propose_all(self, proposals: Sequence[Proposal]) -> None:
+        """Proposes these changes to the ledger at once and awaits all verdicts; a refusal is logged."""
         for answer in [self._committer.propose(proposal) for proposal in proposals]:
             verdict = await answer
             if isinstance(verdict, ProposalRefused):

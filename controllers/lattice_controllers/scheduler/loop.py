@@ -131,6 +131,12 @@ class Loop:
         return sorted(borrowing, key=lambda name: (borrowing[name].borrow, -borrowing[name].priority, name))
 
     def _cycle(self, answers: asyncio.TaskGroup) -> None:
+        """Runs one round: updates the cluster state, gives every vcluster its turn, extends ranges, and proposes what was placed to the
+        ledger.
+
+        A vcluster whose turn fails, or pauses after a failure, has its work marked NotYetEvaluated. `answers`: the group in which the
+        ledger's answers are awaited.
+        """
         self.pending.cycles += 1
         began, now = self._clock.monotonic(), self._clock.now()
         wakes = [self._refresher.refresh_for_cycle(now)]
@@ -220,6 +226,9 @@ class Loop:
             self._wait(Waiting(candidate, "NotYetEvaluated", message))
 
     def _claim(self, placed: Placed, answers: asyncio.TaskGroup) -> None:
+        """Proposes a placement to the ledger as a claim, and takes its candidate out of the queue until the answer; gives the nodes back
+        where the object is gone.
+        """
         candidate, nodes = placed.candidate, placed.nodes
         allocation = self._allocations.get(candidate.uid)
         self.pending.withdraw(candidate.uid)
@@ -249,6 +258,10 @@ class Loop:
         answers.create_task(self._claimed(candidate, answer))
 
     async def _claimed(self, candidate: Candidate, answer: asyncio.Future[Verdict]) -> None:
+        """Awaits the ledger's verdict on a claim: tells observers where it is accepted, else gives the nodes back and makes a cycle due.
+
+        Enqueues the allocation either way, so that its status is written.
+        """
         verdict = await answer
         self.pending.claiming.discard(candidate.uid)
         accepted = isinstance(verdict, Accepted)
@@ -275,6 +288,7 @@ class Loop:
             event(log, "A reservation moved", allocation=key, reason=move.cause, before=format_time(move.before), after=after)
 
     def _wait(self, waiting: Waiting) -> None:
+        """Keeps the reason that a cycle found for a candidate, and enqueues the allocation where its status is to show it, in 0.2 s."""
         if self.pending.record_reason(waiting):
             self._queue.add(waiting.candidate.uid, EXPLAIN_SECONDS, late=True)
 
@@ -285,5 +299,6 @@ class Loop:
 
 
 def _remember_all(remembering: Sequence[Remember], outcomes: Sequence[Outcome]) -> None:
+    """Shows the outcomes of a turn to every observer."""
     for remember in remembering:
         remember(outcomes)

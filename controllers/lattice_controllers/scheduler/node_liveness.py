@@ -72,6 +72,9 @@ def silent_groups(nodes: Nodes, leases: Mapping[str, Lease], now: float, interva
 
 
 def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
+    """Tells whether a Lease was renewed within 1.2 heartbeat intervals (`interval`, seconds) and 1 s before `now`; False for None, or
+    without a renewal.
+    """
     renewed = lease.spec.renew_time if lease is not None else None
     return renewed is not None and now - parse_time(renewed) <= FRESH_INTERVALS * interval + FRESH_SECONDS
 

@@ -214,16 +214,21 @@ class Nodes:
             since[name] = {key: before.get(key, now) for key in keys}
 
     def _touch(self, name: str) -> None:
+        """Tells observers which allocation holds a node, by its name, that has changed; nobody is told where none holds it, or it has no
+        index.
+        """
         index = self.indices.get(name)
         if index is not None and index in self._book.holders:
             uid, _ = self._book.holders[index]
             self._holders_touched([uid])
 
     def _holders_touched(self, uids: Sequence[str]) -> None:
+        """Tells every observer which allocations, by uid, hold a node that has changed."""
         for observer in self.observers:
             observer.holders_touched(uids)
 
     def _replan(self, groups: Collection[str]) -> None:
+        """Tells every observer which plans, by name, may need another text."""
         for observer in self.observers:
             observer.plans_touched(groups)
 
@@ -289,6 +294,7 @@ class Nodes:
         return self._format_of(self.indices)
 
     def _format_of(self, names: Iterable[str]) -> int:
+        """Returns the newest plan format that all these nodes read; the first format where there are none."""
         return min((_plan_format(self.nodes.get(name)) for name in names), default=plans.FIRST_FORMAT)
 
     def unnamed(self, group: str) -> list[tuple[str, Key]]:
@@ -337,6 +343,9 @@ class Nodes:
         self._adopt_index(found)
 
     def _adopt_index(self, found: NodeIndex) -> None:
+        """Replaces names and indices by those of a NodeIndex just read or written; indices of forgotten nodes stay known, without a
+        name.
+        """
         self._index_version = found.metadata.resource_version
         self.names = {int(index): name for index, name in found.spec.names.items() if name}
         self.indices = {name: index for index, name in self.names.items()}
@@ -375,10 +384,15 @@ class Nodes:
             await self._write_index(given)
 
     async def _tell_index(self, name: str) -> None:
+        """Writes a node's index into the status of its LatticeNode; a node that is gone is passed over."""
         with contextlib.suppress(NotFound):  # it has gone meanwhile
             await self._cluster.patch(NODES, name, {"status": {"index": self.indices[name]}}, subresource="status")
 
     async def _write_index(self, names: dict[str, str]) -> None:
+        """Changes these entries of the NodeIndex, index to name (empty: forgotten), and adopts the answer.
+
+        Raises Stale, after it has read the present one, where somebody else wrote it.
+        """
         patch = {"metadata": {"resourceVersion": self._index_version}, "spec": {"names": names}}
         try:
             self._adopt_index(await self._cluster.patch(NODE_INDEXES, INDEX_NAME, patch, type=NodeIndex))
@@ -387,6 +401,7 @@ class Nodes:
             raise
 
     async def _forget_leaving(self, ledger: LedgerAccess) -> None:
+        """Forgets the nodes that operators want forgotten and that no row holds: index, name for agents, Lease and LatticeNode."""
         asked = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
         leaving = [name for name in asked if await self._released(name, ledger)]
         if not leaving:
@@ -431,6 +446,11 @@ class Nodes:
     # -- the machine --------------------------------------------------------------------------------
 
     def _refresh(self, name: str) -> None:
+        """Makes the facts of a node, by name, in the node cache anew, or drops it where its object is gone; sets `cycle_due` where they
+        changed.
+
+        Nodes without an index are passed over.
+        """
         index, node = self.indices.get(name), self.nodes.get(name)
         if index is None:
             return
@@ -443,6 +463,10 @@ class Nodes:
             self._cycle_due.set()
 
     def _facts(self, name: str, index: int, node: Node) -> NodeFacts:
+        """Returns the facts of a node for cycles: usable if it is Ready, seen alive, clean, reachable, and owes no answer to a recovery.
+
+        The state shown says which of these lacks.
+        """
         spec, status = node.spec, node.status
         state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state
         clean = not _unnamed(self.reports.get(name))
@@ -461,4 +485,5 @@ def _plan_format(node: Node | None) -> int:
 
 
 def _unnamed(report: NodeReport | None) -> frozenset[Key]:
+    """Returns the attempts that a report names although no plan does; empty without a report."""
     return frozenset((row.uid, row.attempt) for row in report.rows if row.state == UNNAMED) if report else frozenset()

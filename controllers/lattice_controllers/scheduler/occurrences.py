@@ -73,5 +73,6 @@ class Occurrences:
                 )
 
     def _events(self) -> str:
+        """Returns which Events the LatticeConfig wants: All, Warnings or Off; All without one."""
         config = self._config.object
         return config.spec.scheduling.events if config is not None else "All"

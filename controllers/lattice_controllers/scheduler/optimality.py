@@ -100,6 +100,7 @@ class OptimalityMonitor:
             await self._guard.attempt_async(sample.vcluster, lambda sample=sample: self._measure(sample))  # type: ignore[misc]
 
     async def _measure(self, sample: Sample) -> None:
+        """Asks for the bound of a sampled cycle, and shows its value ÷ bound in the metric and the log; a bound of 0 shows nothing."""
         bound = await self._solve(sample.question)
         if bound > 0:
             ratio = sample.value / max(bound, sample.value)
@@ -107,6 +108,9 @@ class OptimalityMonitor:
             event(log, "Held a cycle against the bound", vcluster=sample.vcluster, value=round(sample.value, 4), bound=round(bound, 4))
 
     def _question(self, vcluster: str, outcomes: Sequence[Outcome]) -> Formulation:
+        """Formulates the placement problem that a vcluster's cycle had: candidates placed or waiting for nodes, the placed nodes counted as
+        free.
+        """
         meant = [one for one in outcomes if isinstance(one, Placed) or one.reason in ABOUT_NODES]
         state, policy = self._state, self._state.policy(vcluster)
         return formulate(

@@ -132,6 +132,7 @@ class PendingWork:
         return empty
 
     def _leave_queue(self, candidate: Candidate) -> None:
+        """Takes a candidate out of the queue of its vcluster, and shows the new length in the metric."""
         queue = self._queues.get(candidate.vcluster)
         if queue is not None:
             queue.pop(candidate.uid, None)

@@ -70,6 +70,7 @@ class Plans:
         self.queue = KeyedQueue(self._reconcile, clock, workers=8, name="plans")
 
     def _file(self, row: Row) -> set[str]:
+        """Files a ledger row under each plan that orders its nodes; returns the names of these plans."""
         groups = {plan_name(node) for node in row.nodes}
         for group in groups:
             self._keys.setdefault(group, set()).add(row.key)
@@ -133,10 +134,12 @@ class Plans:
         return format_plan(rows, self._nodes.plan_format(group))
 
     def _is_unnumbered(self, row: Row) -> bool:
+        """Tells whether a row's allocation has no number in its status yet; False where the object is gone."""
         allocation = self._allocations.get(row.uid)
         return allocation is not None and not allocation.status.number
 
     def _row(self, row: Row) -> PlanRow:
+        """Returns the row of a plan that orders an attempt's nodes to run it, or, while it is releasing, to stop it."""
         allocation = self._allocations.get(row.uid)
         names = tuple(self._nodes.names.get(node, f"index-{node}") for node in row.nodes)
         reporter = self._nodes.names.get(row.reporter, "")
@@ -157,6 +160,11 @@ class Plans:
         )
 
     async def _reconcile(self, group: str) -> float | None:
+        """Writes a plan, by name, unless it stands as it must be; returns 0 to look again at once, None: only a change wakes it.
+
+        Does nothing while the ledger is paused; a plan without rows that does not exist is not made, unless for a roll call. New rows need
+        reserved numbers first.
+        """
         if self._ledger.paused:
             return None
         if any(self._is_unnumbered(self._stored.rows[key]) for key in self._keys.get(group, ())):
@@ -203,6 +211,7 @@ class Plans:
             observer.plan_written(uids)
 
     async def _reread(self, group: str, error: Exception) -> None:
+        """Reads a plan again after a write that failed because somebody else had changed it; drops it where it is gone."""
         try:
             self.plans[group] = await self._cluster.get(PLANS, group, type=Plan)
         except NotFound:

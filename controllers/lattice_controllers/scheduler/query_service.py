@@ -251,6 +251,7 @@ class QueryService:
         )
 
     def _situation(self) -> QueryContext:
+        """Returns the context of answers over the live state of the scheduler; valid only until the loop goes on."""
         return QueryContext(
             now=self._clock.now(),
             state=self._state,

@@ -106,6 +106,11 @@ class QuotaStatus:
     def _news(
         self, quota_usage: QuotaUsage, declared: Declared, fault: tuple[str, str] | None, scarce: Mapping[str, frozenset[str]]
     ) -> News:
+        """Returns how a declared group stands, to be published in its object, and sets its metrics.
+
+        `fault`: reason and sentence of an error in the object, None without one; `scarce`: by tree, the resources scarce on its first
+        level.
+        """
         name, forest = declared.name, quota_usage.forest
         standing, over = forest.standing(name), self._overuse.over.get(name)
         self._measure(declared, standing.tree, {"request": standing.request, "used": standing.used, "runtime": standing.runtime})
@@ -144,6 +149,9 @@ class QuotaStatus:
                 yield origin, patch
 
     async def _write(self, origin: Origin, patch: Patch) -> None:
+        """Patches the status of an ElasticQuota or the annotations of a Koordinator quota; a failure is logged, an object that is gone
+        passed over.
+        """
         group, namespace, name = origin
         resource, subresource = (ELASTIC_QUOTAS, "status") if group == OURS else (KOORDINATOR_QUOTAS, "")
         kind: Any = ElasticQuota if group == OURS else KoordinatorQuota
@@ -161,6 +169,7 @@ class QuotaStatus:
             self._quotas.seen(written)
 
     def _measure(self, declared: Declared, tree: str, values: Mapping[str, Mapping[str, int]]) -> None:
+        """Sets the metrics of one group for every resource that it bounds; `values`: amounts by the name of the metric."""
         for resource in declared.max:
             labels = (declared.name, tree or "default", resource)
             self._measured.add(labels)

@@ -211,12 +211,14 @@ class Quotas:
         return moved
 
     def _give_capacity(self, forest: Forest) -> None:
+        """Sets the capacity of each tree of the forest to the sum of its counted nodes; trees that the forest lacks are passed over."""
         known = set(forest.trees())
         for tree, amounts in capacities(self.layout, self._counted.sums).items():
             if tree in known:
                 forest.capacity(tree, amounts)
 
     def _config_options(self) -> QuotaTreeOptions:
+        """Returns the options of the quota tree in the LatticeConfig; the defaults without one."""
         config = self._config.object
         return config.spec.quota_tree if config is not None else _DEFAULTS
 
@@ -285,10 +287,12 @@ class Quotas:
         return Remarks(named, lost)
 
     def _origin(self, name: str) -> Origin:
+        """Returns the object that declares a group, by the group's name; an origin with that name alone where none declares it."""
         declared = self.layout.groups.get(name)
         return origin_of(declared.source) if declared is not None else ("", "", name)
 
     def _profiles(self) -> Mapping[str, KoordinatorProfile]:
+        """Returns Koordinator's profiles by namespace/name; empty where the cluster has no such kind."""
         informer = self._foreign.get(KOORDINATOR_PROFILES.name)
         return informer.objects if informer is not None else {}
 

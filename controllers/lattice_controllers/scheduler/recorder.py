@@ -133,7 +133,12 @@ class Recorder:
         return await asyncio.to_thread(self._asked(lambda: CycleFolder(self._folder).cycle(number)))
 
     def _asked(self, ask: Callable[[], T]) -> Callable[[], T]:
+        """Returns a function that asks the folder of records, with errors as readers need them: Rejected for a damaged log, and NotFound
+        with a hint where recording is off.
+        """
+
         def answered() -> T:
+            """Asks, and translates Corrupt and NotFound."""
             try:
                 return ask()
             except Corrupt as error:  # the log is, not this process
@@ -162,6 +167,7 @@ class Recorder:
         return self._allowed
 
     def _remember(self, moment: Snapshot, outcomes: Sequence[Outcome]) -> None:
+        """Queues a turn, completed with the shares that its cost function read, to be written by `run`."""
         self._waiting.append((completed(moment, self._state), outcomes))
         self._some.set()
 
@@ -183,6 +189,9 @@ class Recorder:
                 self._metrics.recorded.labels("failed").inc(_cycles(turns))
 
     async def _written(self, turns: Turns) -> None:
+        """Writes turns in a thread, and sets the metrics; where the disk fails, turns recording off for 5 minutes and counts the cycles as
+        failed.
+        """
         try:
             total = await asyncio.to_thread(self._writing.write, turns, self._allowed, self._clock.now())
         except OSError as error:
@@ -246,6 +255,7 @@ class _Writing:
             self._files.close()
 
     def _frames(self, turns: Turns, *, whole: bool) -> bytes:
+        """Returns the turns of one cycle as frames of the log; `whole`: the first as a whole snapshot, all others as changes."""
         written = []
         for place, (moment, outcomes) in enumerate(turns, start=1):
             first = whole and place == 1
@@ -256,6 +266,7 @@ class _Writing:
 
 
 def _cycles(turns: Turns) -> int:
+    """Returns how many cycles these turns are of."""
     return len({moment.cycle for moment, _ in turns})
 
 

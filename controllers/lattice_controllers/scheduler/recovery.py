@@ -121,6 +121,7 @@ def node_options(config: LastKnown[Config]) -> NodeOptions:
 
 
 def _fenced(node: Node) -> bool:
+    """Tells whether operators have fenced a node: it is disabled, and surely off."""
     return node.spec.disable is not None and node.spec.disable.fenced
 
 
@@ -216,6 +217,7 @@ class Recovery:
         return self._sent.get(plan_name(index), 0) if index is not None else 0
 
     def _is_fenced(self, name: str) -> bool:
+        """Tells whether a node, by name, is fenced; by what `resume` read where its object is not known yet."""
         node = self._nodes.nodes.get(name)
         return name in self._fenced if node is None else _fenced(node)
 
@@ -344,15 +346,23 @@ class Recovery:
         ]  # fmt: skip
 
     def _named(self) -> set[str]:
+        """Returns the names of all nodes that have an object or an index."""
         return {*self._nodes.nodes, *self._nodes.indices}
 
     def _down_seconds(self) -> float:
+        """Returns after how many seconds of silence a node is Down: heartbeat timeout and grace period of the LatticeConfig."""
         options = node_options(self._config)
         return parse_duration(options.heartbeat_timeout) + parse_duration(options.grace_period)
 
     async def _recover(
         self, begun: Begun, answers: Mapping[str, NodeHistoryAnswer], allocations: Mapping[str, Allocation], *, accepted: bool
     ) -> None:  # fmt: skip
+        """Recovers the ledger from the nodes' answers: writes ends into the Allocations, then one commit with seq, epoch and numbers above
+        all that were seen, and removes the annotations.
+
+        Work that no node knows is held, unless `accepted`. Always ends with an error: Stale (`Recovered`) once done, or what the API server
+        raised.
+        """
         now = self._clock.now()
         await self._nodes.give_indices()
         plans = [] if not begun.gone else (await self._cluster.list(PLANS, type=Plan)).items
@@ -382,6 +392,9 @@ class Recovery:
         raise Stale("the ledger was recovered: this term ends, and the next one starts from it", reason="Recovered")
 
     def _present(self, allocations: Mapping[str, Allocation], seq: int, orders: Iterable[PlanRow] = ()) -> Present:
+        """Returns what ledger, Allocations and plans say now, for `restore` to compare with the journals; `seq`: the seq that the patches
+        show.
+        """
         rows, nodes = list(self.committer.book.rows.values()), self._nodes
         return Present(allocations, rows, nodes.indices, seq, nodes.gpus, tuple(orders))
 
@@ -415,6 +428,7 @@ class Recovery:
                 continue  # deleted meanwhile: its row says the rest
 
     async def _commit(self, proposals: list[Proposal]) -> None:
+        """Commits these proposals while the ledger is paused, and logs those that are refused."""
         verdicts = [await answer for answer in self.committer.commit_paused(proposals)]
         for proposal, verdict in zip(proposals, verdicts, strict=True):
             if isinstance(verdict, ProposalRefused):
@@ -483,6 +497,7 @@ class Recovery:
         self._doubt(doubt)
 
     def _doubt(self, doubt: Doubt | None) -> None:
+        """Keeps what is doubtful, None: nothing, and has nothing placed or stopped on the nodes that still owe an answer."""
         self.doubt = doubt
         self._nodes.leave_alone(frozenset(doubt.away) if doubt is not None else frozenset())
 

@@ -106,6 +106,7 @@ class Reservations:
                 self.queue.add(touched, COUNT_SECONDS)
 
     def _again(self) -> None:
+        """Drops all bookings, and enqueues every Reservation to be reconciled; sets `cycle_due` once `synced`."""
         self._bookings = None
         for name in self.objects:
             self.queue.add(name)
@@ -151,6 +152,7 @@ class Reservations:
         return found
 
     def _mask(self, names: Iterable[str]) -> int:
+        """Returns the nodes of these names as a bit set of indices; unknown names are left out."""
         return mask_of(self._node_cache.by_name[name] for name in names if name in self._node_cache.by_name)
 
     # -- the status ---------------------------------------------------------------------------------

@@ -159,6 +159,7 @@ class Revocations:
         leaving = [(holder.quota, quota_usage.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
 
         def look() -> list[Overuse]:
+            """Returns the groups that the forest holds to be over now: by demand, or, where their tree says so, after it shrank."""
             over = quota_usage.forest.overused(on_shrink=True, leaving=leaving)
             return [each for each in over if each.by_demand or rules[each.tree].on_shrink]
 
@@ -195,6 +196,7 @@ class Revocations:
                 await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
 
     async def _take_back(self, quota_usage: QuotaUsage, due: Sequence[Overuse], most: int) -> None:
+        """Stops work of groups whose delay is over, at most `most` allocations."""
         chosen = self._choice(quota_usage, due, most)
         await self._stop(
             "revoked", [(each.holding, each.over.tree, f'quota "{each.over.name}": {_used(each.over)}') for each in chosen.revoked]
@@ -265,10 +267,12 @@ class Revocations:
                 await self._tell(row.uid, RECLAIM, f"{why}: it is stopped, and waits again with its submission time", "Stop")
 
     def _row(self, uid: str) -> Row | None:
+        """Returns the row of an allocation, by uid, that holds nodes; None where it holds none, or is releasing them."""
         rows: Iterable[Row] = self._ledger.stored.rows_of(uid)
         return next((row for row in rows if row.held), None)
 
     async def _tell(self, uid: str, reason: str, note: str, action: str) -> None:
+        """Writes a warning Event to the owner of an allocation, by uid; nothing where the object is gone."""
         allocation = self._allocations.get(uid)
         if allocation is not None:
             await self._announcer.announce(ALLOCATIONS, allocation.metadata, reason, note, action=action, warning=True)

@@ -54,5 +54,6 @@ class Silence:
         return changed
 
     def _is_down(self, name: str, now: float, since: float, timing: Timing) -> bool:
+        """Tells whether a silent node has been silent so long that it is Down; longer times apply while many are silent at once."""
         pulse = self._beats.pulse(name, now, since)
         return pulse.silence >= (timing.down_after if pulse.mass is None else timing.down_after_mass_silence)

@@ -113,6 +113,10 @@ class StatusCache:
         return lambda: self._answer(held, lists, version, selection, wide=wide)
 
     def _answer(self, held: Sequence[Allocation], lists: int, version: str, selection: Selection, *, wide: bool) -> StatusAnswer:
+        """Makes and keeps the answer to a selection from these Allocations (`held`), which stand at `version` of list number `lists`.
+
+        Raises Rejected where more than 50,000 rows are selected.
+        """
         if selection.namespace:
             held = [one for one in held if one.metadata.namespace == selection.namespace]
         key, after = _key(selection, wide=wide), -inf if selection.after is None else selection.after
@@ -142,6 +146,9 @@ class StatusCache:
         return known[1], known[2]
 
     def _keep(self, key: tuple[Selection, bool], answer: StatusAnswer) -> None:
+        """Keeps an answer for later readers, 4 at most and 4 MiB in all, the oldest dropped first; one to a selection of numbers, or larger
+        than that, is not kept.
+        """
         self._answers.pop(key, None)
         if answer.size <= _MOST_BYTES and key[0].numbers is None:
             self._answers[key] = answer
@@ -149,6 +156,7 @@ class StatusCache:
             del self._answers[next(iter(self._answers))]
 
     def _forget_gone(self) -> None:
+        """Drops the encoded rows of allocations that are gone."""
         there = {one.metadata.uid for one in list(self._source.objects.values())}
         self._rows = {uid: row for uid, row in self._rows.items() if uid in there}
 
@@ -159,4 +167,5 @@ def _key(selection: Selection, *, wide: bool) -> tuple[Selection, bool]:
 
 
 def _array(parts: Sequence[bytes]) -> msgspec.Raw:
+    """Joins encoded values to one JSON array."""
     return msgspec.Raw(b"[" + b",".join(parts) + b"]")

@@ -81,6 +81,7 @@ def unknown_fields(definition: Definition) -> set[str]:
 
 
 def _lacking(schema: Mapping[str, Any], view: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """Yields the paths of the fields of a schema that the view has not; structs and lists of structs are compared inside too."""
     held = {field.encode_name: field.type for field in msgspec.structs.fields(view)}
     for name, below in schema.get("properties", {}).items():
         if name not in held:

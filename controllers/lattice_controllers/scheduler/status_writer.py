@@ -63,4 +63,5 @@ def _encode(status: AllocationStatus) -> dict[str, Any]:
 
 
 def _zeros(ended: Exit) -> dict[str, int]:
+    """Returns the zeros of an exit that are written out: its signal, and its rank where it names a node."""
     return {"signal": ended.signal} | ({"rank": ended.rank} if ended.node else {})

@@ -255,6 +255,7 @@ class Term:
         return bool(silent_groups(self.nodes, self.leases.objects, self._outside.clock.now(), interval))
 
     def _synced(self) -> None:
+        """Fills all parts once everything has been listed, enqueues what there is to reconcile, and sets `working`."""
         self.pending.awaiting_nodes = True
         self.nodes.on_vclusters(self.vclusters.objects.values())
         self.quotas.started()
@@ -309,6 +310,9 @@ class Term:
     # -- what informers tell ------------------------------------------------------------------------
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
+        """Passes a changed Allocation to the parts that it concerns; before everything is listed only to the reconciler and to
+        reservations.
+        """
         self.allocations.on_allocation(change)
         self.reservations.on_allocation(change)
         if not self.working:
@@ -341,12 +345,14 @@ class Term:
             self.allocations.touch([one.uid for one in self.pending.candidates.values() if one.tenant == change.key])
 
     def _on_node(self, change: Change[Node]) -> None:
+        """Passes a changed LatticeNode to nodes, quota trees, reservations and the index sync, in this order."""
         self.nodes.on_node(change)
         self.quotas.node_changed(change)
         self.reservations.node_changed(change.key)
         self.index_sync.nodes_changed()
 
     def _on_config(self, change: Change[Config]) -> None:
+        """Remembers a changed LatticeConfig beyond the term, and puts it in force."""
         self._memory.options.heard(change)
         self._on_policy(change)
 
