@@ -247,6 +247,7 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
     agents: dict[str, Agent] = {}
 
     def beat_all() -> None:
+        """Queues a heartbeat of every node at once."""
         for agent in agents.values():
             agent.beat_now()
 
@@ -259,6 +260,7 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
         gate = asyncio.Semaphore(REGISTERED_AT_ONCE)
 
         async def enter(place: NodeSetup) -> None:
+            """Registers one node, makes its `Agent`, and restores its attempts; from then on the process runs the node."""
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
             registration.flaw = Flaw("StateUnwritable", await place.outside.host.flaw())
@@ -312,6 +314,7 @@ def _spread(seconds: Callable[[], float]) -> Callable[[], float]:
 
 
 def _ready(agents: dict[str, Agent], wanted: int) -> tuple[bool, str]:
+    """Returns whether all `wanted` nodes are registered and have renewed their Leases, and a sentence on the first that has not."""
     if len(agents) < wanted:
         return False, f"{len(agents)} of {wanted} nodes are registered"
     for agent in agents.values():
@@ -369,6 +372,7 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
         me = NodeDescription(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
         def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
+            """Makes the task that serves this node's gRPC: talk of reporters, logs, steps and the image cache."""
             agent = agents[node]
             kept = LogStore(settings.state_dir, agent.ended)
             launcher = host.launcher
@@ -421,6 +425,7 @@ async def hollow_nodes(settings: AgentSettings, cluster: AiohttpCluster, clock: 
         places.append(NodeSetup(replace(me, instance=host.instance()), Outside(own, clock, host, peers, works)))
 
     def join(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
+        """Makes the reporters of all nodes reachable for each other, and returns the task of the timers that end work."""
         for node, agent in agents.items():
             peers.join(node, agent.reporter)
         return timers.run()
@@ -450,6 +455,7 @@ def _listed(settings: AgentSettings, facts: MachineFacts, node: InventoryNode) -
 
 
 def _inventory(path: Path) -> tuple[InventoryNode, ...]:
+    """Reads the nodes of an inventory file (YAML); raises Rejected, naming the flag, where it cannot be read or does not parse."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -494,6 +500,11 @@ async def run(settings: AgentSettings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `lattice-agent replay` or `unit` where the first word names one, else the agent by its settings until a signal ends it; returns
+    the exit code.
+
+    Words are those of the command line unless `argv` gives them.
+    """
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["replay"]:
         return replay.main(words[1:])

@@ -110,6 +110,9 @@ class Pull:
             durable.write_durably(str(self._cache.images), f"{file_stem(asked.digest)}.json", msgspec.json.encode(record))
 
     async def _pull_image(self) -> None:
+        """Pulls the squashfs file of the image into the cache; raises Corrupt (DigestMismatch) where the manifest has other layers than
+        asked for.
+        """
         asked = self._request
         _, manifest = await self._patiently(self._registry.manifest, asked.repository, asked.digest)
         layers = [(layer.digest, layer.size) for layer in manifest.layers]
@@ -141,6 +144,9 @@ class Pull:
         raise Corrupt(f"the registry sent other bytes than {self._request.layer}, twice", reason="DigestMismatch")
 
     async def _fill(self, draft: Draft) -> None:
+        """Pulls the bytes that a draft lacks, from where it stands, until it has them all; raises Retry after the eighth try in a row
+        without a byte more, Corrupt for too many bytes.
+        """
         tries = 0
         while draft.length < draft.size:
             before = draft.length
@@ -160,11 +166,15 @@ class Pull:
                 await self._pause(error, tries)
 
     def _tell(self, length: int) -> None:
+        """Tells the agent how many bytes stand, twice a second at most."""
         if time.monotonic() - self._told > TOLD_SECONDS:
             self._told = time.monotonic()
             say(PullAnswer(bytes=length))
 
     async def _patiently(self, ask: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Asks the registry again and again while it fails for a reason that passes (Retry), and returns the answer; raises that error at
+        the eighth try.
+        """
         tries = 0
         while True:
             try:

@@ -103,12 +103,14 @@ def _install(pair: Pair, certificate: bytes, key: bytes) -> None:
 
 
 def _drop(pair: Pair) -> None:
+    """Removes the files of a renewal that is over; missing ones are passed over."""
     for path in (pair.given, pair.asked):
         with suppress(FileNotFoundError):
             path.unlink()
 
 
 def _fits(certificate: bytes, key: bytes) -> bool:
+    """Tells whether a certificate (PEM) belongs to the key in this content; False where one of them does not parse."""
     from cryptography import x509
 
     try:
@@ -118,6 +120,7 @@ def _fits(certificate: bytes, key: bytes) -> bool:
 
 
 def _public(key: bytes) -> PublicKeyTypes:
+    """Returns the public key of a private key (PEM, a request after it is ignored); raises ValueError where it does not parse."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     return load_pem_private_key(_private(key), password=None).public_key()
@@ -149,6 +152,7 @@ def make_request(node: str, hosts: Sequence[str]) -> bytes:
 
 
 def _general(host: str) -> x509.GeneralName:
+    """Returns a host as a name for a certificate: an IP address or a DNS name."""
     from cryptography import x509
 
     try:
@@ -225,12 +229,21 @@ class Renewal:
         return life * (LEFT_LEAST + LEFT_SPREAD * self._early)
 
     def _due(self, now: float, end: float, life: float) -> bool:
+        """Tells whether a certificate is to be renewed now: little of its life is left, or it was made for much longer than intended.
+
+        `end`: seconds since the epoch.
+        """
         if end - now <= self._threshold(life):
             return True
         waited = self._clock.monotonic() - self._begun
         return end - now > TOO_LONG * self._lifetime and waited >= self._early * self._lifetime / 100
 
     async def _renew(self, left: float, life: float) -> float:
+        """Takes the next step of a renewal: asks for a certificate, or installs the one that was given.
+
+        Returns the seconds until the next step; a failure is counted and complained about. `left`, `life`: seconds of the present
+        certificate.
+        """
         try:
             certificate = await self._asked()
             if certificate is None:
@@ -337,6 +350,7 @@ class Renewal:
         return None
 
     async def _ask(self, request: str) -> None:
+        """Creates the certificate request object with this request (base64); one that exists already is left as it is."""
         body: dict[str, Any] = {
             "apiVersion": CERTIFICATE_REQUESTS.api_version,
             "kind": CERTIFICATE_REQUESTS.kind,
@@ -357,7 +371,10 @@ def both(on_flaw: Callable[[Flaw], None]) -> dict[str, Callable[[Flaw], None]]:
     found = {API: NOTHING, PEER: NOTHING}
 
     def heard(use: str) -> Callable[[Flaw], None]:
+        """Returns the function that takes the flaws of one use."""
+
         def hear(flaw: Flaw) -> None:
+            """Notes the flaw of one use, and passes on the first flaw of any use, or an empty one."""
             found[use] = flaw
             on_flaw(next((one for one in found.values() if one.message), NOTHING))
 

@@ -82,6 +82,7 @@ class Heartbeat:
         return max(0.05, self._seconds() - took)
 
     async def _renew(self, text: str) -> None:
+        """Writes the Lease with this report as its annotation, made anew where it is missing; raises errors of the API server."""
         seconds = max(1, round(3 * self._seconds()))
         body: dict[str, Any] = {
             "metadata": {"annotations": {ANNOTATION: text}, **UNMANAGED},

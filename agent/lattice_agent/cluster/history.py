@@ -60,6 +60,7 @@ class HistoryWriter:
         event(log, "HistoryTold", node=self._node, recovery=wanted.id, attempts=len(rows), pages=len(pages))
 
     async def _write(self, recovery: str, number: int, pages: int, text: str) -> None:
+        """Writes one page of the answer into its NodeHistory object, which is made where it is missing; raises errors of the API server."""
         name = f"{self._node}.{number}"
         spec = {"node": self._node, "recovery": recovery, "page": number, "pages": pages, "made": int(self._host.made()), "rows": text}
         body: dict[str, Any] = {

@@ -125,6 +125,7 @@ class Registration:
         return None
 
     async def _found(self) -> Node:
+        """Returns the node's object, which is made, with group and switch, where there is none; raises errors of the API server."""
         me = self._me
         try:
             return await self._cluster.get(NODES, me.node, type=Node)
@@ -170,12 +171,14 @@ class Registration:
         return False
 
     async def _lease_version(self) -> str:
+        """Returns the resourceVersion of the node's Lease; empty where there is none."""
         try:
             return (await self._cluster.get(LEASES, self._me.node, NODE_LEASE_NAMESPACE, type=Lease)).metadata.resource_version
         except NotFound:
             return ""
 
     async def _show_conflict(self, found: Node) -> None:
+        """Writes into the object that a second agent was refused under its name; a failure is logged."""
         message = f"a second agent (instance {self._me.instance}, address {self._me.address or 'unknown'}) wants this name and was refused"
         body = {
             "metadata": {"resourceVersion": found.metadata.resource_version},
@@ -206,6 +209,7 @@ class Registration:
     def _with(
         self, conditions: tuple[Condition, ...], found: Node, kind: str, status: str, reason: str, message: str
     ) -> tuple[Condition, ...]:
+        """Returns the conditions with this one added or replaced, as of now and the object's generation."""
         now, generation = format_time(self._clock.now()), found.metadata.generation
         return with_condition(conditions, kind, status, reason, message, generation=generation, now=now)
 

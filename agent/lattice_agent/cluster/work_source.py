@@ -86,6 +86,10 @@ class GatewayWorkSource:
         return read(await self._ask(request), variables=variables)
 
     async def _ask(self, request: pb.GetWorkRequest) -> pb.Work:
+        """Asks each gateway once, beginning with the last that answered; returns the first answer.
+
+        Raises NotFound or Denied as a gateway says so, Retry where none answers.
+        """
         silent: aio.AioRpcError | None = None
         for _ in self._addresses:
             channel = self._connected()
@@ -176,6 +180,7 @@ class WorkCache:
         return found
 
     def _drop_old(self) -> None:
+        """Drops the Allocations longest kept beyond 256, and locks that nobody holds for Allocations that are not kept."""
         while len(self._found) > KEPT:
             self._found.pop(next(iter(self._found)))
         for uid in [uid for uid, lock in self._locks.items() if uid not in self._found and not lock.locked()]:

@@ -124,12 +124,17 @@ class Controllers:
                 directory.parent.rmdir()
 
     def _all_beside(self, path: Path) -> Iterator[Path]:
+        """Yields, for a path of the v2 tree, the same path below each v1 hierarchy, whether it exists or not."""
         return (self._beside(controller, path) for controller in self._v1)
 
     def _beside(self, controller: str, path: Path) -> Path:
+        """Returns the same path as `path`, of the v2 tree, below the v1 hierarchy of a controller."""
         return self._v1[controller] / path.relative_to(self._mount)
 
     def _limit_beside(self, controller: str, scope: Path, limit: str) -> None:
+        """Makes the v1 cgroup of a scope for one controller, and writes the limit there; raises OSError, with the cgroup removed, where the
+        kernel refuses it.
+        """
         directory = self._beside(controller, scope)
         directory.mkdir(parents=True, exist_ok=True)
         if controller == "cpuset":

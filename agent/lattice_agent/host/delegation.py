@@ -66,6 +66,7 @@ class DelegatedScope:
                     os.kill(int(pid), signal.SIGKILL)
 
     def _is_kept(self) -> bool:
+        """Tells whether the scope stands with its sleeping process in it."""
         try:
             return "populated 1" in (self.path / SLEEPER / "cgroup.events").read_text()
         except OSError:
@@ -113,6 +114,7 @@ def _sleeping(runner: tuple[str, ...], errors: int) -> subprocess.Popen[bytes]:
 
 
 def _cgroup_of(pid: int) -> str:
+    """Returns the text of /proc/PID/cgroup; empty where there is no such process."""
     try:
         return Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:

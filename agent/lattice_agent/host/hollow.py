@@ -71,6 +71,7 @@ class HollowTimers:
         self._queue.forget(f"{node}/{key.uid}/{key.attempt}")
 
     async def _due(self, name: str) -> float | None:
+        """Ends the attempt that a timer (`NODE/UID/ATTEMPT`) is of; always returns None: no timer follows."""
         node, uid, attempt = name.split("/")
         self._hosts[node].finish(Key(uid, int(attempt)))
         return None
@@ -167,10 +168,14 @@ class HollowHost:
         self._tell_end(key, record)
 
     def _tell_end(self, key: Key, record: ExitRecord) -> None:
+        """Delivers an end to the function that `on_exit` has set; to nobody where none is set."""
         if self._callback is not None:
             self._callback(key, record)
 
     def _exit(self, held: _HollowAttempt, running: Running, rank: int, signal: int, now: float) -> TaskExit:
+        """Returns the exit of one task (`rank`, counted from 0 on this node): the attempt's exit code, or 128 + the signal that
+        ended it.
+        """
         code = 128 + signal if signal else held.code
         return TaskExit(held.work.first_rank + rank, 0, code, signal, running.started, now)
 
@@ -236,5 +241,6 @@ class HollowHost:
 
 
 def _known(held: _HollowAttempt, record: ExitRecord | None = None) -> Known:
+    """Returns an attempt as a host shows it; `record`: its exit record, None while it lives."""
     alive = held.running is not None and record is None
     return Known(held.work.key, held.work, held.running, alive, record, boot_matches=True, populated=alive)

@@ -74,6 +74,7 @@ class HookCgroups:
         return not self._path(key).exists()
 
     def _path(self, key: Key) -> Path:
+        """Returns the cgroup of an attempt's hooks, whether it exists or not."""
         return self._root / f"hook-{key.uid}-{key.attempt}"
 
 
@@ -176,6 +177,7 @@ def _listed(directory: Path | None) -> list[Path]:
 
 
 def _check(path: Path, status: os.stat_result) -> None:
+    """Raises HookFailure where somebody other than root and the agent's own user could change a file or directory, by its owner or mode."""
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         whose = f"it belongs to uid {status.st_uid} with mode {status.st_mode & 0o7777:o}"
         raise HookFailure(f"{path} is not run: {whose}, so others can change it")

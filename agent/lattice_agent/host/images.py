@@ -160,6 +160,11 @@ class Images:
         return frozenset().union(*self._wanted.values(), {digest for digest, count in self._warming.items() if count})
 
     async def _bring_one(self, image: SoftwareImage, registry: str, pauses: Sequence[float] = FULL_SECONDS) -> None:
+        """Has one image in the cache with its metadata, checked in this boot, and notes its use; others that want the same image wait.
+
+        One whose layer is not the wanted one is deleted and pulled anew. `pauses`: between tries while the cache is full. Raises as
+        `_pull_with_room` does.
+        """
         lock = self._locks.setdefault(image.digest, asyncio.Lock())
         async with lock:
             found = await self._disk.call(self.cache.find, image.digest)
@@ -216,6 +221,10 @@ class Images:
             event(log, "ImageEvicted", digest=gone.digest, bytes=gone.record.size, used=gone.used)
 
     async def _pull(self, image: SoftwareImage, registry: str) -> None:
+        """Pulls an image by a process of its own, and logs begin and end.
+
+        Raises NotFound, Corrupt, or Retry where registry or process fail.
+        """
         begun = time.monotonic()
         request = PullRequest(
             str(self.cache.directory), image.digest, layer=image.layer, size=image.size, metadata=image.metadata,
@@ -267,7 +276,7 @@ def _judge(last: bytes, image: SoftwareImage) -> None:
 
 
 def _begun() -> subprocess.Popen[bytes]:
-    """Starts a puller, which waits for its request."""
+    """Starts a puller process in a session of its own, with few variables of the environment; it waits for its request. Raises OSError."""
     return subprocess.Popen(
         PULLER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True,
         env={**{name: os.environ[name] for name in _PASSED if name in os.environ}, "LANG": "C.UTF-8"},

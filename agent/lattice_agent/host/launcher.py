@@ -111,28 +111,36 @@ class Launcher:
             raise _state_unfit(work, error) from error
 
     def _was_started(self, key: Key) -> bool:
+        """Tells whether the disk shows that the attempt was started, has ended, or is settled here."""
         return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.is_settled(key)
 
     # the steps
 
     async def _probe(self, work: NodeWork) -> Mapping[str, str]:
+        """Finds account and working directory of an attempt with tasks, opens its output files, and keeps the answer in memory; returns no
+        variables.
+        """
         if work.tasks:
             self._places[work.key] = await self._find_place(work)
             starts.reached(self._clock, "probe", work.key.uid, node=work.node)
         return {}
 
     async def _make_scope(self, work: NodeWork) -> Mapping[str, str]:
+        """Makes the attempt's scope with its limits, and writes its script; returns no variables."""
         await self._prepared(work, self._lay_down, work)
         return {}
 
     async def _remove_scope(self, key: Key) -> None:
+        """Removes the attempt's scope; raises Retry while a process is left in it."""
         if not await self._disk.call(self.scopes.remove_scope, key):
             raise Retry(f"the scope of attempt {key.attempt} of {key.uid} is not empty", reason="Populated")
 
     def _has_hooks(self, _: NodeWork) -> bool:
+        """Tells whether the site has hooks, which apply to all work."""
         return self._hooks is not None and self._hooks.exist()
 
     async def _run_prologue(self, work: NodeWork) -> Mapping[str, str]:
+        """Runs the site's prologue hooks; returns the variables that they export. Raises Rejected, recorded as the attempt's end."""
         return await self._recorded(work, self._hooks.prologue(work)) if self._hooks else {}
 
     async def _mount(self, work: NodeWork) -> Mapping[str, str]:
@@ -155,6 +163,10 @@ class Launcher:
             raise
 
     async def _bring_images(self, work: NodeWork) -> Mapping[str, str]:
+        """Brings the images of the work into the node's cache; returns no variables.
+
+        Raises Rejected, recorded as the attempt's end, also on a node without a cache.
+        """
         try:
             if self.images is None:
                 raise Rejected(f"node {work.node} keeps no images: it has no --cache-dir", reason="PrologueFailed")
@@ -165,9 +177,11 @@ class Launcher:
         return {}
 
     def _brought(self, key: Key) -> tuple[int, int]:
+        """Returns the bytes pulled and the bytes in all of an attempt's images that are being pulled; zeros on a node without a cache."""
         return self.images.progress(key) if self.images is not None else (0, 0)
 
     async def _run_epilogue(self, key: Key) -> None:
+        """Ends what hooks left running, and runs the site's epilogue hooks; raises Retry where one fails."""
         entry = await self._disk.call(self._journal.entry, key)
         if self._hooks:
             await self._hooks.epilogue(key, entry.work if entry else None)
@@ -202,6 +216,11 @@ class Launcher:
         return _refusal(work, why, fault)
 
     async def _record_refusal(self, work: NodeWork, why: str, *, unfit: bool = False, reason: str = "") -> None:
+        """Takes the right to start away and writes an end without tasks with the sentence `why`; `unfit`: the node is at fault, `reason`: a
+        word of its own.
+
+        A disk that fails is passed over.
+        """
         with suppress(Retry):
             await self._preparing.call(self._journal.claim, work.key)
             await self.keep_empty_end(work.key, failure=why, unfit=unfit, reason=reason)
@@ -350,20 +369,25 @@ def _said(answer: dict[str, Any], otherwise: str) -> tuple[str, bool]:
 
 
 def _refusal(work: NodeWork, why: str, fault: bool) -> Rejected:
+    """Returns the error of a start that failed: NodeUnfit where the node is at fault (`fault`), else StartFailed."""
     return unfit(work, why) if fault else refuse(work, why)
 
 
 def _state_unfit(work: NodeWork, error: Retry) -> Rejected:
+    """Returns the error NodeUnfit for work whose state the disk does not take."""
     return unfit(work, f"its state cannot be written: {error.message}")
 
 
 def _wants_images(work: NodeWork) -> bool:
+    """Tells whether images of the site's registry are pinned for the work."""
     return bool(work.software)
 
 
 def _wants_software(work: NodeWork) -> bool:
+    """Tells whether the work asks for images, of the registry or the user's own."""
     return work.wants_software
 
 
 def _is_root() -> bool:
+    """Tells whether the agent runs as root, so that it can switch users."""
     return os.geteuid() == 0

@@ -180,6 +180,7 @@ class LinuxHost:
         return found
 
     def _known(self) -> list[Key]:
+        """Returns the attempts of which there is a journal or a scope, sorted."""
         return sorted({*self.journal.known(), *self.scopes.standing_scopes()})
 
     async def _patiently(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -200,6 +201,7 @@ class LinuxHost:
         return known
 
     def _take_up(self, known: Known) -> None:
+        """Follows the shim of an attempt found alive; of one found without a shim, begins to kill the processes that are left."""
         if known.alive and known.running and known.running.pid:
             self.watch.follow_shim(known.key, known.running)
         elif known.running and known.populated and not known.alive:
@@ -325,6 +327,7 @@ class LinuxHost:
         return [kept for key in keys if (kept := await self._disk.call(self._kept, key, since)) is not None]
 
     def _kept(self, key: Key, since: int) -> KeptAttempt | None:
+        """Returns what is kept of one attempt, with the time of its journal; None: a plan up to `since` has settled it."""
         settled = self.journal.settled_by(key)
         return None if 0 < settled <= since else KeptAttempt(self._look(key), self.journal.prepared_at(key))
 
@@ -350,6 +353,7 @@ class LinuxHost:
         await self._prune()
 
     async def _prune(self) -> None:
+        """Deletes attempts that were settled more than 7 days ago, once an hour at most; a disk that fails is passed over."""
         if self._clock.monotonic() - self._pruned >= _PRUNE_SECONDS:
             self._pruned = self._clock.monotonic()
             with suppress(Retry):
@@ -362,12 +366,14 @@ class LinuxHost:
         return await self._patiently(self.journal.exit_record, key)
 
     def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begins a task of this host, which `close` cancels, and returns it."""
         task = self._tasks.create_task(what)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
     def _deliver(self, key: Key, record: ExitRecord | None) -> None:
+        """Calls the function that `on_exit` has set with an attempt's end; keeps the end for it where none is set yet."""
         if self._callback:
             self._callback(key, record)
         else:

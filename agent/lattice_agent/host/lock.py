@@ -38,11 +38,13 @@ async def alone_on(directory: Path, clock: Clock) -> AsyncIterator[None]:
 
 
 def _opened(directory: Path) -> int:
+    """Makes the directory where it is missing, and returns a descriptor of it."""
     directory.mkdir(parents=True, exist_ok=True)
     return os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _taken(descriptor: int) -> bool:
+    """Takes the lock of an open directory; returns False where another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -138,6 +138,7 @@ _REASONS: Mapping[str, str] = {"ViewInvalid": VIEW_UNKNOWN, "LabelInvalid": IMAG
 
 
 def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
+    """Returns the error for work whose software is refused, with the node's name before the sentence."""
     return Rejected(f"node {work.node}: {why}", reason=reason)
 
 

@@ -70,6 +70,7 @@ def _batches(pids: list[int]) -> list[list[int]]:
 
 
 def _send_some(some: Iterable[int], pids: Callable[[], Iterable[int]], number: signal.Signals) -> int:
+    """Sends a signal to those of these pids that, once opened, `pids` still returns; returns how many were reached."""
     opened: dict[int, int] = {}
     try:
         for pid in some:
@@ -87,6 +88,7 @@ def _send_some(some: Iterable[int], pids: Callable[[], Iterable[int]], number: s
 
 
 def _ticks(pid: int) -> int:
+    """Returns the start time of a process (field 22 of /proc/PID/stat); −1 where there is no such process."""
     try:
         return start_ticks(pid)
     except (OSError, IndexError):

@@ -69,6 +69,7 @@ class Prologue:
         return variables
 
     async def _carry_out_one(self, step: PrologueStep, work: NodeWork, *, half: bool) -> Note:
+        """Carries out one step, noted before and after it, and returns the note; `half`: what an earlier try has left is undone first."""
         if half:
             await step.undo(work.key)
         await self._note(step, work.key, BEGUN)
@@ -82,6 +83,7 @@ class Prologue:
         return [_with_bytes(shown[step.name], step, key) for step in self.steps if step.name in shown]
 
     def _show(self, found: StepProgress, key: Key) -> None:
+        """Keeps the progress of a step of an attempt in memory; an undone step is dropped."""
         shown = self._progress.setdefault(key, {})
         if found.state == UNDONE:
             shown.pop(found.name, None)
@@ -104,11 +106,15 @@ class Prologue:
                 await self._note(step, key, UNDONE)
 
     async def _note(self, step: PrologueStep, key: Key, state: str, variables: Variables | None = None) -> None:
+        """Notes the state of a step in memory and in the journal; raises Retry where the disk does not take it."""
         self._show(StepProgress(step.name, state, self._clock.now()), key)
         await whole(self._disk.call(self._notes.note, key, step.name, state, durable=step.lasting, variables=variables))
 
 
 def _with_bytes(found: StepProgress, step: PrologueStep, key: Key) -> StepProgress:
+    """Returns the progress of a step with the bytes that it has brought so far; unchanged for a step that brings nothing, or is not under
+    way.
+    """
     if step.brought is None or found.state != BEGUN:
         return found
     brought, size = step.brought(key)

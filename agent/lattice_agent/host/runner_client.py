@@ -62,6 +62,7 @@ class RunnerClient:
         self._end_process(grace_seconds=2.0)
 
     def _end_process(self, *, grace_seconds: float) -> None:
+        """Waits for the runner's process to end, kills it after the grace, and drops it; nothing where there is none."""
         if self._process:
             try:
                 self._process.wait(timeout=grace_seconds)
@@ -91,11 +92,13 @@ class RunnerClient:
             self._waiting.pop(number, None)
 
     async def _send(self, body: bytes, answer: asyncio.Future[dict[str, Any]]) -> None:
+        """Sends one framed request, after those before it; nothing where the connection is lost or the request was answered already."""
         async with self._sending:
             if self._socket and not answer.done():
                 await self._loop.sock_sendall(self._socket, _LENGTH.pack(len(body)) + body)
 
     def _readable(self) -> None:
+        """Reads what the runner has sent, and gives each whole answer to the request that waits for it; drops the connection at its end."""
         try:
             data = self._socket.recv(1 << 20) if self._socket else b""
         except BlockingIOError:
@@ -117,6 +120,7 @@ class RunnerClient:
                 waiting.set_result(answer)
 
     def _lost(self, why: str) -> None:
+        """Closes the connection, and has every open request raise UnknownOutcome with this sentence."""
         if self._socket:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()

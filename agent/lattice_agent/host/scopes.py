@@ -212,6 +212,7 @@ class CgroupScopes:
                 self.root.parent.rmdir()
 
     def _path(self, key: Key) -> Path:
+        """Returns the directory of an attempt's scope, whether it exists or not."""
         return self.root / f"alloc-{key.uid}-{key.attempt}.scope"
 
 
@@ -321,6 +322,7 @@ def choose(node: str, root: Path | None) -> Scopes:
 
 
 def _is_populated(cgroup: Path) -> bool:
+    """Tells whether a process is in a cgroup or below it; False where there is no such cgroup."""
     try:
         return "populated 1" in (cgroup / "cgroup.events").read_text()
     except OSError:
@@ -328,6 +330,7 @@ def _is_populated(cgroup: Path) -> bool:
 
 
 def _kill(cgroup: Path) -> None:
+    """Sends KILL to every process in a cgroup and below it; passes over a cgroup that is gone."""
     with suppress(OSError):
         fd = os.open(cgroup / "cgroup.kill", os.O_WRONLY)
         try:
@@ -337,6 +340,7 @@ def _kill(cgroup: Path) -> None:
 
 
 def _members(path: Path) -> list[int]:
+    """Returns the pids in a cgroup and below it, in no order; empty where there is none."""
     found: list[int] = []
     for directory, _, _ in os.walk(path):
         with suppress(OSError):
@@ -345,6 +349,7 @@ def _members(path: Path) -> list[int]:
 
 
 def _names(process: Path, key: Key) -> bool:
+    """Tells whether the environment of a process (a directory of /proc) names the attempt; False where it cannot be read."""
     try:
         variables = (process / "environ").read_bytes().split(b"\0")
     except OSError:

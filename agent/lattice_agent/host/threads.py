@@ -34,6 +34,7 @@ class Threads:
         answer: asyncio.Future[_T] = loop.create_future()
 
         def run() -> None:
+            """Calls the function in the thread, and hands result or error to the loop; does nothing where nobody waits any more."""
             if answer.done():
                 return  # nobody waits any more, and it has not begun
             try:
@@ -51,6 +52,7 @@ class Threads:
             raise Retry(f"{self._what} {said}", reason="StateUnwritable") from error
 
     def _submit(self, call: Callable[[], None]) -> None:
+        """Queues a call, and begins a thread for it where none is idle and there may be one more."""
         with self._lock:
             begins = not self._idle and self._free > 0
             if begins:
@@ -62,6 +64,7 @@ class Threads:
             threading.Thread(target=self._work, name=f"lattice {self._what}", daemon=True).start()
 
     def _work(self) -> None:
+        """Runs queued calls for ever, in a thread of its own."""
         while True:
             self._calls.get()()
             with self._lock:
@@ -69,16 +72,19 @@ class Threads:
 
 
 def _post(loop: asyncio.AbstractEventLoop, what: Callable[[asyncio.Future[_T], _R], None], answer: asyncio.Future[_T], with_: _R) -> None:
+    """Calls a function with these two arguments on the loop from another thread; nothing where the loop has ended."""
     with suppress(RuntimeError):  # the loop has ended
         loop.call_soon_threadsafe(what, answer, with_)
 
 
 def _answer(answer: asyncio.Future[_T], result: _T) -> None:
+    """Sets the result of a future, unless it is done."""
     if not answer.done():
         answer.set_result(result)
 
 
 def _fail(answer: asyncio.Future[_T], error: BaseException) -> None:
+    """Sets the exception of a future, unless it is done."""
     if not answer.done():
         answer.set_exception(error)
 

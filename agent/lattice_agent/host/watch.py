@@ -74,6 +74,7 @@ class ShimWatch:
         return running
 
     def _shim_ended(self, key: Key) -> None:
+        """Stops following a shim whose pidfd says that it has ended, and settles its attempt."""
         fd = self._shims.pop(key)
         asyncio.get_running_loop().remove_reader(fd)
         os.close(fd)
@@ -132,6 +133,7 @@ class ShimWatch:
         self._deliver(key, await self._find_record(key))
 
     async def _name_survivors(self, key: Key, pids: list[int]) -> None:
+        """Names in `survivors` up to three of the processes that survived KILL, with how many there are; logs an attempt's first."""
         with suppress(Retry):
             names = ", ".join([await self._kernel.call(processes.describe, pid) for pid in pids[:NAMED]])
             more = f" and {len(pids) - NAMED} more" if len(pids) > NAMED else ""
@@ -142,16 +144,19 @@ class ShimWatch:
     # the kernel, whose silence changes nothing
 
     async def _kill(self, key: Key, *, whole: bool = False) -> None:
+        """Sends KILL to the work, with `whole` to the shim too; passes over a kernel that does not answer."""
         with suppress(Retry):
             await self._kernel.call(self.scopes.kill, key, whole=whole)
 
     async def _is_populated(self, key: Key) -> bool:
+        """Tells whether processes of an attempt are left; True where the kernel does not answer."""
         try:
             return await self._kernel.call(self.scopes.populated, key)
         except Retry:
             return True
 
     async def _pids(self, key: Key, *, whole: bool = False) -> list[int]:
+        """Returns the pids of the work, with `whole` the shim's too; empty where the kernel does not answer."""
         try:
             return await self._kernel.call(self.scopes.whole if whole else self.scopes.work, key)
         except Retry:

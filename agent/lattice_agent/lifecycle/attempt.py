@@ -200,6 +200,7 @@ def end_epilogue(attempt: Attempt, *, clean: bool) -> None:
 
 
 def _apply(attempt: Attempt, event: Answer) -> None:
+    """Changes the attempt by one event, as `apply` does, but begins no epilogue."""
     match event:
         case TermsRead():
             attempt.terms, attempt.reading = event.terms, False
@@ -232,6 +233,11 @@ def _apply(attempt: Attempt, event: Answer) -> None:
 
 
 def _end(attempt: Attempt, record: ExitRecord | None) -> None:
+    """Puts an attempt without processes into the stage ENDED, or FAILED where its start failed, with the ends of its tasks; `record` None:
+    nobody knows these.
+
+    Drops the order to end it where it had ended by itself.
+    """
     attempt.stage, attempt.kill_at, attempt.reason, attempt.message = Stage.ENDED, None, "", ""
     if _ended_by_itself(attempt, record):
         attempt.ended_by = ""

@@ -71,6 +71,7 @@ class Lifecycle:
         return stimulus.instructions
 
     def _handle(self, event: Event, boottime: float) -> list[Instruction]:
+        """Handles one event, as `handle` says, without logging it."""
         out: list[Instruction] = []
         if isinstance(event, PlanRead):
             self._read_plan(event, out)
@@ -110,6 +111,11 @@ class Lifecycle:
         return self.seen.seq
 
     def _read_plan(self, plan: PlanRead, out: list[Instruction]) -> None:
+        """Follows a plan: notes each attempt's row, meets new ones, ends or forgets those that it names no more, and orders its seq to be
+        kept.
+
+        A plan that is older than the one seen, or of another ledger, is counted and ignored.
+        """
         if plan.seq < self.seq or _of_another_ledger(self.seen, plan):
             self.ignored_plans += 1
             return
@@ -159,6 +165,9 @@ class Lifecycle:
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+        """Decides what follows for one attempt from its stage, row, orders and times; changes its stage and appends the instructions to
+        `out`.
+        """
         if attempt.stage not in OVER and not attempt.reading and unread(attempt):
             attempt.reading = True
             out.append(Read(attempt.key))
@@ -195,6 +204,7 @@ class Lifecycle:
         return attempt.stage in (Stage.FAILED, Stage.LOST) or (not attempt.ended_by and first_failure(attempt.exits) is not None)
 
     def _advance_waiting(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+        """Ends a waiting attempt that is ordered to end, or has it prepared once its terms are read and the node is clean."""
         if ending(attempt):
             attempt.stage = Stage.ENDED
             attempt.ended_by = STOP if attempt.stopped else attempt.cause
@@ -288,10 +298,12 @@ def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
 
 
 def _due(at: float | None, boottime: float) -> bool:
+    """Tells whether a time on CLOCK_BOOTTIME has come; False for None."""
     return at is not None and boottime >= at
 
 
 def _advance_epilogue(attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+    """Orders the undoing of what was prepared, once; ends the epilogue as not clean where it takes longer than its time."""
     if not attempt.clearing:
         attempt.clearing = True
         attempt.report_at = boottime + (attempt.terms.epilogue_seconds if attempt.terms else EPILOGUE_SECONDS)
@@ -301,6 +313,7 @@ def _advance_epilogue(attempt: Attempt, boottime: float, out: list[Instruction])
 
 
 def _terminate(attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
+    """Puts an attempt into TERMINATING and orders TERM; notes why and when, and when KILL is due."""
     ended_by = STOP if attempt.stopped else attempt.cause if attempt.order is Order.END else WALLTIME
     attempt.stage, attempt.ended_by = Stage.TERMINATING, ended_by or "Ended"
     attempt.terminated_at = boottime

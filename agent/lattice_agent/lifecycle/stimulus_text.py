@@ -120,6 +120,10 @@ def decode(text: bytes, name: str) -> list[Line]:
 
 
 def _line(row: bytes, *, first: bool) -> Line:
+    """Returns one line of a log; `first`: it must be a header.
+
+    Raises KeyError, TypeError or an error of msgspec where it is none, Corrupt for another format.
+    """
     body = msgspec.json.decode(row)
     if first or "format" in body:
         check_format("stimulus log", str(body["format"]), FORMAT)
@@ -135,6 +139,7 @@ def _line(row: bytes, *, first: bool) -> Line:
 
 
 def _instruction(name: str, body: Mapping[str, Any]) -> Instruction:
+    """Returns the instruction of this name with these fields; raises KeyError for an unknown name."""
     found: Instruction = msgspec.convert(body, _INSTRUCTIONS[name])
     return found
 
@@ -146,6 +151,7 @@ def _attempt_body(attempt: Attempt) -> dict[str, Any]:
 
 
 def _attempt(body: dict[str, Any]) -> Attempt:
+    """Returns the attempt that `_attempt_body` has written; raises KeyError for an unknown stage."""
     outcome = body.get("outcome")
     return msgspec.convert(body | {"stage": Stage[body["stage"]].value, "outcome": Stage[outcome].value if outcome else None}, Attempt)
 
@@ -174,10 +180,12 @@ def without_sentences(event: Event) -> Event:
 
 
 def _record(record: ExitRecord | None) -> ExitRecord | None:
+    """Returns an exit record without its sentence; None for None."""
     return replace(record, failure=length_of(record.failure)) if record is not None else None
 
 
 def _known(known: Known) -> Known:
+    """Returns what was known of an attempt without text that people or programs wrote."""
     return replace(known, work=_times_of(known.work) if known.work is not None else None, exit=_record(known.exit))
 
 

@@ -223,6 +223,7 @@ class Agent:
             self._queues.queue_heartbeat(self.node)
 
     def _on_exit(self, key: Key, record: ExitRecord | None) -> None:
+        """Posts to the state machine that an attempt's last process has ended; `record` None: it left no record."""
         self.post(Exited(key, record))
 
     def post(self, event: Event) -> None:
@@ -241,6 +242,7 @@ class Agent:
             self._draining = False
 
     def _handle(self, event: Event) -> None:
+        """Handles one event: the machine decides, then instructions, reporters, heartbeat and timer follow from its new state."""
         ignored = self.machine.ignored_plans
         before = {key: attempt.stage for key, attempt in self.machine.attempts.items()}
         instructions = self.machine.handle(event, self._outside.clock.monotonic())
@@ -275,9 +277,11 @@ class Agent:
         self._flaw = flaw
 
     def _write_stimuli(self, why: str) -> None:
+        """Begins a task that writes the machine's stimulus log to its file, with the reason `why` in the process's log."""
         self._group.create_task(self._stimulus_files.write_log(self.node, self.machine, why))
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
+        """Logs the attempts whose stage has changed since `before`."""
         for key, attempt in self.machine.attempts.items():
             if before.get(key) is not attempt.stage:
                 if attempt.stage is Stage.STARTING:
@@ -288,6 +292,7 @@ class Agent:
                 )  # fmt: skip
 
     def _note_startup(self, event: Event) -> None:
+        """Notes when this node first met each attempt, and observes in the metric the time from then to a start."""
         now = self._outside.clock.monotonic()
         for key in self.machine.attempts.keys() - self._met.keys():
             self._met[key] = now
@@ -298,9 +303,11 @@ class Agent:
             self._reached("exec", event.key)
 
     def _reached(self, step: str, key: Key, *, at: float | None = None) -> None:
+        """Logs, where starts are traced, that an attempt has reached a step of its start, now or at `at` (monotonic)."""
         starts.reached(self._outside.clock, step, key.uid, node=self.node, at=at)
 
     def _queue_deadline(self) -> None:
+        """Queues the next check of walltimes and grace periods, in a minute at most; none where nothing is due."""
         deadline = self.machine.deadline()
         if deadline is not None:
             self._queues.queue_deadline(self.node, min(LONGEST_SLEEP, max(0.0, deadline - self._outside.clock.monotonic())))
@@ -308,6 +315,9 @@ class Agent:
     # ── the reporters of the attempts ───────────────────────────────────────────────────────────────────────────
 
     def _tell_reporters(self) -> None:
+        """Gives each attempt's state to its reporter, in this process or by a conversation, and drops what is kept of forgotten
+        attempts.
+        """
         for key, attempt in self.machine.attempts.items():
             if self.reporter.reports(key):
                 self._stop_talking(key)
@@ -345,6 +355,7 @@ class Agent:
             side.changed.notify()
 
     def _stop_talking(self, key: Key) -> None:
+        """Ends the conversation with an attempt's reporter, if there is one."""
         side = self._sides.pop(key, None)
         if side is not None and side.task is not None:
             side.task.cancel()
@@ -425,10 +436,12 @@ class Agent:
     # ── what others ask ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _row_of(self, key: Key) -> PlanRow | None:
+        """Returns an attempt's row in the newest plan; None where the attempt is unknown, or that plan does not name it."""
         attempt = self.machine.attempts.get(key)
         return attempt.row if attempt else None
 
     def _awaits_start(self, key: Key) -> bool:
+        """Tells whether an attempt still waits for its terms or for the node, so that its Secrets will be needed."""
         attempt = self.machine.attempts.get(key)
         return attempt is not None and attempt.stage is Stage.WAITING
 

@@ -96,6 +96,9 @@ class Effects:
         return None
 
     async def _carry_out_one(self, instruction: Instruction) -> float | None:
+        """Carries out one instruction; returns the seconds until it is repeated, None: it is done, answered by an event, or void because
+        the attempt is to end.
+        """
         match instruction:
             case instructions.Read():
                 return await self._read(instruction.key)
@@ -118,6 +121,7 @@ class Effects:
         return None
 
     async def _remember(self, seen: Seen) -> float | None:
+        """Has the host keep the newest plan's seq; returns the seconds until another try, None: it is kept."""
         try:
             await self._host.remember(seen)
         except LatticeError as error:
@@ -125,6 +129,11 @@ class Effects:
         return None
 
     async def _read(self, key: Key) -> float | None:
+        """Reads the attempt's Allocation from a gateway and posts its terms, or Refused where it is gone, malformed, or its Secrets cannot
+        be had.
+
+        Returns the seconds until another try where no gateway answers; None: done, or no plan names the attempt.
+        """
         row = self._row_of(key)
         if row is None:
             return None  # no plan names it now; the next one that does asks again
@@ -150,6 +159,7 @@ class Effects:
         return None
 
     def _is_to_end(self, key: Key) -> bool:
+        """Tells whether an order to end the attempt is queued."""
         return any(isinstance(waiting, instructions.Terminate) for waiting in self._pending.get(key, ()))
 
     @asynccontextmanager
@@ -162,6 +172,9 @@ class Effects:
             del self._going[key]
 
     async def _prepare(self, key: Key) -> None:
+        """Has the host prepare the attempt, and posts how that ended: Prepared, Refused, Recalled or Vanished; nothing where it was
+        interrupted.
+        """
         try:
             work = assignment.assign(self._objects[key], self._rows[key], self.node, self._config())
             async with self._interruptible(key):
@@ -178,6 +191,10 @@ class Effects:
             self._post(events.Prepared(key))
 
     async def _start(self, key: Key) -> float | None:
+        """Has the host start the attempt, and posts Started or Refused, nothing where it was interrupted; drops the values of Secrets.
+
+        Returns the seconds until another try where the host cannot tell; None: done.
+        """
         try:
             async with self._interruptible(key):
                 running: Running = await self._host.start(self._assigned[key], self._private.get(key, {}))
@@ -193,11 +210,16 @@ class Effects:
         return None
 
     def _refuse(self, key: Key, error: LatticeError) -> None:
+        """Logs why an attempt cannot be prepared or started, and posts it; a reason that is none of `REFUSALS` becomes StartFailed."""
         reason = error.reason if error.reason in REFUSALS else "StartFailed"
         self._warn("StartRefused", key, error)
         self._post(events.Refused(key, reason, error.message))
 
     async def _end(self, key: Key, how: str, order: Ordered | None = None) -> float | None:
+        """Has the host send TERM (with an `order`) or KILL (None); posts Missed where TERM found nothing to end.
+
+        Returns the seconds until another try of a KILL that failed; None: done, or TERM failed, which is logged.
+        """
         event(log, "Ending", allocation=key.uid, attempt=key.attempt, node=self.node, how=how)
         try:
             if order is None:
@@ -211,6 +233,7 @@ class Effects:
         return None
 
     async def _clear(self, key: Key) -> float | None:
+        """Has the host undo what was prepared, and posts Cleared; returns the seconds until another try, None: it is undone."""
         try:
             await self._host.clear(key)
         except LatticeError as error:
@@ -221,6 +244,7 @@ class Effects:
         return None
 
     async def _forget(self, order: instructions.Forget) -> float | None:
+        """Has the host drop a settled attempt, and drops it from memory; returns the seconds until another try, None: it is dropped."""
         key = order.key
         try:
             await self._host.forget(key, seq=order.seq)
@@ -241,11 +265,13 @@ class Effects:
         self._assigned.pop(key, None)
 
     def _again(self, key: Key, message: str, error: LatticeError, *, longest: float = LONGEST_RETRY) -> float:
+        """Counts a failed try of an instruction, and logs the first; returns the seconds until the next, doubled up to `longest`."""
         tries = self._tries[key] = self._tries.get(key, 0) + 1
         if tries == 1:
             self._warn(message, key, error)
         return min(longest, FIRST_RETRY * 2.0 ** min(tries - 1, 10))
 
     def _warn(self, message: str, key: Key, error: LatticeError) -> None:
+        """Logs a failure of an attempt's instruction, with reason and sentence of the error."""
         why = error.message
         event(log, message, logging.WARNING, allocation=key.uid, attempt=key.attempt, node=self.node, reason=error.reason, message=why)

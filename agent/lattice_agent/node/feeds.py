@@ -45,6 +45,7 @@ class Configuration:
         )
 
     def _changed(self, change: Change[Config]) -> None:
+        """Keeps a changed LatticeConfig, and calls `retimed` where its heartbeat interval is another."""
         before = self.spec()
         self._known.heard(change)
         after = self.spec()
@@ -97,6 +98,9 @@ class Feed:
     # ── the nodes' own objects ──────────────────────────────────────────────────────────────────────────────────
 
     def _node_changed(self, change: Change[Node]) -> None:
+        """Follows the LatticeNode of one of the process's nodes: notes a recovery's question, queues a registration where it is due, and
+        joins the plan of a new index.
+        """
         agent = self._agents.get(change.key)
         if agent is None:
             return
@@ -127,6 +131,7 @@ class Feed:
             self._read(plan, [agent])
 
     def _plan_changed(self, change: Change[Plan]) -> None:
+        """Passes a changed plan to its nodes; a deleted one is only logged."""
         if change.new is None:
             event(log, "PlanGone", logging.WARNING, plan=change.key, message="what runs goes on; the scheduler writes the plan again")
             return

@@ -71,17 +71,22 @@ class WorkQueues:
         self._registrations.add(node)
 
     async def _carry_out(self, name: str) -> float | None:
+        """Has the node of a queue's key (`NODE/UID/ATTEMPT`) carry out the attempt's instructions; None for an unknown node."""
         node, key = _split(name)
         worker = self.workers.get(node)
         return await worker.carry_out(key) if worker else None
 
     async def _persist(self, name: str) -> float | None:
+        """Has the node of a queue's key (`NODE/UID/ATTEMPT`) write the attempt's status; None for an unknown node."""
         node, key = _split(name)
         worker = self.workers.get(node)
         return await worker.persist(key) if worker else None
 
     def _for_node(self, call: Callable[[NodeWorker], Awaitable[float | None]]) -> Callable[[str], Awaitable[float | None]]:
+        """Returns a function for a queue whose keys are nodes: it calls `call` with the node's worker."""
+
         async def reconcile(node: str) -> float | None:
+            """Calls the worker of a node; returns None for an unknown node."""
             worker = self.workers.get(node)
             return await call(worker) if worker else None
 
@@ -89,9 +94,11 @@ class WorkQueues:
 
 
 def _join(node: str, key: Key) -> str:
+    """Returns the queue's key of an attempt on a node, `NODE/UID/ATTEMPT`."""
     return f"{node}/{key.uid}/{key.attempt}"
 
 
 def _split(name: str) -> tuple[str, Key]:
+    """Returns node and attempt of a queue's key."""
     node, uid, attempt = name.split("/")
     return node, Key(uid, int(attempt))

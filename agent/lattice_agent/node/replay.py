@@ -68,4 +68,5 @@ def _tell(step: Step, allocation: str, out: TextIO) -> None:
 
 
 def _body(value: object) -> str:
+    """Returns an event's or instruction's fields as JSON; empty where it has none."""
     return msgspec.json.encode(value).decode() if msgspec.to_builtins(value) else ""

@@ -59,6 +59,7 @@ class StimulusFiles:
             await asyncio.to_thread(self._write, header, segments, why)
 
     def _write(self, header: Header, segments: Sequence[Segment], why: str) -> None:
+        """Writes a log whole into its file and logs that, or the failure; a half-written file is removed."""
         path = self._directory / header.node
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -169,6 +170,7 @@ class FollowedFile:
         self._written = unwritten[-1].first + len(unwritten[-1].stimuli)
 
     def _write(self, text: bytes, *, begins: bool) -> None:
+        """Appends text to the file; with `begins` the file is renamed to PATH.1 before, and a new one begins. Raises OSError."""
         if begins:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._path.exists():

@@ -35,6 +35,7 @@ async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str,
 
 
 async def _listed(images: ImageShelf) -> pb.CacheReport:
+    """Returns the report on all images of the cache, with its size and free bytes."""
     content = await images.content()
     found = [
         pb.CacheImage(
@@ -47,6 +48,10 @@ async def _listed(images: ImageShelf) -> pb.CacheReport:
 
 
 async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
+    """Pulls an image, and yields every half a second how many bytes stand, `done` last; closing the iterator ends the pull.
+
+    Raises the error that ended it.
+    """
     if not registry:
         yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")
         return
@@ -70,6 +75,7 @@ async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock
 
 
 async def _tried(images: ImageShelf, image: SoftwareImage, registry: str, *, sticky: bool) -> LatticeError | None:
+    """Pulls an image; returns the error that ended the pull, None: it is in the cache."""
     try:
         await images.warm(image, registry, sticky=sticky)
     except LatticeError as error:

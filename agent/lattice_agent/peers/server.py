@@ -92,10 +92,12 @@ class AgentService(rpc.AgentServicer):
             self._reporter.left(key, first.node)
 
     async def _listen(self, context: CoordinateContext, node: str) -> None:
+        """Receives a node's states until its stream ends, or a state is refused."""
         while isinstance(message := await context.read(), pb.MemberState) and self._hear(message, node):
             pass  # heard
 
     def _hear(self, message: pb.MemberState, node: str) -> bool:
+        """Passes a node's state to the reporter; returns False where it is of another node than the stream's, or refused."""
         try:
             return message.node == node and self._reporter.hear(wire.member_from_wire(message))
         except Rejected as error:
@@ -103,6 +105,7 @@ class AgentService(rpc.AgentServicer):
             return False
 
     async def _send(self, context: CoordinateContext, key: Key, changed: VersionedCondition) -> None:
+        """Sends the attempt's direction after each change, until this agent does not report it any more."""
         told = None
         while True:
             seen = changed.version

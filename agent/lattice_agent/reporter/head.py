@@ -146,6 +146,7 @@ class AttemptView:
     # ── decisions ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _present(self) -> list[Member]:
+        """Returns the states of the nodes that have reported, in the order of the attempt's nodes."""
         return [self.members[node] for node in self.nodes if node in self.members]
 
     def _may_start(self, member: Member) -> bool:
@@ -155,6 +156,10 @@ class AttemptView:
         return len(self.members) == len(self.nodes) and all(each.phase is Phase.READY for each in self.members.values())
 
     def _all_over(self) -> bool:
+        """Tells whether no process is left on any node: each has reported a final state, or was confirmed by the stop row without one.
+
+        False before a row names the nodes.
+        """
         if not self.nodes:
             return False
         return all(
@@ -184,6 +189,9 @@ class AttemptView:
         return ""
 
     def _over(self, begun: bool, start: float, end: float) -> Over:
+        """Returns the verdict on an attempt of which no process is left; in this order: stopped, refused, lost, else how its tasks
+        ended.
+        """
         members = self._present()
         failure = _first(members)
         stopped = self.awaited is not None and (any(member.ordered for member in members) or len(members) < len(self.nodes))
@@ -228,6 +236,7 @@ class AttemptView:
 
 
 def _has_started(member: Member) -> bool:
+    """Tells whether the attempt has started on a node."""
     return bool(member.started) or member.phase is Phase.RUNNING
 
 
@@ -257,8 +266,10 @@ def _memory_sentence(node: str, use: ResourceUse) -> str:
 
 
 def _mebibytes(count: int) -> str:
+    """Returns bytes as whole MiB with their unit, rounded down."""
     return f"{count >> 20} MiB"
 
 
 def _count(nodes: tuple[str, ...]) -> str:
+    """Returns words for these nodes: their number, or the name of a single one."""
     return f"{len(nodes)} nodes" if len(nodes) != 1 else f"node {nodes[0]}"

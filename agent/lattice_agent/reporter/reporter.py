@@ -184,6 +184,9 @@ class Reporter:
         return {node for case in self._cases.values() for node in case.away}
 
     def _update_direction(self, key: Key) -> None:
+        """Concludes an attempt's direction anew, tells its nodes where it has changed, and queues a write of its status unless its end is
+        settled.
+        """
         self._heard.discard(key)
         case = self._cases.get(key)
         if case is None:
@@ -244,6 +247,7 @@ class Reporter:
         return case.found, self._outcome(case, case.found)
 
     def _outcome(self, case: _Case, found: FetchedWork) -> status.Outcome:
+        """Returns what is to be done about an Allocation's status, by the states of the nodes now."""
         return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
 
     async def _write(self, case: _Case, found: FetchedWork, outcome: status.Write) -> None:
@@ -259,6 +263,10 @@ class Reporter:
         case.found = found.written(written.metadata, changed)
 
     def _after(self, key: Key, case: _Case, outcome: status.Outcome) -> float | None:
+        """Follows the outcome of a write: settles an attempt whose end is written.
+
+        Returns the seconds until it is looked at again; None: only after a change.
+        """
         match outcome:
             case status.Later():
                 return self._later(case, "StatusBehind", outcome.why)
@@ -275,16 +283,19 @@ class Reporter:
         return None if case.named else RECHECK_SECONDS
 
     def _later(self, case: _Case, reason: str, message: str) -> float:
+        """Counts a try in vain, and logs the fifth and the fiftieth; returns the seconds until the next one."""
         case.looks += 1
         if case.looks in (5, 50):
             event(log, "StatusWaits", logging.WARNING, allocation=case.head.key.uid, node=self.node, reason=reason, message=message)
         return min(LONGEST_LOOK, FIRST_LOOK * LOOKS_GROW ** min(case.looks - 1, 10))
 
     def _settle(self, key: Key, case: _Case) -> None:
+        """Notes that an attempt's end is written, tells its nodes, and closes it where the plan names it no more."""
         case.head.settled = True
         self._update_direction(key)
         if not case.named:
             self._close(key)
 
     def _close(self, key: Key) -> None:
+        """Reports an attempt no longer; conversations about it end."""
         self._cases.pop(key).changed.notify()

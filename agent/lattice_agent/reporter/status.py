@@ -73,11 +73,13 @@ def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hol
 
 
 def _shows(conditions: tuple[Condition, ...], verdict: Surviving) -> bool:
+    """Tells whether the conditions show these surviving processes already."""
     finished = condition(conditions, FINISHED)
     return finished is not None and (finished.reason, finished.message) == (UNKILLABLE, verdict.message)
 
 
 def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, now: float, hollow: bool) -> dict[str, Any]:
+    """Returns the merge patch of the status for a verdict: conditions, phase, times, exit, and which node reports."""
     status, at, generation = work.status, format_time(now), work.metadata.generation
     change: dict[str, Any] = {"report": {"attempt": key.attempt, "by": node}, "observedGeneration": generation}
     conditions = status.conditions
@@ -117,6 +119,7 @@ def _moment(text: str | None) -> float:
 
 
 def _exit(over: Over) -> dict[str, Any]:
+    """Returns the field `status.exit`: the first failure's code, or 0, and the used resources."""
     used = _used(over.use)
     if over.failure is None:
         return {"code": 0, "signal": 0} | used

@@ -88,6 +88,7 @@ def is_taken(run_directory: str, directory: str, data: bytes) -> bool:
 
 
 def _other_claim(path: str, data: bytes) -> bool:
+    """Tells whether the file holds a claim other than `data`; False where there is none, True where it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -101,7 +102,10 @@ def _other_claim(path: str, data: bytes) -> bool:
 
 
 def _link(directory: str, data: bytes) -> None:
-    """Makes the claim once, whole, without fsync: it matters only until the next boot."""
+    """Makes the claim once, whole, without fsync: it matters only until the next boot.
+
+    Raises FileExistsError where there is one, other OSErrors of the disk.
+    """
     draft = os.path.join(directory, f".{CLAIM}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -42,6 +42,10 @@ def fork_into(procs: str) -> tuple[int, bool]:
 
 
 def _clone_into(directory: str) -> int:
+    """Forks this process into the cgroup of a directory; returns the child's pid, 0 in the child.
+
+    Raises OSError where the kernel refuses.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         arguments = _CloneArguments(flags=CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=fd)

@@ -35,6 +35,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any], out: int, err: int) -> None:
+    """Turns a fresh fork into the hook, with its output and errors in two pipes; never returns: it ends with 126 where the hook cannot be
+    executed.
+    """
     try:
         os.chdir("/")
         os.umask(0o022)
@@ -70,6 +73,7 @@ def _followed(pid: int, out: int, err: int, until: float) -> dict[str, Any]:
 
 
 def _texts(out: bytearray, err: bytearray) -> dict[str, Any]:
+    """Returns what a hook has printed as the answer's texts; bytes that are no UTF-8 are replaced."""
     return {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
 
 

@@ -58,6 +58,7 @@ def locked(how: int) -> Iterator[bool]:
 
 
 def _lock(fd: int, how: int) -> bool:
+    """Tries for 10 s to take a lock (LOCK_SH or LOCK_EX) on an open file; returns whether it has it."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         with suppress(OSError):

@@ -48,6 +48,7 @@ def _line(path: str, name: str) -> int:
 
 
 def _text(path: str) -> str:
+    """Returns the text of a file, 64 KiB at most; empty where it is missing or cannot be read."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
         try:

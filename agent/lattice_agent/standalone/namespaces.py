@@ -76,6 +76,7 @@ def _opened(procs: str) -> int:
 
 
 def _only_pid(procs: str) -> int:
+    """Returns the pid of the only process that a cgroup file names; raises ProcessLookupError where there is not exactly one."""
     with open(procs, encoding="utf-8") as file:
         pids = file.read().split()
     if len(pids) != 1:
@@ -147,6 +148,7 @@ def _said(made: int) -> str:
 
 
 def _checked(answer: int, path: str = "") -> int:
+    """Returns the answer of a system call; raises OSError, with the path it was about, where that is negative."""
     if answer < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path or None)

@@ -44,6 +44,7 @@ def beginning(attempts: str) -> str:
 
 
 def _digest(text: str) -> str:
+    """Returns a short digest of a text, 8 hexadecimal digits (CRC-32), for names."""
     return f"{binascii.crc32(text.encode()):08x}"
 
 
@@ -80,6 +81,10 @@ def _make(made: str) -> str:
 
 
 def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> None:
+    """Mounts the directory `inside` over /tmp and a new file system over /dev/shm in this mount namespace, and shows in them what is kept.
+
+    Raises OSError.
+    """
     _mount("none", "/", "", MS_REC | MS_SLAVE)
     kept = dict(_kept(identity, keep, places))
     try:
@@ -109,6 +114,7 @@ def _kept(identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) ->
 
 
 def _show(path: str, fd: int) -> None:
+    """Mounts an opened file or directory at its old path again, and makes the mount point where it is missing; raises OSError."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         os.makedirs(path, 0o755, exist_ok=True)
@@ -118,10 +124,12 @@ def _show(path: str, fd: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """Calls mount(2); raises OSError where the kernel refuses."""
     _check(_libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None), target)
 
 
 def _check(answer: int, path: str = "") -> None:
+    """Raises OSError, with the path it was about, where a system call has failed (`answer` not 0)."""
     if answer:
         code = ctypes.get_errno()
         raise OSError(code, f"a private /tmp cannot be made: {os.strerror(code)}", path or None)
@@ -149,6 +157,7 @@ def remove_older(attempts: str, boot: str) -> int:
 
 
 def _older(attempts: str, boot: str) -> Iterable[str]:
+    """Yields the /tmp directories of attempts below `attempts` that are of other boots."""
     begin = beginning(attempts)
     for name in os.listdir(TMP):
         if name.startswith(begin) and not name.startswith(begin + _digest(boot)):

@@ -54,6 +54,10 @@ class Runner:
                     return
 
     def _receive(self) -> bool:
+        """Reads from the agent, and begins each whole request; returns False once the agent has closed its end.
+
+        Raises ValueError for a request above 64 MiB.
+        """
         data = self._sock.recv(1 << 20)
         self._buffer += data
         while len(self._buffer) >= LENGTH.size:
@@ -85,6 +89,10 @@ class Runner:
         self._poll.register(read_end, select.POLLIN)
 
     def _child(self, request: dict[str, Any], report: int) -> None:
+        """Carries out one request in a fresh fork and answers through `report`; never returns.
+
+        A crash is noted in a file, and gives no answer.
+        """
         code = 1
         try:
             self._sock.close()
@@ -106,6 +114,7 @@ class Runner:
             os._exit(code)
 
     def _hear(self, fd: int) -> None:
+        """Reads what a child answers; once it has closed its pipe, sends the answer to the agent, `lost` where there is none."""
         number, said = self._said[fd]
         if data := os.read(fd, 65536):
             said += data
@@ -116,6 +125,7 @@ class Runner:
         self._answer(number, json.loads(said) if said else {"lost": True})
 
     def _answer(self, number: int, answer: dict[str, Any]) -> None:
+        """Sends one framed answer to the agent; raises ConnectionError where that is gone."""
         body = json.dumps({"id": number} | answer).encode()
         self._sock.sendall(LENGTH.pack(len(body)) + body)
 

@@ -194,6 +194,9 @@ class Shim:
             yield
 
     def _open_files(self) -> None:
+        """Opens the user's output files with his rights, one file once for both streams; raises StartFailure for one that cannot take
+        output.
+        """
         launch, opened = self.launch, dict[str, OutputFile]()
         with launch.identity.acting():
             for stream, path in ((self.out, launch.stdout), (self.err, launch.stderr or launch.stdout)):
@@ -205,6 +208,10 @@ class Shim:
                 stream.file = opened.get(path)
 
     def _start_task(self, local: int, environment: dict[str, str], errors: int) -> None:
+        """Forks one task (`local`: its number on this node, from 0) with pipes for its output; its errors before exec go into `errors`.
+
+        Raises OSError.
+        """
         (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
         for fd in (out_w, err_w):
             with suppress(OSError):  # only a wider pipe; the kernel limits it for ordinary users
@@ -291,6 +298,7 @@ class Shim:
 
 
 def _task_entry(task: Task) -> dict[str, Any]:
+    """Returns the entry of a task in the exit record; a signal gives the code 128 + signal."""
     code = os.waitstatus_to_exitcode(task.status or 0)
     return {
         "rank": task.rank,
@@ -374,6 +382,9 @@ def _give_up_new_privileges() -> None:
 
 
 def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseException) -> str:
+    """Returns the sentence on a command that cannot be executed: the kernel's message, and what is missing or too long where that can be
+    told.
+    """
     command = launch.argv[0] if len(launch.argv[0]) <= 200 else launch.argv[0][:200] + "…"
     said = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     sentence = f"{command!r} cannot be executed: {said}"
@@ -435,6 +446,7 @@ def limit_softly(limit: int, wanted: int) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
+    """Writes into an existing file by one call; raises OSError."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, data)
@@ -516,6 +528,7 @@ def _start(shim: Shim) -> tuple[str, bool]:
 
 
 def _state_sentence(launch: Launch, error: OSError) -> str:
+    """Returns the sentence on state of an attempt that cannot be written."""
     if isinstance(error, FileNotFoundError):
         return f"the directory {launch.directory} of the attempt is gone"
     return f"its state cannot be written: {error}"

@@ -112,11 +112,13 @@ def open_output(path: str, *, truncate: bool) -> int:
 
 
 def _takes_output(found: os.stat_result) -> bool:
+    """Tells whether a file of this status is a regular file, a pipe or /dev/null."""
     is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == NULL_DEVICE
     return is_null or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
 
 
 def _unsuitable(path: str) -> StartFailure:
+    """Makes the error for a file that may not take output."""
     return StartFailure(f"the output file {path!r} is a device or belongs to the kernel; name a regular file, a pipe or /dev/null")
 
 
@@ -171,6 +173,9 @@ class LogStream:
             os.close(self._fd)
 
     def _append(self, now: float, part: bytes) -> None:
+        """Appends one record to the current segment, with how many bytes were lost before it; bytes that the disk refuses are counted as
+        lost.
+        """
         try:
             if self._fd < 0 or self._size >= self._segment_bytes:
                 self._rotate()
@@ -238,6 +243,7 @@ class Inlet:
         return bool(data)
 
     def _accept(self, now: float, data: bytes) -> None:
+        """Adds data to the partial line that is held back; passes whole lines on, and a partial one of more than 64 KiB."""
         whole, newline, rest = (self._pending + data).rpartition(b"\n")
         if newline:
             self._stream.write(now, whole + newline)

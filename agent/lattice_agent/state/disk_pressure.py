@@ -125,6 +125,7 @@ def free_space(journal: Journal, now: float) -> list[str]:
 
 
 def _is_short(state_dir: Path) -> bool:
+    """Tells whether less than 64 MiB are free on the disk; False where it is read-only or cannot be asked."""
     try:
         disk = os.statvfs(state_dir)
     except OSError:

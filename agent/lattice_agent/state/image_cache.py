@@ -153,6 +153,9 @@ class ImageCache:
         return True
 
     def _metadata_file(self, digest: str, metadata: str) -> Path:
+        """Returns the path of an image's `env.json` by the digest of its archive, whether it exists or not; raises Rejected for what is no
+        digest.
+        """
         return self.images / f"{file_stem(digest)}.{file_stem(metadata).removeprefix('sha256-')}.env.json"
 
     def find(self, digest: str) -> CachedImage | None:
@@ -172,6 +175,7 @@ class ImageCache:
         return list(self._found())
 
     def _found(self) -> Iterator[CachedImage]:
+        """Yields the images that are complete in the cache, by digest."""
         for path in sorted(self.images.iterdir()):
             name = _RECORD.fullmatch(path.name)
             image = self.find(f"sha256:{name[1]}") if name else None

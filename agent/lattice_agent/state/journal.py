@@ -83,6 +83,7 @@ class Journal:
         return Seen(seq)
 
     def _seen_seq(self) -> int:
+        """Returns the highest plan seq that the node has kept; 0: none. Raises Corrupt where the file holds no number."""
         text = self._read("seq")
         if text is None:
             return 0
@@ -263,11 +264,13 @@ class Journal:
         return len(old)
 
     def _settled_at(self, key: Key) -> float:
+        """Returns when an attempt was marked settled, seconds since the epoch; 0: it was not, or the mark does not read."""
         with suppress(ValueError):
             return float(self._read_of(key, "settled") or 0)
         return 0.0
 
     def _read(self, name: str) -> bytes | None:
+        """Returns the content of a file of the state directory; None: there is none."""
         try:
             return (self.state_dir / name).read_bytes()
         except FileNotFoundError:
@@ -299,6 +302,7 @@ def parse_key(name: str) -> Key | None:
 
 
 def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
+    """Decodes a file of the journal; None where it is absent or does not read. Raises Corrupt for an unknown format."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(_body(what, data), type=kind)
     return None

@@ -99,6 +99,7 @@ class LogReader:
             self._file = None
 
     def _next(self) -> LogEntry | None:
+        """Returns the next entry, from the next segment where this one is read to its end; None: nothing new is there now."""
         while True:
             if self._file:
                 if entry := self._record(self._file):
@@ -113,6 +114,11 @@ class LogReader:
                 return None
 
     def _open_next(self) -> bool:
+        """Opens the next segment that exists, and counts bytes that are missing before it; returns False where there is none, or its head
+        is not whole yet.
+
+        Raises Corrupt for another format.
+        """
         for number in segments(self._directory, self._stream):
             if number <= self._number:
                 continue
@@ -136,6 +142,7 @@ class LogReader:
         return False
 
     def _record(self, file: BinaryIO) -> LogEntry | None:
+        """Returns the next record of a segment; None, with the file where it was, where no whole one is there yet."""
         at = file.tell()
         head = file.read(streams.RECORD.size)
         if len(head) == streams.RECORD.size:
@@ -233,6 +240,7 @@ def segments(directory: Path, stream: str) -> list[int]:
 
 
 def _parse_head(head: bytes, name: str) -> int:
+    """Returns how many bytes of the stream lie before a segment, by its first line; raises Corrupt for another format."""
     number, _, start = head.strip().partition(b" ")
     if number != str(FORMAT).encode() or not start.isdigit():
         raise Corrupt(f"{name} begins with {head[:40]!r}; this agent reads log segments of format {FORMAT}")

@@ -76,6 +76,7 @@ def _append(directory: Path, line: bytes, *, durable: bool) -> None:
 
 
 def _read(path: Path) -> list[Note]:
+    """Returns the notes of a file in order; torn lines are left out, a missing file has none."""
     found: list[Note] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for line in path.read_bytes().split(b"\n"):

@@ -104,6 +104,7 @@ def of_task(work: NodeWork, local_rank: int) -> dict[str, str]:
 
 
 def _slurm_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
+    """Returns the SLURM_* variables that all tasks on this node share; `workdir` is their working directory."""
     nodes, number = fold_nodes(work.nodes), str(work.number)
     return {
         "SLURM_JOB_ID": number,

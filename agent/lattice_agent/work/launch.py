@@ -41,6 +41,7 @@ def check(work: NodeWork) -> None:
 
 
 def _script_flaw(script: str) -> str:
+    """Returns a clause on why a script cannot be executed: no `#!` line, NUL, CR LF or no interpreter; empty: it can."""
     first = script.split("\n", 1)[0]
     if not script.startswith("#!"):
         return f"the script has no #! line; its first line is {_shorten(first)!r}"
@@ -54,6 +55,7 @@ def _script_flaw(script: str) -> str:
 
 
 def _entrypoint_flaw(entrypoint: str) -> str:
+    """Returns a clause on why an entrypoint cannot be executed: NUL, too long, not to be split, empty; empty: it can."""
     if "\0" in entrypoint:
         return f"the entrypoint contains a NUL character at position {entrypoint.index(chr(0)) + 1}"
     if len(entrypoint) > MAX_ENTRYPOINT:
@@ -66,6 +68,7 @@ def _entrypoint_flaw(entrypoint: str) -> str:
 
 
 def _shorten(text: str) -> str:
+    """Returns a text cut to 80 characters for a sentence."""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 

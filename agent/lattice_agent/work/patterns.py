@@ -57,6 +57,7 @@ def expand(pattern: str, names: PatternValues) -> str:
         return pattern.replace("\\", "")
 
     def symbol(match: re.Match[str]) -> str:
+        """Returns the text for one `%` symbol; an unknown letter stays as it is."""
         if match[1]:
             return "%"
         value = names.value(match[3])
