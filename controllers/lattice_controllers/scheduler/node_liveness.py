@@ -80,17 +80,25 @@ def _is_fresh(lease: Lease | None, now: float, interval: float) -> bool:
 
 
 async def operator_heard_all(cluster: Cluster, clock: Clock, namespace: str) -> bool:
-    """Tells whether the operator lives and has heard every Ready node: its Lease changes within 6 s, and names 0 unheard nodes.
+    """Tells whether the operator lives and has heard every Ready node: its Lease names 0 unheard nodes, and is new or changes within 6 s.
 
-    Waits these 6 s before it says no; errors of the API server count as no change.
+    New is a Lease whose renewTime lies at most 6 s before this clock: one operator interval. Where the clocks of two machines disagree,
+    the Lease has to change instead. Waits 6 s before it says no; errors of the API server count as no change.
     """
     before, until = "", clock.monotonic() + OPERATOR_RENEWS_SECONDS
     while clock.monotonic() < until:
         with contextlib.suppress(LatticeError):
             lease = await cluster.get(LEASES, OPERATOR_LEASE, namespace, type=Lease)
             version = lease.metadata.resource_version
-            if before not in ("", version) and lease.metadata.annotations.get(UNHEARD) == "0":
+            lives = before not in ("", version) or _renewed_lately(lease, clock.now())
+            if lives and lease.metadata.annotations.get(UNHEARD) == "0":
                 return True
             before = before or version
         await clock.sleep(POLL_SECONDS)
     return False
+
+
+def _renewed_lately(lease: Lease, now: float) -> bool:
+    """Tells whether the operator's Lease was renewed at most 6 s before `now`, and not after it; False where it was never renewed."""
+    renewed = lease.spec.renew_time
+    return renewed is not None and 0 <= now - parse_time(renewed) <= OPERATOR_RENEWS_SECONDS

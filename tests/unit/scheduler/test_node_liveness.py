@@ -53,18 +53,21 @@ class Site:
         lease = Lease(metadata=Metadata(name=name, namespace=NODE_LEASE_NAMESPACE, annotations=SOUND), spec=LeaseSpec())
         self.nodes.on_lease(Change(f"{NODE_LEASE_NAMESPACE}/{name}", lease, lease))
 
-    async def operator(self, unheard: str, *, renews: bool) -> None:
-        """An operator's Lease that says so, and is renewed each second or never."""
-        body: dict[str, Any] = {"metadata": {"name": OPERATOR_LEASE, "annotations": {UNHEARD: unheard}}, "spec": {"holderIdentity": "o"}}
+    async def operator(self, unheard: str, *, renews: bool, age: float) -> None:
+        """An operator's Lease that says so, last renewed `age` seconds ago by its clock, and again each second or never."""
+        stamp = format_time(self.clock.now() - age, micro=True)
+        spec = {"holderIdentity": "o", "renewTime": stamp}
+        body: dict[str, Any] = {"metadata": {"name": OPERATOR_LEASE, "annotations": {UNHEARD: unheard}}, "spec": spec}
         await self.cluster.create(LEASES, body, NAMESPACE)
         while renews:
             await self.clock.sleep(1.0)
-            await self.cluster.patch(LEASES, OPERATOR_LEASE, {"spec": {"renewTime": str(self.clock.monotonic())}}, NAMESPACE)
+            stamp = format_time(self.clock.now() - age, micro=True)
+            await self.cluster.patch(LEASES, OPERATOR_LEASE, {"spec": {"renewTime": stamp}}, NAMESPACE)
 
-    async def hear(self, unheard: str | None, *, renews: bool = True, seconds: float = 30.0) -> float:
+    async def hear(self, unheard: str | None, *, renews: bool = True, age: float = 60.0, seconds: float = 30.0) -> float:
         """Seconds until it is known who lives."""
         async with asyncio.TaskGroup() as group:
-            operator = group.create_task(self.operator(unheard, renews=renews)) if unheard is not None else None
+            operator = group.create_task(self.operator(unheard, renews=renews, age=age)) if unheard is not None else None
             began = self.clock.monotonic()
             hearing = group.create_task(self.timed())
             await self.clock.run_for(seconds)
@@ -78,25 +81,33 @@ class Site:
         return self.clock.monotonic()
 
 
-async def test_an_operator_that_lives_and_has_heard_every_node_is_taken_at_its_word() -> None:
+@pytest.mark.parametrize("age", [pytest.param(60.0, id="a clock behind ours"), pytest.param(-60.0, id="a clock before ours")])
+async def test_an_operator_that_renews_and_has_heard_every_node_is_taken_at_its_word(age: float) -> None:
     site = Site(200)
     assert site.usable() == 0
-    assert await site.hear("0") < 2.0
+    assert 0.5 < await site.hear("0", age=age) < 2.0
+    assert (site.usable(), site.called) == (200, [])
+
+
+async def test_an_operator_that_renewed_a_moment_ago_is_taken_at_its_word_at_once() -> None:
+    site = Site(200)
+    assert await site.hear("0", renews=False, age=5.0) < 0.3
     assert (site.usable(), site.called) == (200, [])
 
 
 @pytest.mark.parametrize(
-    ("unheard", "renews"),
+    ("unheard", "renews", "age"),
     [
-        pytest.param("0", False, id="a Lease that nobody renews"),
-        pytest.param("1", True, id="a node that the operator has not heard"),
-        pytest.param("-", True, id="an operator that does not know yet"),
-        pytest.param(None, False, id="no operator"),
+        pytest.param("0", False, 7.0, id="a Lease that nobody renews"),
+        pytest.param("0", False, -7.0, id="a Lease of the future that nobody renews"),
+        pytest.param("1", True, 0.0, id="a node that the operator has not heard"),
+        pytest.param("-", True, 0.0, id="an operator that does not know yet"),
+        pytest.param(None, False, 0.0, id="no operator"),
     ],
 )
-async def test_where_the_operator_cannot_tell_the_nodes_are_asked(unheard: str | None, renews: bool) -> None:
+async def test_where_the_operator_cannot_tell_the_nodes_are_asked(unheard: str | None, renews: bool, age: float) -> None:
     site = Site(200)
-    assert await site.hear(unheard, renews=renews) < 8.0
+    assert await site.hear(unheard, renews=renews, age=age) < 8.0
     assert (site.usable(), len(site.called)) == (200, 4)
     assert not site.nodes.trusted
 
