@@ -27,7 +27,7 @@ from lattice.quota.selection import traits_of
 from lattice.scheduling.conversion.candidates import need_of
 from lattice.scheduling.conversion.facts import facts_of
 from lattice.scheduling.model.hardware import Hardware
-from lattice.scheduling.state.quota_usage import node_amounts
+from lattice.scheduling.state.node_amounts import node_amounts
 from lattice.units import parse_node_count
 from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Metadata, Node, View
 from lattice.views.allocation import AllocationStatus, Resources

@@ -22,7 +22,7 @@ from lattice.quota.amounts import WIDEST, quantity, resource_of
 from lattice.quota.declared import PREFIX, TreeSettings, tree_id_of, tree_of
 from lattice.quota.groups import ROOT
 from lattice.quota.selection import traits_of
-from lattice.scheduling.state.quota_usage import node_amounts
+from lattice.scheduling.state.node_amounts import node_amounts
 from lattice.units import quantity_bytes
 from lattice.views import KoordinatorProfile, KoordinatorQuota, Node
 

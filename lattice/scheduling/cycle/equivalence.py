@@ -21,8 +21,8 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import Strategy, lenders_for
 from lattice.scheduling.model.work import IGNORED, REQUIRED, SPREAD, TIGHT, Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.headroom import NO_LIMIT
 from lattice.scheduling.state.pending_queue import PendingQueue
-from lattice.scheduling.state.quota_usage import NO_LIMIT
 
 EquivalenceKey = tuple[Need, str, str, str, float | None, frozenset[Hardware] | None]
 """Need, topology, conformance, reservation, the grace of work that may borrow (None: it may not), and the classes of nodes that

@@ -21,10 +21,11 @@ from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.policy import Limits, Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.budget_gate import budget
-from lattice.scheduling.state.cluster_state import NOTHING, ClusterState
-from lattice.scheduling.state.headroom import NO_ACCOUNT, Headroom, hard_caps, least_headroom, vcluster_caps
+from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.headroom import NO_ACCOUNT, NO_LIMIT, Headroom, hard_caps, least_headroom, vcluster_caps
 from lattice.scheduling.state.pending_queue import PendingQueue
-from lattice.scheduling.state.quota_usage import NO_LIMIT, Share
+from lattice.scheduling.state.quota_shares import Share
+from lattice.scheduling.state.uses import NOTHING
 from lattice.units import format_duration
 
 UNLIMITED: Final = Headroom(NO_LIMIT, NO_LIMIT)
@@ -180,7 +181,7 @@ def _spent_budget(state: ClusterState, candidate: Candidate, now: float) -> Wait
 def _quota_share(state: ClusterState, candidate: Candidate, now: float) -> Waiting | Share | None:
     """Returns the nodes and classes that the quota tree leaves to a candidate, Waiting where it blocks it; None without a tree."""
     del now
-    share = state.quota_usage.share(candidate) if state.quota_usage is not None else None
+    share = state.quota_usage.shares.share(candidate) if state.quota_usage is not None else None
     return beyond_share(candidate, share) if isinstance(share, Blocked) else share
 
 

@@ -40,7 +40,7 @@ class Placer:
     def refusal(self, candidate: Candidate, fit: Fit) -> Waiting | None:
         """Returns Waiting where the quota tree does not admit just the nodes of this fit; None where it does."""
         quota_usage = self._state.quota_usage
-        blocked = quota_usage.refuses(candidate, fit.counts) if quota_usage is not None else None
+        blocked = quota_usage.shares.refuses(candidate, fit.counts) if quota_usage is not None else None
         return beyond_share(candidate, blocked) if blocked is not None else None
 
     def claim(self, candidate: Candidate, eq_class: EquivalenceClass, fit: Fit) -> tuple[int, ...]:

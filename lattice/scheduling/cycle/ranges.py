@@ -20,7 +20,7 @@ from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.pending_queue import PendingQueue
-from lattice.scheduling.state.quota_usage import Share
+from lattice.scheduling.state.quota_shares import Share
 
 RANGES: Final = "(ranges)"
 """The name under which the decision is recorded instead of a vcluster's; no vcluster can have it."""
@@ -75,7 +75,7 @@ def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candid
     Beyond its minimum it gets a third of the free nodes at most. They may be no more than it had: the caller compares. Empty: none are
     found, or a quota refuses them.
     """
-    share = state.quota_usage.share(candidate) if state.quota_usage is not None else Share()
+    share = state.quota_usage.shares.share(candidate) if state.quota_usage is not None else Share()
     if isinstance(share, Blocked):
         return ()
     eq_class = EquivalenceClass(
@@ -84,6 +84,8 @@ def _most(state: ClusterState, eq_classes: EquivalenceClasses, candidate: Candid
     idle = candidate.minimum + (eq_class.pool.whole.total - candidate.minimum) // LEFT
     left = min(headroom(state, eq_classes.policy, candidate.tenant, candidate.user).nodes, share.nodes, candidate.maximum, idle)
     fit = eq_class.fit(candidate, state.occupancy(candidate), left, retry=True, most=left)
-    if isinstance(fit, NoFit) or (state.quota_usage is not None and state.quota_usage.refuses(candidate, fit.counts) is not None):
+    if isinstance(fit, NoFit):
+        return ()
+    if state.quota_usage is not None and state.quota_usage.shares.refuses(candidate, fit.counts) is not None:
         return ()
     return nodes_of(fit.counts, fit.pool, split=bool(state.node_cache.masks))

@@ -18,8 +18,9 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, Candidate, NodeHolder
-from lattice.scheduling.state.cluster_state import ClusterState, Use, Uses
+from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.scheduling.state.headroom import Cap, hard_caps, vcluster_caps
+from lattice.scheduling.state.uses import Use, Uses
 from lattice.views.ledger import TenantAccount
 
 MOST_SETS: Final = 48

@@ -115,7 +115,7 @@ def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
     quota_usage = context.state.quota_usage
     if quota_usage is None:
         return None
-    share = quota_usage.share(candidate)
+    share = quota_usage.shares.share(candidate)
     return Place(
         quota_usage.forest, candidate.quota or DEFAULT, quota_usage.asked(candidate), share if isinstance(share, Blocked) else None
     )

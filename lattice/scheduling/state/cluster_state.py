@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from lattice.accounting.budgets import Scope
-from lattice.errors import Corrupt
 from lattice.quota.forest import Forest
 from lattice.scheduling.cluster.availability import AvailabilityProfile
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
@@ -24,15 +23,17 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.budget_gate import Exhausted
+from lattice.scheduling.state.cycle_memory import CycleMemory
+from lattice.scheduling.state.node_holders import NodeHolders
 from lattice.scheduling.state.pending_queue import PendingQueue
 from lattice.scheduling.state.quota_usage import QuotaUsage
 from lattice.scheduling.state.reservation_order import Move, ReservationEpoch
 from lattice.scheduling.state.unschedulable import Opportunities, Unschedulable
+from lattice.scheduling.state.uses import Uses
 from lattice.views.ledger import TenantAccount
 
 START_ALLOWANCE: Final = 60.0
 """Seconds from a placement to the first process that the end of work includes while nothing has started yet."""
-_K = TypeVar("_K")
 
 OVERRUN: Final = 60.0
 """Seconds past its end for which a holder is assumed to keep its nodes."""
@@ -86,59 +87,11 @@ class ClassThenWaiting:
     """Scores without a cost function: the higher preemption class first, then the longer wait; used where none is configured."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """Returns a tenth of each candidate's preemption class as its score; the cycle breaks ties by earlier submission."""
+        """Returns a tenth of each candidate's preemption class as its score, whatever nodes and time are; the cycle breaks ties by earlier
+        submission.
+        """
         by_class = [Score(rank / 10) for rank in range(11)]
         return ScoreList([by_class[candidate.preemption_class] for candidate in candidates])
-
-
-@dataclass(slots=True)
-class Use:
-    """Counts of the nodes held and of the allocations that hold them (`running`), of one vcluster, user or tenant."""
-
-    nodes: int = 0
-    running: int = 0
-
-
-NOTHING: Final = Use()
-
-
-@dataclass
-class Uses:
-    """Counts of the nodes and allocations in use: by vcluster, by (vcluster, user), by (vcluster, tenant) and by (tenant, user).
-
-    The gates compare them with limits. `borrowed`: by vcluster, the nodes that its work borrows.
-    """
-
-    vclusters: dict[str, Use] = field(default_factory=dict)
-    users: dict[tuple[str, str], Use] = field(default_factory=dict)
-    tenants: dict[tuple[str, str], Use] = field(default_factory=dict)
-    borrowed: dict[str, int] = field(default_factory=dict)
-    claimed: dict[str, Use] = field(default_factory=dict)
-    """By tenant: work placed by cycles that the ledger's accounts do not count yet."""
-    people: dict[tuple[str, str], Use] = field(default_factory=dict)
-    """By (tenant, user), over all vclusters, claims included."""
-
-    _of: dict[tuple[str, str, str], tuple[Use, Use, Use, Use, Use]] = field(default_factory=dict)
-    """By (vcluster, tenant, user): the five counters that such a holder changes."""
-
-    def count(self, holder: NodeHolder, sign: int, *, claimed: bool) -> None:
-        """Adds the nodes and the allocation of a holder to every counter that it belongs to (`sign` +1), or subtracts them (−1).
-
-        `claimed`: the ledger has not confirmed the holder, so its tenant's `claimed` counts it too.
-        """
-        nodes = sign * len(holder.nodes)
-        vcluster, tenant, user = who = holder.vcluster, holder.tenant, holder.user
-        uses = self._of.get(who)
-        if uses is None:
-            uses = self._of[who] = (
-                _use(self.vclusters, vcluster), _use(self.users, (vcluster, user)), _use(self.tenants, (vcluster, tenant)),
-                _use(self.people, (tenant, user)), _use(self.claimed, tenant),
-            )  # fmt: skip
-        for use in uses if claimed else uses[:4]:
-            use.nodes += nodes
-            use.running += sign
-        if holder.borrowed:
-            self.borrowed[vcluster] = self.borrowed.get(vcluster, 0) + sign * len(holder.borrowed)
 
 
 @dataclass
@@ -157,26 +110,26 @@ class ClusterState:
     power: PowerBudget = PowerBudget()
     overrun_seconds: float = OVERRUN
     start_allowance: float = START_ALLOWANCE
-    holders: dict[str, NodeHolder] = field(default_factory=dict)
+    holders: Mapping[str, NodeHolder] = field(init=False)
     """By uid; changed by `put_holder`, `claim` and `drop_holder`."""
-    uses: Uses = field(default_factory=Uses)
+    uses: Uses = field(init=False)
     windows: tuple[ReservationWindow, ...] = ()
     """Changed by `set_windows`."""
-    backfill_reservations: dict[str, dict[str, BackfillReservation]] = field(default_factory=dict)
+    backfill_reservations: dict[str, dict[str, BackfillReservation]] = field(init=False)
     """By vcluster and uid: the backfill reservations of the vcluster's last cycle; changed by `decide`."""
-    heirs: dict[str, dict[str, float]] = field(default_factory=dict)
+    heirs: dict[str, dict[str, float]] = field(init=False)
     """By vcluster and uid: when work that has no reservation now was first given one, by an earlier scheduler or before nodes were
     lost.
 
     Such work is evaluated before newcomers; seconds since the epoch. Changed by `decide`.
     """
-    moves: dict[str, list[Move]] = field(default_factory=dict)
+    moves: Mapping[str, list[Move]] = field(init=False)
     """By vcluster: the backfill reservations that its last cycle moved later or withdrew, with the causes; changed by `decide`."""
     waiting: frozenset[str] = frozenset()
     """The vclusters in which work still waits for nodes after each had its cycle of the round; read by `ranges`."""
-    last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(default_factory=dict)
+    last_reservations: dict[str, tuple[Mapping[str, BackfillReservation], ReservationEpoch]] = field(init=False)
     """By vcluster: the reservations at the end of its last cycle, and the `reservation_epoch` of that time; changed by `decide`."""
-    unschedulable: dict[str, Unschedulable] = field(default_factory=dict)
+    unschedulable: dict[str, Unschedulable] = field(init=False)
     """By vcluster: who found no nodes in its last cycle, where that is kept; changed by `decide`."""
     lists: dict[str, frozenset[int]] = field(default_factory=dict)
     """By vcluster: the node lists (bit sets) that the needs of its last cycle named; changed by `decide`."""
@@ -188,13 +141,17 @@ class ClusterState:
     _profile: AvailabilityProfile = field(init=False)
     pending_queues: dict[str, PendingQueue] = field(default_factory=dict)
     """By vcluster: the pending work of its last cycle; changed by `decide`."""
-    _claims: set[str] = field(default_factory=set)
-    _lost: dict[str, set[int]] = field(default_factory=dict)
-    """By uid: nodes of a holder that another holder has taken since, so that dropping the first does not free them."""
+    _holders: NodeHolders = field(init=False)
+    _memory: CycleMemory = field(init=False)
 
     def __post_init__(self) -> None:
         self.free_counts = FreeCountsByNeed(self.node_cache)
         self._profile = AvailabilityProfile(self.node_cache)
+        self._holders = NodeHolders(self.node_cache)
+        self.holders, self.uses = self._holders.by_uid, self._holders.uses
+        memory = self._memory = CycleMemory()
+        self.backfill_reservations, self.heirs, self.moves = memory.backfill_reservations, memory.heirs, memory.moves
+        self.last_reservations, self.unschedulable = memory.last_reservations, memory.unschedulable
 
     def policy(self, vcluster: str) -> Policy:
         """Returns the policy of a vcluster, the default one where none is configured."""
@@ -207,12 +164,10 @@ class ClusterState:
     def plant(self, forest: Forest | None) -> None:
         """Puts new quota trees, without any charges, in force, and charges them with all holders; None: no tree.
 
-        The next cycles charge them with pending work.
+        Pending work is charged by the next cycles.
         """
         self.quota_usage = None if forest is None else QuotaUsage(forest, self.node_cache)
-        if self.quota_usage is not None:
-            for holder in self.holders.values():
-                self.quota_usage.hold(holder)
+        self._holders.charge_to(self.quota_usage)
 
     def restore_quota(self, forest: Forest, asked: Iterable[Candidate], now: float) -> None:
         """Puts quota trees in force that already contain the charges of these candidates (`asked`) and of all holders, as a
@@ -220,6 +175,7 @@ class ClusterState:
         """
         self.quota_usage = QuotaUsage(forest, self.node_cache)
         self.quota_usage.adopt(asked, self.holders.values(), now)
+        self._holders.charge_to(self.quota_usage, charged=True)
 
     def configure(self, policies: dict[str, Policy], scorings: dict[str, Scoring], power: PowerBudget | None = None) -> None:
         """Puts these policies and cost functions, both by vcluster, in force from the next cycle on; with `power`, this budget too.
@@ -251,11 +207,11 @@ class ClusterState:
 
         Nodes that another holder holds go over to it. `claimed`: the holder is restored as a claim that the ledger has not confirmed.
         """
-        self._put(holder, claimed=claimed)
+        self._holders.put_holder(holder, claimed=claimed)
 
     def claims(self) -> frozenset[str]:
         """Returns the uids of the claims that the ledger has not confirmed yet."""
-        return frozenset(self._claims)
+        return self._holders.claims()
 
     def claim(
         self, candidate: Candidate, nodes: tuple[int, ...], now: float, borrowed: tuple[int, ...] = (), counts: Counts | None = None
@@ -265,33 +221,18 @@ class ClusterState:
         `now`: seconds since the epoch. `borrowed`: those of the nodes at home in other vclusters. `counts`: how many nodes of each bucket,
         given only where these are its lowest free ones; None: any nodes.
         """
-        holder = claim_of(candidate, nodes, now, borrowed, self.start_allowance)
-        if counts is None or holder.uid in self.holders:
-            self._put(holder, claimed=True)
-        else:
-            self.node_cache.take_free(nodes, _until(holder), counts)
-            self._add(holder, claimed=True)
+        self._holders.put_claim(claim_of(candidate, nodes, now, borrowed, self.start_allowance), counts)
 
     def drop_holder(self, uid: str) -> None:
         """Removes a holder that ended or that the ledger refused, and frees its nodes, except those that another holder has taken since.
 
         An unknown uid is ignored.
         """
-        holder = self.holders.pop(uid, None)
-        if holder is None:
-            return
-        self.uses.count(holder, -1, claimed=uid in self._claims)
-        self._claims.discard(uid)
-        if self.quota_usage is not None:
-            self.quota_usage.release(uid)
-        lost = self._lost.pop(uid, None)
-        self.node_cache.give(holder.nodes if lost is None else [node for node in holder.nodes if node not in lost])
+        self._holders.drop_holder(uid)
 
     def drop_claims(self, uids: Iterable[str]) -> None:
         """Removes those of these holders that are still claims; called when a cycle broke off before its claims went to the ledger."""
-        for uid in uids:
-            if uid in self._claims:
-                self.drop_holder(uid)
+        self._holders.drop_claims(uids)
 
     def set_windows(self, windows: Iterable[ReservationWindow]) -> None:
         """Replaces the reservation windows, sorts them by start and name, and splits the buckets along their nodes."""
@@ -311,11 +252,8 @@ class ClusterState:
         It is the same object at each call: what was added to it or removed from it since is undone. Reservations on buckets that have
         changed are put on the present ones, also in `backfill_reservations`.
         """
-        kept = [reservation for name in sorted(self.backfill_reservations) for reservation in self.backfill_reservations[name].values()]
-        self._profile.begin(now, self.windows, kept, self.overrun_seconds)
-        for reservations in self.backfill_reservations.values():
-            for uid, reservation in reservations.items():
-                reservations[uid] = self._profile.reservations.get(uid, reservation)  # of buckets as they are now
+        self._profile.begin(now, self.windows, self._memory.every_reservation(), self.overrun_seconds)
+        self._memory.place_on(self._profile.reservations)
         return self._profile
 
     def resume(self, reservations: Mapping[str, Mapping[str, BackfillReservation]], heirs: Mapping[str, Mapping[str, float]]) -> None:
@@ -323,8 +261,7 @@ class ClusterState:
 
         Its node cache must have had the same buckets as this one has now.
         """
-        self.backfill_reservations = {name: dict(some) for name, some in reservations.items()}
-        self.heirs = {name: dict(some) for name, some in heirs.items()}
+        self._memory.replace_reservations(reservations, heirs)
         self._profile.adopt_buckets()
 
     def restore_reservations(self, vcluster: str, reservations: Mapping[str, BackfillReservation]) -> None:
@@ -337,19 +274,15 @@ class ClusterState:
         The cycle puts its reservations into it, and they are the vcluster's at once. `waiting`: the uids of the cycle's candidates; heirs
         of other uids are dropped.
         """
-        self.heirs[vcluster] = {uid: given for uid, given in self.heirs.get(vcluster, {}).items() if uid in waiting}
-        made: dict[str, BackfillReservation] = {}
-        self.backfill_reservations[vcluster] = made
-        return made
+        return self._memory.begin_reservations(vcluster, waiting)
 
     def settle_cycle(self, vcluster: str, made: Mapping[str, BackfillReservation], moves: Iterable[Move]) -> None:
         """Ends a cycle of a vcluster: stores its reservations with the present `reservation_epoch`, and the moves of earlier ones."""
-        self.last_reservations[vcluster] = made, self.reservation_epoch(self.policy(vcluster))
-        self.moves[vcluster] = list(moves)
+        self._memory.keep_reservations(vcluster, made, self.reservation_epoch(self.policy(vcluster)), moves)
 
     def keep_unschedulable(self, vcluster: str, found: Unschedulable) -> None:
         """Stores, for the vcluster's next cycle, the candidates that found no nodes in its cycle just ended."""
-        self.unschedulable[vcluster] = found
+        self._memory.unschedulable[vcluster] = found
 
     def opportunities(self, now: float) -> Opportunities:
         """Returns a stamp that is equal only while nothing has changed that could let waiting work start: nodes, reservations, windows,
@@ -359,29 +292,26 @@ class ClusterState:
         return self.node_cache.changes, profile.layout, profile.windows, profile.releases.restarts, now // EPOCH
 
     def undo_cycles(
-        self, reservations: Mapping[str, dict[str, BackfillReservation]], heirs: dict[str, dict[str, float]], moves: dict[str, list[Move]],
-        waiting: frozenset[str],
+        self, reservations: Mapping[str, dict[str, BackfillReservation]], heirs: Mapping[str, dict[str, float]],
+        moves: Mapping[str, list[Move]], waiting: frozenset[str],
     ) -> None:  # fmt: skip
         """Replaces reservations, heirs, moves and waiting vclusters by these copies, made before a what-if ran cycles on this state."""
-        self.backfill_reservations.clear()
-        self.backfill_reservations.update(reservations)
-        self.heirs, self.moves, self.waiting = heirs, moves, waiting
+        self._memory.undo(reservations, heirs, moves)
+        self.waiting = waiting
 
     def reserved_since(self, vcluster: str, uid: str) -> float | None:
         """Returns when waiting work was first given its reservation, seconds since the epoch, also where it is to be given a new one.
 
         None: it has none, and no right to one.
         """
-        reservation = self.backfill_reservations.get(vcluster, {}).get(uid)
-        return reservation.given if reservation is not None else self.heirs.get(vcluster, {}).get(uid)
+        return self._memory.reserved_since(vcluster, uid)
 
     def inherit(self, vcluster: str, uid: str, given: float) -> None:
         """Records that an earlier scheduler gave this work a reservation at `given`, seconds since the epoch, so that it gets a new one.
 
         Does nothing for work that has a reservation or the right to one.
         """
-        if self.reserved_since(vcluster, uid) is None:
-            self.heirs.setdefault(vcluster, {})[uid] = given
+        self._memory.inherit(vcluster, uid, given)
 
     def given_away(self) -> tuple[int, int]:
         """Returns a stamp that changes whenever a node is taken or freed, its end changes, or a backfill reservation changes."""
@@ -402,65 +332,15 @@ class ClusterState:
 
     def validate(self) -> None:
         """Rebuilds counters, node cache, quota charges, pools and profile from holders and nodes; raises Corrupt on a difference."""
-        again = Uses()
-        for uid, holder in self.holders.items():
-            again.count(holder, 1, claimed=uid in self._claims)
-        if _filled(again) != _filled(self.uses):
-            raise Corrupt("the counters of the scene differ from its holders", reason="CountersDiffer")
+        self._holders.validate()
         self.node_cache.validate()
         if self.quota_usage is not None:
             self.quota_usage.validate()
         self.free_counts.validate()
         self._profile.validate()
 
-    def _put(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        before = self.holders.get(holder.uid)
-        planned = claimed
-        if before is not None:
-            if not claimed and holder.uid not in self._claims and before == holder:
-                return
-            if not claimed and before.holds_as(holder) and holder.uid not in self._lost:
-                self._confirm(holder)
-                return
-            planned = before.nodes == holder.nodes and _until(holder) <= _until(before)
-            self.drop_holder(holder.uid)
-        if not self.node_cache.taken.keys().isdisjoint(holder.nodes):
-            self._lose(holder)
-            planned = False
-        self.node_cache.take(holder.nodes, _until(holder), planned=planned)
-        self._add(holder, claimed=claimed)
-
-    def _add(self, holder: NodeHolder, *, claimed: bool) -> None:
-        """Adds a holder, whose nodes the node cache holds already, to the holders, the sums of use, and the quota trees.
-
-        `claimed`: it was proposed by a cycle, and its usage is not accounted for yet.
-        """
-        self.holders[holder.uid] = holder
-        if claimed:
-            self._claims.add(holder.uid)
-        self.uses.count(holder, 1, claimed=claimed)
-        if self.quota_usage is not None:
-            self.quota_usage.hold(holder)
-
-    def _confirm(self, holder: NodeHolder) -> None:
-        """Confirms a claim: same nodes, same end; moves its usage from claimed to accounted."""
-        uid = holder.uid
-        self.holders[uid] = holder
-        if uid in self._claims:
-            self._claims.discard(uid)
-            use = self.uses.claimed[holder.tenant]
-            use.nodes -= len(holder.nodes)
-            use.running -= 1
-
-    def _lose(self, taker: NodeHolder) -> None:
-        """Notes which nodes of other holders a new holder has taken over, so that dropping those holders does not free them."""
-        nodes = set(taker.nodes)
-        for uid, holder in self.holders.items():
-            shared = nodes.intersection(holder.nodes)
-            if shared:
-                self._lost.setdefault(uid, set()).update(shared)
-
     def _split(self) -> None:
+        """Splits the buckets of the node cache along the nodes of all windows and all node lists in force."""
         masks = {window.nodes for window in self.windows}
         self.node_cache.split(frozenset(masks.union(*self.lists.values())))
 
@@ -481,18 +361,6 @@ def claim_of(
     )  # fmt: skip
 
 
-def _until(holder: NodeHolder) -> float:
-    """Returns the end of a holder, NEVER where it has none."""
-    return NEVER if holder.end is None else holder.end
-
-
-def _use(uses: dict[_K, Use], key: _K) -> Use:
-    use = uses.get(key)
-    if use is None:
-        use = uses[key] = Use()
-    return use
-
-
 def mask_of(nodes: Iterable[int]) -> int:
     """Returns node indices as a bit set."""
     mask = 0
@@ -504,12 +372,6 @@ def mask_of(nodes: Iterable[int]) -> int:
 def nodes_of(window: ReservationWindow) -> tuple[int, ...]:
     """Returns the indices of a window's nodes, ascending."""
     return tuple(indices_of(window.nodes))
-
-
-def _filled(uses: Uses) -> tuple[object, ...]:
-    parts = (uses.vclusters, uses.users, uses.tenants, uses.claimed, uses.people)
-    return (*({key: (use.nodes, use.running) for key, use in part.items() if use != NOTHING} for part in parts),
-            {key: count for key, count in uses.borrowed.items() if count})  # fmt: skip
 
 
 _PLAIN: Final = ClassThenWaiting()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from lattice.quota.groups import Resources
 from lattice.scheduling.cluster.node_cache import UNHEARD, NodeCache
 from lattice.scheduling.model.hardware import NodeFacts
-from lattice.scheduling.state.quota_usage import amounts_of
+from lattice.scheduling.state.node_amounts import amounts_of
 
 DOWN: Final = "Down"
 COUNTED: Final = frozenset({"Ready", "Degraded", "Draining", UNHEARD, "Unclean"})

@@ -6,13 +6,14 @@ Gates, the demand held back from quota trees, and forecasts ask these functions;
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lattice.scheduling.model.policy import Limits
-from lattice.scheduling.state.cluster_state import NOTHING, Uses
-from lattice.scheduling.state.quota_usage import NO_LIMIT
+from lattice.scheduling.state.uses import NOTHING, Uses
 from lattice.views.ledger import TenantAccount
 
+NO_LIMIT: Final = 1 << 60
+"""The headroom where no limit is set."""
 Cap = tuple[int | None, int | None, int, int]
 """The most nodes and the most running allocations (None: no limit), then how many nodes and allocations count against them."""
 

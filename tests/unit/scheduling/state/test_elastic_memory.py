@@ -34,7 +34,7 @@ def asked_anew(state: ClusterState, waiting: list[Candidate], candidate: Candida
     assert state.quota_usage is not None
     fresh = QuotaUsage(Forest.restored(state.quota_usage.forest.snapshot()), state.node_cache)
     fresh.adopt(waiting, state.holders.values(), NOW)
-    return fresh.share(candidate)
+    return fresh.shares.share(candidate)
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +57,7 @@ def test_what_is_remembered_is_what_the_tree_says_anew(seed: int) -> None:
         for uid in [uid for uid in state.holders if roll.random() < 0.2]:
             state.drop_holder(uid)
         for candidate in roll.sample(waiting, len(waiting)):
-            found, anew = quota_usage.share(candidate), asked_anew(state, waiting, candidate)
+            found, anew = quota_usage.shares.share(candidate), asked_anew(state, waiting, candidate)
             assert found == anew
             assert getattr(found, "message", "") == getattr(anew, "message", "")
     state.validate()

@@ -22,7 +22,7 @@ from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.queries.what_if import undone
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.quota_usage import amounts_of
+from lattice.scheduling.state.node_amounts import amounts_of
 from lattice.views.ledger import TenantAccount
 from tests.build import node
 from tests.unit.scheduling.moments import NOW, OWNERS, holding, pending
