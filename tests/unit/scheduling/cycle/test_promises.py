@@ -1,4 +1,4 @@
-"""What the cycle promises over time: reservations hold, nobody starves, one user does not delay another, windows and limits hold."""
+"""What the cycle promises over time: reservations hold, nobody starves, one user does not delay another, limits hold."""
 
 from __future__ import annotations
 
@@ -13,50 +13,17 @@ from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.cycle.cycle import decide
-from lattice.scheduling.cycle.ranges import RANGES, extended
-from lattice.scheduling.model.hardware import Need, NodeFacts
+from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.outcomes import Outcome, Placed, Score, Waiting
-from lattice.scheduling.model.policy import (
-    BIN_PACK,
-    INTERACTIVE_FIFO,
-    SENSITIVE_RESERVATION,
-    Borrowing,
-    Limits,
-    Policy,
-)  # fmt: skip
+from lattice.scheduling.model.policy import BIN_PACK, INTERACTIVE_FIFO, Limits, Policy
 from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import REQUIRED, SPREAD, TIGHT, Candidate
-from lattice.scheduling.recording.record import rebuild, reproduce, take_snapshot
+from lattice.scheduling.recording.record import rebuild, take_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState, PowerBudget, QueueScores, ScoreList, mask_of
 from lattice.scheduling.state.reservation_order import Move
 from lattice.views.ledger import TenantAccount
 from tests.build import job, node, uid
-
-HOUR = 3600.0
-
-
-def scene_of(nodes: list[NodeFacts], *policies: Policy, **fields: Any) -> ClusterState:
-    node_cache = NodeCache()
-    for facts in nodes:
-        node_cache.put(facts)
-    named = {policy.name: policy for policy in policies or (Policy("hpc"),)}
-    return ClusterState(node_cache, {"physics": TenantAccount()}, named, start_allowance=0.0, **fields)
-
-
-def decided(state: ClusterState, *jobs: Candidate, vcluster: str = "hpc", now: float = 0.0) -> dict[str, Outcome]:
-    found = {outcome.candidate.uid: outcome for outcome in decide(state, vcluster, jobs, now)}
-    state.validate()
-    return found
-
-
-def waiting(outcome: Outcome) -> Waiting:
-    assert isinstance(outcome, Waiting), outcome
-    return outcome
-
-
-def placed(outcome: Outcome) -> tuple[int, ...]:
-    assert isinstance(outcome, Placed), outcome
-    return outcome.nodes
+from tests.unit.scheduling.cycle.scenes import HOUR, decided, placed, scene_of, waiting
 
 
 @dataclass
@@ -358,138 +325,6 @@ def test_no_more_reservations_are_given_than_the_depth_and_none_is_lost_to_newer
     assert waiting(found[uid(9)]).latest == 3616.0
 
 
-def test_a_job_that_crosses_a_maintenance_is_told_how_long_it_may_be_and_a_job_so_long_starts() -> None:
-    state = scene_of([node(index) for index in range(4)])
-    state.set_windows([ReservationWindow("maint-42", 6 * HOUR, 10 * HOUR, mask_of(range(4)), maintenance=True)])
-    told = waiting(decided(state, job(1, 2, 24.0))[uid(1)])
-    assert (told.reason, told.message) == (
-        "ReservedNodes", "walltime 1d crosses maintenance maint-42 at 1970-01-01T06:00:00Z; a walltime of at most 6h starts now",
-    )  # fmt: skip
-    assert told.latest == 10 * HOUR
-    assert placed(decided(state, job(2, 2, 6.0))[uid(2)]) == (0, 1)
-
-
-def test_nodes_outside_a_window_are_used_and_unbounded_work_keeps_away_from_it() -> None:
-    state = scene_of([node(index) for index in range(4)])
-    state.set_windows([ReservationWindow("later", 6 * HOUR, 10 * HOUR, mask_of((0, 1)), maintenance=True)])
-    found = decided(state, job(1, 2, None), job(2, 2, 1.0), job(3, 1, None))
-    assert placed(found[uid(1)]) == (2, 3)
-    assert placed(found[uid(2)]) == (0, 1)
-
-
-def test_a_reservation_is_used_by_whom_it_admits_and_who_names_it_within_its_time() -> None:
-    window = ReservationWindow("course", 2 * HOUR, 5 * HOUR, mask_of((0, 1)), users=frozenset({"alice"}))
-    state = scene_of([node(index) for index in range(4)])
-    state.set_windows([window])
-    early = waiting(decided(state, job(1, 2, reservation="course"), now=HOUR)[uid(1)])
-    assert (early.reason, early.message, early.wake) == ("ReservedNodes", 'reservation "course" begins 1970-01-01T02:00:00Z', 2 * HOUR)
-    found = decided(
-        state, job(1, 2, reservation="course", user="bob"), job(2, 1, 9.0, reservation="course"), job(3, 1, reservation="gone"),
-        job(4, 1, 3.0, reservation="course"), job(5, 2, 3.0), now=2 * HOUR,
-    )  # fmt: skip
-    assert 'does not admit user "bob"' in waiting(found[uid(1)]).message
-    assert "goes beyond the end" in waiting(found[uid(2)]).message
-    assert 'reservation "gone" holds no nodes' in waiting(found[uid(3)]).message
-    assert placed(found[uid(4)]) == (0,)
-    assert placed(found[uid(5)]) == (2, 3)
-
-
-def test_all_places_of_a_required_fingerprint_are_equal_and_the_largest_equal_set_is_named() -> None:
-    nodes = [node(index, fingerprint="a" if index < 3 else "b" if index < 7 else "") for index in range(9)]
-    state = scene_of(nodes)
-    assert placed(decided(state, job(1, 4, conformance=REQUIRED))[uid(1)]) == (3, 4, 5, 6)
-    told = waiting(decided(scene_of(nodes), job(1, 5, conformance=REQUIRED))[uid(1)])
-    assert (told.reason, told.message) == (
-        "InsufficientConformance", "needs 5 nodes of one fingerprint; the largest equal set has 4 of 9 that fit",
-    )  # fmt: skip
-
-
-def test_tight_work_waits_rather_than_take_more_groups_than_an_empty_machine_needs() -> None:
-    state = scene_of([node(index, f"g{index // 4}") for index in range(8)])
-    state.node_cache.take((0, 4), HOUR)
-    told = waiting(decided(state, job(1, 4, topology=TIGHT))[uid(1)])
-    assert told.reason == "WaitingForNodes"
-    assert "needs 4 nodes in 1 group (topology Tight); 6 that fit are free, at most 3 of them in 1 group" in told.message
-    assert len(placed(decided(state, job(2, 4))[uid(2)])) == 4
-
-
-def test_neighbouring_groups_are_preferred_and_numbers_count_by_value() -> None:
-    sizes = {"g1": 3, "g2": 2, "g10": 3, "g11": 2}
-    nodes = [group for group, size in sizes.items() for _ in range(size)]
-    state = scene_of([node(index, group) for index, group in enumerate(nodes)])
-    chosen = placed(decided(state, job(1, 5))[uid(1)])
-    assert {nodes[index] for index in chosen} in ({"g1", "g2"}, {"g10", "g11"})
-
-
-def test_spread_work_takes_as_many_groups_as_it_can() -> None:
-    state = scene_of([node(index, f"g{index // 3}") for index in range(9)])
-    assert placed(decided(state, job(1, 4, topology=SPREAD))[uid(1)]) == (0, 1, 3, 6)
-
-
-def test_hardware_that_others_need_is_taken_last() -> None:
-    nodes = [node(0, "g0", gpus=4), node(1, "g0", gpus=4), *(node(index, "g1") for index in range(2, 12))]
-    assert placed(decided(scene_of(nodes), job(1, 2))[uid(1)]) == (2, 3)
-
-
-def test_services_fill_the_fullest_group_first() -> None:
-    nodes = [node(index, "g0" if index < 4 else "g1") for index in range(14)]
-    state = scene_of(nodes, Policy("hpc", BIN_PACK))
-    state.node_cache.take(range(4, 11), HOUR)  # g0: 4 of 4 free, g1: 3 of 10 free
-    assert placed(decided(state, job(1, 1))[uid(1)]) == (11,)
-
-
-def test_nobody_overtakes_in_strict_order_but_who_could_not_use_the_nodes_anyway() -> None:
-    nodes = [*(node(index, home="hpc") for index in range(4)), node(4, gpus=4, home="hpc")]
-    state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    state.node_cache.take((0,), HOUR)
-    found = decided(state, job(1, 4, need=Need(cpus=8), user="x"), job(2, 1), job(3, 1, need=Need(gpus=4)))
-    assert placed(found[uid(1)]) == (1, 2, 3, 4)
-    state = scene_of(nodes, Policy("hpc", INTERACTIVE_FIFO, home=True))
-    state.node_cache.take((0, 4), HOUR)
-    found = decided(state, job(1, 4), job(2, 1, 0.1, preemption_class=10))
-    assert waiting(found[uid(2)]).reason == "BehindHigherPriority"
-    assert "strict order of submission" in waiting(found[uid(2)]).message
-
-
-def test_sensitive_work_runs_on_equal_known_nodes_or_is_told_what_is_in_its_way() -> None:
-    nodes = [*(node(index) for index in range(3)), node(3, fingerprint=""), node(4, fingerprint="b")]
-    state = scene_of(nodes, Policy("hpc", SENSITIVE_RESERVATION))
-    state.node_cache.take((0, 1), 2 * HOUR)
-    told = waiting(decided(state, job(1, 3, sensitive=True))[uid(1)])
-    assert (told.reason, told.latest) == ("WaitingForNodes", None)
-    assert "of 4 that fit, 2 are free, 2 in use; enough of them come free by 1970-01-01T02:00:00Z" in told.message
-    assert placed(decided(state, job(2, 1, sensitive=True))[uid(2)]) in ((2,), (4,))
-
-
-def two(borrowing: Borrowing, nodes: int = 6) -> ClusterState:
-    lender = Policy("lender", home=True, borrowing=Borrowing(lend=True, max_duration=4 * HOUR))
-    homes = ["hpc" if index < 2 else "lender" for index in range(nodes)]
-    return scene_of([node(index, home=home) for index, home in enumerate(homes)], Policy("hpc", home=True, borrowing=borrowing), lender)
-
-
-def test_idle_nodes_are_borrowed_within_their_limits_only() -> None:
-    state = two(Borrowing(borrow=True, max_borrowed=2))
-    found = decided(state, job(1, 1), job(2, 3), job(3, 3))
-    assert placed(found[uid(1)]) == (0,)
-    assert placed(found[uid(2)]) == (1, 2, 3)
-    assert state.holders[uid(2)].borrowed == (2, 3)
-    assert isinstance(found[uid(3)], Waiting)
-    for refused in (job(4, 3, 5.0), job(4, 3, None), job(4, 3, preemptible=False)):
-        assert isinstance(decided(two(Borrowing(borrow=True)), refused)[uid(4)], Waiting)
-    assert isinstance(decided(two(Borrowing()), job(5, 3))[uid(5)], Waiting)
-
-
-def test_borrowed_nodes_do_not_delay_what_the_lender_was_promised_and_are_named_when_it_wants_them_back() -> None:
-    state = two(Borrowing(borrow=True, return_grace=30.0))
-    assert len(placed(decided(state, job(1, 4, 2.0))[uid(1)])) == 4
-    told = waiting(decided(state, job(2, 4, 2.0, vcluster="lender"), vcluster="lender")[uid(2)])
-    assert [(one.uid, one.vcluster, one.nodes, one.grace) for one in told.reclaims] == [(uid(1), "hpc", (2, 3), 30.0)]
-    latest = told.latest
-    assert latest is not None
-    late = waiting(decided(state, job(3, 2, 3.0))[uid(3)])
-    assert late.reason in ("WaitingForNodes", "BehindHigherPriority")
-
-
 def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> None:
     state = scene_of([node(index, watts=500) for index in range(8)], power=PowerBudget(2000))
     found = decided(state, job(1, 3), job(2, 2, preemption_class=4), job(3, 1, preemption_class=3))
@@ -500,53 +335,6 @@ def test_the_power_budget_holds_and_a_job_that_it_blocks_reserves_nothing() -> N
     )  # fmt: skip
     assert told.latest is None
     assert isinstance(found[uid(3)], Placed)
-
-
-def more(state: ClusterState, *jobs: Candidate) -> dict[str, int]:
-    """How many nodes each range has once all have had their turn."""
-    decided(state, *jobs)
-    found = {one.candidate.uid: len(one.nodes) for one in extended(state, [one for one in jobs if one.uid in state.holders], 0.0)}
-    state.validate()
-    assert all(len(state.holders[uid].nodes) == nodes for uid, nodes in found.items())
-    return found
-
-
-def test_a_range_starts_on_its_least_nodes_and_gets_a_third_of_what_is_free_then() -> None:
-    state = scene_of([node(index) for index in range(14)])
-    ranged = job(1, 2, maximum=14)
-    assert len(placed(decided(state, ranged)[uid(1)])) == 2
-    state.drop_holder(uid(1))
-    assert more(state, ranged, job(2, 3)) == {uid(1): 2 + 9 // 3}
-
-
-def test_which_ranges_grow_is_decided_again_as_it_was_recorded() -> None:
-    state = scene_of([node(index) for index in range(20)])
-    jobs = [job(1, 2, maximum=9), job(2, 1, maximum=20)]
-    decided(state, *jobs)
-    moment = take_snapshot(state, RANGES, jobs, 0.0, 1)
-    found = extended(state, jobs, 0.0)
-    assert [len(one.nodes) for one in found] == [7, 5]
-    assert reproduce(moment) == found
-
-
-def test_a_range_gets_what_the_quota_leaves() -> None:
-    state = scene_of([node(index) for index in range(24)])
-    state.accounts = {"physics": TenantAccount(max_nodes=5, used_nodes=1)}
-    assert more(state, job(1, 2, maximum=24)) == {uid(1): 4}
-
-
-def test_a_range_gets_nothing_where_somebody_waits_for_the_same_nodes_and_delays_no_reservation() -> None:
-    state = scene_of([node(index, home="" if index < 12 else "ml") for index in range(24)], Policy("hpc"), Policy("ml", home=True))
-    state.waiting = frozenset({"hpc"})
-    assert more(state, job(1, 2, maximum=12)) == {}
-    state.drop_holder(uid(1))
-    state.waiting = frozenset({"ml"})
-    assert more(state, job(1, 2, maximum=12)) == {uid(1): 5}
-    state.drop_holder(uid(1))
-    state.waiting = frozenset()
-    state.node_cache.take((0,), HOUR)
-    assert waiting(decided(state, job(9, 12, 2.0))[uid(9)]).latest is not None
-    assert more(state, job(1, 2, 9.0, maximum=12), job(9, 12, 2.0)) == {}
 
 
 def test_equal_scenes_and_candidates_give_equal_outcomes_in_any_order_of_arrival() -> None:
