@@ -69,6 +69,9 @@ class Period:
         return None if self.kind == ROLLING else self._start(now, 1)
 
     def _start(self, now: float, ahead: int) -> float:
+        """Returns when the calendar period that contains `now`, or the one `ahead` periods later, begins in UTC, seconds since the
+        epoch.
+        """
         length = _MONTHS[self.kind]
         moment = datetime.fromtimestamp(now, UTC)
         months = (moment.year * 12 + moment.month - 1) // length * length + ahead * length
@@ -186,4 +189,5 @@ def budgets_of(tenant: Tenant) -> Budgets:
 
 
 def _hours(quantity: int | str) -> float:
+    """Returns a quantity of hours as a number. Raises Rejected where it does not parse."""
     return float(Decimal(parse_quantity(quantity)))

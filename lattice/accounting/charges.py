@@ -146,6 +146,7 @@ def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds
 
 
 def _former(allocation: Allocation, entry: Attempt) -> Charge:
+    """Returns the charge of an earlier attempt from its entry in the status; it holds nothing where the entry lacks start or end."""
     committed, ended = _second(entry.scheduled_time or entry.start_time), _second(entry.end_time)
     held = max(0, ended - committed) if committed and ended else 0
     return _charge(
@@ -176,6 +177,9 @@ def _charge(
     allocation: Allocation, attempt: int, *, first: int, ended: int, state: str, reason: str, nodes: int = 0, gpus: int = 0,
     committed: int = 0, started: int = 0, ended_with: Exit | None = None, node_seconds: int = 0, gpu_seconds: int = 0,
 ) -> Charge:  # fmt: skip
+    """Returns the charge of an attempt with these figures, and all else from the allocation; seconds since the epoch, 0 for a time that is
+    not known.
+    """
     metadata, spec, status = allocation.metadata, allocation.spec, allocation.status
     return Charge(
         uid=metadata.uid, attempt=attempt, first=first, number=status.number or 0, tenant=spec.tenant, namespace=metadata.namespace,
@@ -192,10 +196,12 @@ def held_seconds(begin: str | None, end: str | None) -> int:
 
 
 def _state(phase: str) -> str:
+    """Returns the state of a charge after a final phase: Completed, Cancelled, or Failed for any other."""
     return phase if phase in (COMPLETED, CANCELLED) else FAILED
 
 
 def _second(text: str | None) -> int:
+    """Returns a time as whole seconds since the epoch; 0 where it is absent."""
     return int(_moment(text)) if text else 0
 
 
@@ -221,4 +227,5 @@ def _quantity(value: int | str | None, parts: int = 1) -> int:
 
 
 def _code(ended_with: Exit | None) -> int | None:
+    """Returns the exit code; None without an exit."""
     return ended_with.code if ended_with is not None else None

@@ -90,6 +90,7 @@ class MeterWindow:
         return (at + (wanted - reached) / rate if rate > 0 else at) / 1000 + length + 1.0
 
     def _fold(self, begin: int) -> None:
+        """Moves the window's begin to this second, and sums up all changes until then into its totals, so that they are kept once."""
         passed = bisect_right(self.moments, begin)
         for moment, change in zip(self.moments[:passed], self.changes[:passed], strict=True):
             self.before_rates += change

@@ -66,6 +66,10 @@ def usage_of(used: Allowance, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(balance: Balance, start: str | None, told: int, crossings: int) -> dict[str, Any]:
+    """Returns the state of a budget as an entry of a tenant's status, without what is absent.
+
+    `start`: of the period; `told`: the highest mark that was noticed; `crossings`: how many.
+    """
     scope, used, limit = balance.scope, balance.used, balance.limit
     fields = {
         "key": key_of(balance),
@@ -86,6 +90,7 @@ def _entry(balance: Balance, start: str | None, told: int, crossings: int) -> di
 
 
 def _sentence(balance: Balance, mark: int, period: str) -> str:
+    """Returns the sentence that says that a mark (percent) of a budget has been reached, and in which period."""
     whose = "the tenant" if balance.scope.kind == OF_TENANT else f'project "{balance.scope.name}"'
     by = f" (told by {balance.told_by})" if balance.source == EXTERNAL else ""
     return f"{mark} % of a budget: {whose} has used {balance.numbers} {period}{by}; `lattice usage` shows when it runs out"

@@ -231,6 +231,7 @@ class Records:
                 upto[columns[0]] = attempt
 
     def _restart(self) -> None:
+        """Builds the index anew from all pages, counts the restart, and takes the highest version of a page as its own."""
         self.restarts += 1
         self.version = max((page.version for page in self.pages.values()), key=int, default="0")
         self._upto = {}
@@ -250,6 +251,7 @@ def word(text: str) -> str:
 
 
 def _text(word: str) -> str:
+    """Returns the text of a column, with its escapes undone; empty for the mark of nothing."""
     if word == _NONE:
         return ""
     return unquote(word) if "%" in word else word

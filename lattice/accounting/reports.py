@@ -154,6 +154,9 @@ def row_of(charge: Charge, now: float) -> HistoryRow:
 
 
 def _matches(charge: Charge, among: Among) -> bool:
+    """Tells whether a charge is one of those asked for: by name or number where any is given, by overlap with the time asked for, and by
+    state where any is given.
+    """
     named = charge.name in among.names or (charge.job and charge.job in among.names)
     if (among.names or among.numbers) and not named and not any(first <= charge.number <= last for first, last in among.numbers):
         return False
@@ -260,6 +263,7 @@ class _Forecasts:
                 yield self._report(balance, budgets)
 
     def _report(self, balance: Balance, budgets: Budgets) -> BudgetReport:
+        """Returns a budget with its present use, its hours a day of late, and when it runs out."""
         scope = balance.scope
         node_rate, gpu_rate = self._recent[scope]
         used, limit = balance.used, balance.limit
@@ -308,8 +312,10 @@ class _Forecasts:
 
 
 def _budget(used: float, limit: float, rate: float) -> BudgetHours | None:
+    """Returns used and agreed hours with the hours a day; None where no hours of this kind are agreed."""
     return BudgetHours(used=round(used, 4), limit=limit, per_day=round(rate, 4)) if limit > 0 else None
 
 
 def _hours(seconds: int) -> float:
+    """Returns seconds as hours, rounded to four digits."""
     return round(seconds / _HOUR, 4)

@@ -93,6 +93,7 @@ def _first_month(charges: Iterable[Charge]) -> tuple[str, list[Charge]]:
 
 
 def _month(charge: Charge) -> str:
+    """Returns the month in which a charge is recorded: of its end, or of its submission where it has no end."""
     return month_of(charge.ended or charge.submitted)
 
 

@@ -61,6 +61,9 @@ class Tally:
             self._count(charge, 1)
 
     def _replace(self, uid: str, charges: tuple[Charge, ...]) -> None:
+        """Replaces the open charges of an allocation and counts the difference; equal charges change nothing, an empty tuple
+        removes them.
+        """
         before = self._open.get(uid, ())
         if before == charges:
             return
@@ -113,6 +116,7 @@ class Recount:
                 self._take(page)
 
     def _take(self, page: Page) -> None:
+        """Counts the rows that a page has more than when it was last counted."""
         known = self._counted.get(page.name, 0)
         if len(page.text) > known:
             self._counted[page.name] = len(page.text)
@@ -121,6 +125,9 @@ class Recount:
 
 
 def _ended(charge: Charge, at: float) -> Charge:
+    """Returns a charge as ended at this second, but not before it got its nodes; one that is not running or has an end is returned as it
+    is.
+    """
     if charge.state != RUNNING or charge.ended:
         return charge
     charge = charge.at(at)

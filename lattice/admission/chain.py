@@ -130,6 +130,10 @@ def wanted_rights(request: Request, requester: str) -> tuple[str, frozenset[str]
 
 
 def _findings(request: Request, facts: Facts) -> Iterator[Finding]:
+    """Yields the findings of the chain for a request's kind and operation; none for a kind without one.
+
+    An update of a kind without a chain for changes is checked as a new object, and only if its spec changes.
+    """
     if request.operation == "DELETE":
         deletion = _DELETION.get(request.kind)
         return deletion(request.old, facts) if deletion else iter(())

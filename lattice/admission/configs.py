@@ -73,6 +73,7 @@ def _durations(config: Config) -> tuple[tuple[str, str, float, float], ...]:
 
 
 def _order(config: Config, seconds: dict[str, float]) -> Iterator[Finding]:
+    """Yields a refusal for each duration of nodes that is not in order with another. `seconds`: the durations by field."""
     nodes = config.spec.nodes
     if seconds["spec.nodes.heartbeatTimeout"] <= seconds["spec.nodes.heartbeatInterval"]:
         numbers = f"(timeout: {nodes.heartbeat_timeout}, interval: {nodes.heartbeat_interval})"
@@ -87,6 +88,7 @@ def _order(config: Config, seconds: dict[str, float]) -> Iterator[Finding]:
 
 
 def _scheduling(config: Config) -> Iterator[Finding]:
+    """Yields a refusal for each option of the scheduler that does not parse or is out of its limits."""
     scheduling, where = config.spec.scheduling, "spec.scheduling"
     for field, number, least, most in (
         ("backfillDepth", scheduling.backfill_depth, 0, 1000),
@@ -117,6 +119,7 @@ def _scheduling(config: Config) -> Iterator[Finding]:
 
 
 def _quota_tree(config: Config) -> Iterator[Finding]:
+    """Yields a refusal for each option of the quota tree that does not parse or is not allowed."""
     options = config.spec.quota_tree
     if not 1 <= options.max_per_round <= 1000:
         sentence = f"spec.quotaTree.maxPerRound is {options.max_per_round} (limits: 1 to 1000)"
@@ -131,6 +134,7 @@ def _quota_tree(config: Config) -> Iterator[Finding]:
 
 
 def _work(config: Config) -> Iterator[Finding]:
+    """Yields a refusal for each option of work and each class of a qos that does not parse or is not allowed."""
     work = config.spec.work
     if work.min_uid < 1:
         yield Refused("OptionInvalid", f"spec.work.minUid is {work.min_uid}: root never runs work", "spec.work.minUid", "choose at least 1")

@@ -56,11 +56,13 @@ def fill_allocation(obj: Object, facts: Facts) -> Object:
 
 
 def _set_absent(at: Object, key: str, value: str) -> None:
+    """Sets a key that is absent or null to a value; an empty value sets nothing."""
     if value and at.get(key) is None:
         at[key] = value
 
 
 def _fill_finalizer(obj: Object) -> None:
+    """Adds the release finalizer to an object that lacks it."""
     metadata = obj["metadata"]
     finalizers = metadata.get("finalizers") or []
     if RELEASE_FINALIZER not in finalizers:
@@ -76,6 +78,11 @@ def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
 
 
 def _fill_lifecycle(spec: Object, tenant: Tenant | None, vcluster: VCluster | None) -> None:
+    """Sets the absent walltime of a bounded allocation to its vcluster's default, and an absent class to its tenant's highest one where
+    that is below the usual class.
+
+    A lifecycle that is no map stays as it is; None: no such vcluster or tenant.
+    """
     lifecycle = part(spec, "lifecycle")
     additions: Object = {}
     walltime = vcluster.spec.defaults.walltime if vcluster is not None else None

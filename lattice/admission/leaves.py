@@ -82,6 +82,11 @@ def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _over(group: Declared, quotas: QuotaFacts) -> Iterator[Finding]:
+    """Yields a refusal for each resource of which a submission asks for more than its leaf's max, or with submitted work for more than its
+    admission.
+
+    An absent max or admission limits nothing.
+    """
     waiting = (quotas.requested or {}).get(group.name, {})
     for key, amount in sorted((quotas.charge or {}).items()):
         if amount > group.max.get(key, amount):

@@ -174,6 +174,7 @@ def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _alone(asked: Submission) -> str:
+    """Returns a submission's user and tenant in words for a sentence."""
     return f'user "{asked.spec.user}" of tenant "{asked.spec.tenant}"'
 
 

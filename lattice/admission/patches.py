@@ -16,6 +16,10 @@ def difference(old: Object, new: Object, path: str = "") -> list[Object]:
 
 
 def _operations(old: Object, new: Object, path: str) -> Iterator[Object]:
+    """Yields the operations of a JSON patch that make `new` out of `old`, both at this path.
+
+    Maps are compared key by key, anything else, lists too, is replaced whole; values of different types differ.
+    """
     for key in old.keys() - new.keys():
         yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
     for key, value in new.items():
@@ -31,4 +35,5 @@ def _operations(old: Object, new: Object, path: str) -> Iterator[Object]:
 
 
 def _escaped(key: str) -> str:
+    """Returns a key as a part of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")

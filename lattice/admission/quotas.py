@@ -197,6 +197,11 @@ def work_below(name: str, groups: Mapping[str, Declared], work: Mapping[str, int
 
 
 def _judge(kind: str, old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
+    """Yields the findings on an object that declares a group, is new (`old` empty) or changed; none where the change means nothing for the
+    tree.
+
+    An object that does not read is refused only where this change makes it so.
+    """
     if old and means_the_same(kind, old, new):
         return
     quotas = facts.quotas or QuotaFacts()
@@ -220,6 +225,9 @@ def _judge(kind: str, old: Object, new: Object, facts: Facts) -> Iterator[Findin
 
 
 def _judge_deletion(kind: str, old: Object, facts: Facts) -> Iterator[Finding]:
+    """Yields a refusal for each rule that a group's removal breaks; none for an object that does not read, or whose name another object has
+    in the tree.
+    """
     quotas = facts.quotas or QuotaFacts()
     group = read_quota(kind, old, quotas.profiles)
     if isinstance(group, Refused):
@@ -232,6 +240,7 @@ def _judge_deletion(kind: str, old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _around(group: Declared, quotas: QuotaFacts) -> Around:
+    """Returns the facts around a group: all other groups by name, its use, its work, and the capacity; use None: not known."""
     others = {each.name: each for each in sorted(quotas.declared, key=precedence, reverse=True) if not _is_same(each, group)}
     used = None if quotas.used is None else quotas.used.get(group.name, {})
     return Around(others, used, work_below(group.name, {**others, group.name: group}, quotas.work), quotas.capacity, quotas.used)

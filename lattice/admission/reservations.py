@@ -40,6 +40,10 @@ def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
+    """Yields the findings on a Reservation: its form first, then size, times, overlaps with others, and the people it names.
+
+    The nodes of running work are checked only for a new one that does not ignore it, and only where the present time is known.
+    """
     try:
         asked = msgspec.convert(obj, Reservation)
         calendar = calendar_of(asked.spec)
@@ -275,5 +279,6 @@ def _among(asked: Submission, found: Reservation, least: int) -> Iterator[Findin
 
 
 def _refusal(reservation: Reservation, name: str, asked: Submission) -> str:
+    """Returns why a submission may not use a Reservation of this name; empty: it may."""
     spec = asked.spec
     return refusal_of_use(reservation.spec, name, user=spec.user, tenant=spec.tenant, vcluster=spec.vcluster)

@@ -44,6 +44,7 @@ def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Finding]:
+    """Yields a refusal for each image that is written like the name of a file without a path, and so reads as a label."""
     for image in images:
         if image.label is None:
             continue
@@ -53,6 +54,7 @@ def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Fin
 
 
 def _judge_mounts(images: list[UenvReference]) -> Iterator[Finding]:
+    """Yields a refusal for each image whose mount point an earlier one has, also where both leave it out."""
     seen: dict[str, str] = {}
     for image in images:
         if image.mount in seen:
@@ -63,4 +65,5 @@ def _judge_mounts(images: list[UenvReference]) -> Iterator[Finding]:
 
 
 def _refused(error: Rejected, field: str) -> Refused:
+    """Returns the refusal of a field for an error, with the hint for its reason, empty where there is none."""
     return Refused(error.reason, f"{field}: {error.message}", field, _HINTS.get(error.reason, ""))

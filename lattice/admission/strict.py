@@ -52,6 +52,9 @@ def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
 
 
 def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[str]:
+    """Yields a sentence for each field of an object, at any depth, that its model does not have, with the name that was perhaps meant; does
+    not look into metadata and status.
+    """
     fields = _fields(model)
     for key, value in obj.items():
         at = f"{path}.{key}" if path else str(key)
@@ -77,6 +80,7 @@ def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
 
 
 def _not_served(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
+    """Yields the message of each rule that a part of an object breaks because it asks for what is not served yet."""
     for part, value, _ in _parts(model, obj, ""):
         for rule in getattr(part, "rules", ()):
             if not _holds(rule.rule, value):
@@ -84,6 +88,7 @@ def _not_served(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
 
 
 def _parts(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[tuple[type[BaseModel], dict[str, Any], str]]:
+    """Yields model, value and path of an object and of all its parts at any depth, except metadata and status."""
     yield model, obj, path
     for key, annotation in _fields(model).items():
         if key in obj and not (not path and key in ("metadata", "status")):
@@ -100,6 +105,9 @@ def _holds(rule: str, value: dict[str, Any]) -> bool:
 
 
 def _atom_holds(atom: re.Match[str], value: dict[str, Any]) -> bool:
+    """Tells whether one comparison of a rule holds for a part of an object: a field is absent, false or empty, or equal or unequal to a
+    text; the rule's default stands for an absent one.
+    """
     if atom["absent"]:
         return value.get(atom["absent"]) is None
     if atom["false"]:
@@ -131,12 +139,14 @@ def _children(annotation: Any, value: Any, path: str) -> Iterator[tuple[type[Bas
 
 
 def _part_of(annotation: Any) -> type[BaseModel] | None:
+    """Returns the model of parts that a type annotation names, also inside a list or an optional; None: it names none."""
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
     return next((part for part in map(_part_of, typing.get_args(annotation)) if part is not None), None)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
+    """Returns the place of an error in a manifest as text, such as `spec.tasks[0]`; `the object` for the whole."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -147,6 +157,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _sentence(message: str, given: Any) -> str:
+    """Returns what is wrong with a value as a sentence, from the library's message and the value given."""
     message = message.removeprefix("Value error, ")
     if DURATION_PATTERN in message:
         message = "is no duration: write for example 45s, 30m, 1h30m, 72h or 7d"

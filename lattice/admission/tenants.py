@@ -53,6 +53,9 @@ def homes(tenant: Tenant) -> tuple[str, ...]:
 
 
 def _namespaces(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    """Yields a refusal for each namespace of a tenant that belongs to the system or to another tenant, by that tenant's list or by the
+    namespace's label.
+    """
     name = tenant.metadata.name
     taken = {home: other.metadata.name for other in (facts.tenants or {}).values() if other.metadata.name != name for home in homes(other)}
     labelled = facts.namespaces or {}
@@ -65,6 +68,7 @@ def _namespaces(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
 
 
 def _access(tenant: Tenant) -> Iterator[Finding]:
+    """Yields a refusal for each member that stands for people who are not authenticated, and a caution where everybody may submit."""
     access = tenant.spec.access
     for field, members in (("users", access.users), ("groups", access.groups), ("admins", access.admins)):
         for member in members:
@@ -76,6 +80,7 @@ def _access(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _quota(tenant: Tenant) -> Iterator[Finding]:
+    """Yields a refusal for each limit of a tenant out of bounds, and a caution for each that is 0 or below the present use."""
     quota, use = tenant.spec.quota, tenant.status.use
     for field, limit, used in (
         ("maxNodes", quota.max_nodes, use.used_nodes if use else 0),
@@ -156,12 +161,16 @@ def _accounts(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
 
 
 def _target(tenant: Tenant) -> Decimal | int:
+    """Returns a tenant's fair share target; 0 where it is absent or does not parse."""
     given = tenant.spec.budget.fair_share_target
     value = reading(parse_quantity, given, field="", reason="QuantityInvalid") if given is not None else 0
     return 0 if isinstance(value, Refused) else value
 
 
 def _vcluster(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
+    """Yields a caution where a tenant's default vcluster is absent while it has a choice, does not exist, or does not admit it; nothing
+    where the vclusters are not known.
+    """
     wanted, name = tenant.spec.default_v_cluster, tenant.metadata.name
     if facts.vclusters is None:
         return

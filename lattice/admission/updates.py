@@ -55,6 +55,7 @@ def _seconds(asked: Submission) -> float:
 
 
 def _immutable(old: Submission, new: Submission) -> Iterator[Finding]:
+    """Yields a refusal for each field that is fixed after creation and differs."""
     hint = "cancel this allocation and submit a new one"
     for name in IMMUTABLE:
         if old.raw.get(name) != new.raw.get(name):
@@ -67,6 +68,10 @@ def _immutable(old: Submission, new: Submission) -> Iterator[Finding]:
 
 
 def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    """Yields the findings on a change of walltime; none where it stays.
+
+    To lengthen it needs the limits and a right; a cautioning sentence says that work is ended at once where it has run for longer.
+    """
     current, wanted = old.spec.lifecycle.walltime, new.spec.lifecycle.walltime
     if current == wanted:
         return
@@ -92,6 +97,10 @@ def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Findin
 
 
 def _extension(asked: Submission, facts: Facts, numbers: str) -> Iterator[Finding]:
+    """Yields a refusal of a longer walltime for a requester without the right to it, or a caution where the rights are not known.
+
+    `numbers`: present and requested walltime in words.
+    """
     tenant = asked.spec.tenant
     needed = f'a longer spec.lifecycle.walltime {numbers} needs the verb {EXTEND} or {MANAGE} on tenant "{tenant}"'
     if facts.rights is None:
@@ -102,6 +111,9 @@ def _extension(asked: Submission, facts: Facts, numbers: str) -> Iterator[Findin
 
 
 def _class(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
+    """Yields the findings on a change of the preemption class: a refusal while nodes are held, else the limits of a class; none where it
+    stays.
+    """
     current, wanted = old.spec.lifecycle.preemption_class, new.spec.lifecycle.preemption_class
     if current == wanted:
         return

@@ -60,6 +60,9 @@ def judge_deletion(old: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _partitions(vcluster: VCluster, others: list[VCluster]) -> Iterator[Finding]:
+    """Yields a refusal for each partition name that already means another vcluster, and where the vcluster's own name is a partition name
+    of another.
+    """
     field = "spec.partitionNames"
     taken = {word: other.metadata.name for other in others for word in (*other.spec.partition_names, other.metadata.name)}
     for word in vcluster.spec.partition_names:
@@ -74,6 +77,7 @@ def _partitions(vcluster: VCluster, others: list[VCluster]) -> Iterator[Finding]
 
 
 def _groups(vcluster: VCluster, others: list[VCluster]) -> Iterator[Finding]:
+    """Yields a refusal for each group of nodes that is at home in another vcluster."""
     home = {group: other.metadata.name for other in others for group in _home_groups(other)}
     for group in _home_groups(vcluster):
         if group in home:
@@ -82,6 +86,7 @@ def _groups(vcluster: VCluster, others: list[VCluster]) -> Iterator[Finding]:
 
 
 def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
+    """Returns the groups of nodes that are at home in a vcluster; empty where it selects none."""
     selector = vcluster.spec.nodes.selector
     return selector.group if selector is not None else ()
 
@@ -119,6 +124,7 @@ def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
 
 
 def _nodes(count: int) -> str:
+    """Returns a number of nodes in words, such as `1 node` or `3 nodes`."""
     return "1 node" if count == 1 else f"{count} nodes"
 
 
@@ -142,6 +148,7 @@ def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
 
 
 def _walltimes(vcluster: VCluster) -> Iterator[Finding]:
+    """Yields a refusal where a walltime does not parse, which ends the check, is not above 0, or the default is above the limit."""
     seconds: dict[str, float] = {}
     for field, text in (("defaults.walltime", vcluster.spec.defaults.walltime), ("limits.maxWalltime", vcluster.spec.limits.max_walltime)):
         if text is None:
@@ -161,6 +168,7 @@ def _walltimes(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _limits(vcluster: VCluster) -> Iterator[Finding]:
+    """Yields a refusal for each limit of nodes or allocations below 1, and for a highest class outside 0 to 10."""
     limits = vcluster.spec.limits
     for field, most in (
         ("maxNodesPerAllocation", limits.max_nodes_per_allocation),
@@ -219,6 +227,9 @@ def camel(name: str) -> str:
 
 
 def _cycle(vcluster: VCluster) -> Iterator[Finding]:
+    """Yields a refusal for each duration of cycle, preemption and borrowing, and for a depth, that does not parse or is out of its
+    limits.
+    """
     cycle, preemption, borrowing = vcluster.spec.cycle, vcluster.spec.preemption, vcluster.spec.borrowing
     for field, text, least, most in (
         ("cycle.interval", cycle.interval, 0.02, 3600),
@@ -238,6 +249,9 @@ def _cycle(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _lending(vcluster: VCluster) -> Iterator[Finding]:
+    """Yields refusals and cautions on lending and borrowing: numbers out of their limits, lending without home nodes, limits of a borrowing
+    that is off.
+    """
     borrowing, selector = vcluster.spec.borrowing, vcluster.spec.nodes.selector
     if not 0 <= borrowing.priority <= 10:
         sentence = f"spec.borrowing.priority is {borrowing.priority} (limits: 0 to 10)"

@@ -51,6 +51,7 @@ def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _entrypoint(text: str) -> Iterator[Finding]:
+    """Yields a refusal where an entrypoint is too long, holds a NUL, does not split into words, or names no command."""
     field = "spec.entrypoint"
     if len(text) > MAX_WORK_BYTES:
         sentence = f"spec.entrypoint has {len(text)} characters (limit: {MAX_WORK_BYTES})"
@@ -71,6 +72,7 @@ def _entrypoint(text: str) -> Iterator[Finding]:
 
 
 def _script(text: str) -> Iterator[Finding]:
+    """Yields a refusal where a script is too large, is no UTF-8, holds a NUL or a CRLF, or does not begin with #! and an interpreter."""
     field = "spec.script"
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_WORK_BYTES:

@@ -224,6 +224,10 @@ class Registry:
         return body
 
     async def _names(self, repository: str, path: str, key: str) -> list[str]:
+        """Returns the names under `key` of a list and all its further pages; an empty path has none.
+
+        Raises Rejected for more than MOST_NAMES.
+        """
         found: list[str] = []
         while path:
             body, headers = await self._document(repository, path, "application/json")
@@ -236,12 +240,14 @@ class Registry:
         return found
 
     def _decoded(self, body: bytes, kind: type[T]) -> T:
+        """Returns a body of JSON as an instance of a type. Raises Corrupt where it does not decode."""
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
             raise Corrupt(f"{self._address.host} sent what no registry sends: {error}", reason="RegistryBroken") from error
 
     async def _document(self, repository: str, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
+        """Returns body and headers of an answer of at most LARGEST_DOCUMENT bytes."""
         return await self._read(repository, path, accept, LARGEST_DOCUMENT)
 
     async def _read(self, repository: str, path: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]]:
@@ -261,6 +267,11 @@ class Registry:
         raise Denied(f"the registry {self._address.host} refuses its login for {repository or 'its catalog'}", reason="RegistryDenied")
 
     async def _follow(self, repository: str, url: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]] | _Challenge:
+        """Returns body and headers of an answer of at most `most` bytes, after redirects, or the challenge of a registry that asks for a
+        token.
+
+        Raises Retry for more than MOST_REDIRECTS, and what `_body` raises.
+        """
         for _ in range(MOST_REDIRECTS):
             headers, ours = self._headers(repository, url, {"Accept": accept})
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
@@ -286,6 +297,7 @@ class Registry:
         return None if status == 200 else Rejected(what, reason="RegistryRefused")
 
     async def _body(self, response: aiohttp.ClientResponse, url: str, most: int) -> bytes:
+        """Returns the body of an answer. Raises the error of a refusal, and Rejected for more than `most` bytes."""
         if failure := self._failure(response, url):
             raise failure
         body = bytearray()
@@ -310,6 +322,10 @@ class Registry:
         return f"Bearer {await self._token(asked, basic)}"
 
     async def _token(self, asked: Mapping[str, str], basic: str) -> str:
+        """Returns the token that the realm of a challenge (`asked`) gives, with `basic` as the Authorization header unless empty.
+
+        Raises Denied where it gives none.
+        """
         query = {key: asked[key] for key in ("service", "scope") if key in asked}
         headers = {"Authorization": basic} if basic else {}
         async with self._session.get(asked["realm"], params=query, headers=headers, allow_redirects=False) as response:
@@ -329,6 +345,7 @@ class _Challenge:
 
 
 def _basic(credentials: Credentials | None) -> str:
+    """Returns the Authorization header of user and password; empty without credentials."""
     if credentials is None:
         return ""
     return "Basic " + base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
@@ -365,4 +382,5 @@ def _first_byte(content_range: str) -> int:
 
 
 def _seconds(text: str) -> float | None:
+    """Returns a header's whole number of seconds, of at most six digits; None where it is no such number."""
     return float(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None

@@ -97,6 +97,11 @@ class UenvImages:
         return None
 
     async def _repositories(self, label: UenvLabel) -> list[UenvRepository]:
+        """Returns the repositories that a label can mean: one, unasked, where it names all parts, else those of the registry's list that it
+        matches, by path.
+
+        Raises Rejected where there are more than MOST_REPOSITORIES.
+        """
         if (whole := repository_of(label, self._prefix)) is not None:
             return [whole]
         listed = (read_repository(path, self._prefix) for path in await self._registry.repositories())
@@ -107,6 +112,9 @@ class UenvImages:
         return found
 
     async def _tags(self, repository: UenvRepository, label: UenvLabel) -> list[str]:
+        """Returns the tag of the label, or all tags of a repository in order, without those of attachments; none where the repository does
+        not exist.
+        """
         if label.tag:
             return [label.tag]
         try:

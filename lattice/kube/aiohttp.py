@@ -209,6 +209,10 @@ class AiohttpCluster:
                 await self._sleep(seconds)
 
     async def _once(self, request: Request) -> bytes:
+        """Sends a request once and returns the body of the answer; waits for a free slot first.
+
+        Raises the error of a refusal, of a connection that broke, or of the time limit.
+        """
         async with self._slots:
             try:
                 async with asyncio.timeout(self._timeout_seconds), self._open(request) as response:
@@ -221,6 +225,7 @@ class AiohttpCluster:
         raise answers.error_of(request, failure)
 
     def _open(self, request: Request) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Returns the request as a context that yields the response, with the headers of content, credentials and impersonation."""
         headers: CIMultiDict[str] = CIMultiDict(self._impersonation)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
@@ -268,6 +273,7 @@ def _abort(response: aiohttp.ClientResponse) -> None:
 
 
 async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yields the bytes of a stream as they come, until its end. Raises the error of a request without answer where it breaks."""
     try:
         async for chunk in response.content.iter_any():
             yield chunk

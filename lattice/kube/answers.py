@@ -65,10 +65,12 @@ _head_decoder = msgspec.json.Decoder(_Head)
 
 @functools.lru_cache(maxsize=256)
 def _decoder(type: Hashable) -> msgspec.json.Decoder[Any]:
+    """Returns the decoder of a type, one for each type, the 256 used last."""
     return msgspec.json.Decoder(type)
 
 
 def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+    """Returns the decoder of a type that the type checker does not know to be hashable."""
     return _decoder(type)
 
 
@@ -196,8 +198,10 @@ def no_answer(request: Request, cause: BaseException | str) -> LatticeError:
 
 
 def _seconds(text: str | None) -> float | None:
+    """Returns a header's whole number of seconds; None where it is absent or no such number."""
     return float(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _undecodable(what: str, error: Exception) -> NoReturn:
+    """Raises Corrupt, which says that an answer (`what`: to what) does not decode, and why."""
     raise Corrupt(f"{what}: the answer does not decode: {error}", reason="AnswerUndecodable") from error

@@ -226,6 +226,10 @@ class BlockingCluster:
                 self._sleep(seconds)
 
     def _once(self, request: Request) -> bytes:
+        """Sends a request once and returns the body of the answer; a server's warnings on a write are passed to `warn`.
+
+        Raises the error of a refusal, or of a connection that broke, which is closed then.
+        """
         connection = self._asked(request)
         try:
             with _lost_after_sending(request):
@@ -304,6 +308,9 @@ class BlockingCluster:
 
 
 def _connection(config: ClusterConfig, identity: ClientIdentity, timeout_seconds: float) -> http.client.HTTPConnection:
+    """Returns a connection to the server that is not opened yet: HTTP without TLS, else HTTPS, under another server name where one is
+    configured.
+    """
     parts = urlsplit(config.server)
     host = parts.hostname or ""
     if identity.tls is None:
@@ -347,6 +354,10 @@ def _lost_after_sending(request: Request) -> Iterator[None]:
 
 
 def _chunks(request: Request, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yields the bytes of an answer as they come, until its end.
+
+    Raises the error of a connection that breaks after the request was sent.
+    """
     while True:
         with _lost_after_sending(request):
             chunk = response.read1(_CHUNK)

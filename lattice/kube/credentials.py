@@ -68,6 +68,10 @@ class Credentials:
         return Denied(f"{error.message}: {said}", reason=error.reason) if said else error
 
     def _renew(self, now: float) -> bool:
+        """Makes TLS context and headers anew from the configuration as its files are now, and returns True.
+
+        On an error it logs a warning, keeps the present ones, and returns False.
+        """
         marks = _marks(self.config.files)
         try:
             config = load(self.config.source, self.config.context or None) if self.config.source else self.config
@@ -113,6 +117,11 @@ def _marks(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
 
 
 def _identity(config: ClusterConfig) -> ClientIdentity:
+    """Returns TLS context and headers of a configuration; it asks the auth plugin, else takes token file, token, or user name and password,
+    in this order.
+
+    Raises Denied or Rejected where these cannot be used.
+    """
     headers = list(config.headers)
     if config.plugin is not None:
         given = config.plugin()
@@ -130,6 +139,7 @@ def _identity(config: ClusterConfig) -> ClientIdentity:
 
 
 def _token(path: str) -> str:
+    """Returns the text of a token file, without blanks around it. Raises Denied where it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
@@ -137,6 +147,10 @@ def _token(path: str) -> str:
 
 
 def _tls(config: ClusterConfig) -> ssl.SSLContext | None:
+    """Returns the TLS context for a server, with the certificates of the configuration; None for http://.
+
+    Raises Rejected for another address, Denied for certificates that cannot be used.
+    """
     if config.server.startswith("http://"):
         return None
     if not config.server.startswith("https://"):
@@ -157,6 +171,7 @@ def _tls(config: ClusterConfig) -> ssl.SSLContext | None:
 
 
 def _trust(context: ssl.SSLContext, config: ClusterConfig) -> None:
+    """Loads the certificates that the server is checked with: those given, else the system's own; none where the connection is insecure."""
     if config.ca_data:
         context.load_verify_locations(cadata=config.ca_data.decode("ascii"))
     elif config.ca_file:

@@ -361,15 +361,20 @@ class FakeCluster:
         return ()
 
     def _exists(self, resource: Resource, namespace: str, name: str) -> bool:
+        """Tells whether an object of this kind, namespace and name exists."""
         return (namespace, name) in self._objects.get(resource, {})
 
     def _find(self, resource: Resource, namespace: str, name: str) -> Plain:
+        """Returns an object itself, not a copy. Raises NotFound where there is none."""
         try:
             return self._objects[resource][namespace, name]
         except KeyError:
             raise NotFound(f'{resource.name} "{name}" not found', reason="NotFound") from None
 
     def _fill_in(self, resource: Resource, new: Plain) -> None:
+        """Sets the metadata that the server gives a new object: uid, creation time and, for custom kinds, generation 1; removes the status
+        of a custom kind with a status subresource.
+        """
         metadata = new["metadata"]
         for key in ("resourceVersion", "deletionTimestamp", "generation"):
             metadata.pop(key, None)
@@ -416,6 +421,7 @@ class FakeCluster:
         return result
 
     def _store(self, resource: Resource, namespace: str, name: str, new: Plain, verb: str) -> None:
+        """Stores an object under the next resource version, and records the change for watches and for `written`, as made by this verb."""
         self._version += 1
         new["metadata"]["resourceVersion"] = str(self._version)
         old = self._objects.setdefault(resource, {}).get((namespace, name))
@@ -423,6 +429,7 @@ class FakeCluster:
         self._record(_Record(self._version, resource, old, new), verb)
 
     def _remove(self, resource: Resource, old: Plain, verb: str, last: Plain | None = None) -> None:
+        """Deletes an object and records that under the next resource version, with `last`, or else the object itself, as its last state."""
         metadata = old["metadata"]
         del self._objects[resource][metadata.get("namespace", ""), metadata["name"]]
         self._version += 1
@@ -431,6 +438,7 @@ class FakeCluster:
         self._record(_Record(self._version, resource, gone, None), verb)
 
     def _record(self, record: _Record, verb: str) -> None:
+        """Adds a change to the history, to `written` as made by this verb, and to the watches of its kind, which are woken."""
         obj = record.new or record.old or {}
         metadata = obj["metadata"]
         self.written.append(Sent(verb, record.resource, metadata.get("namespace", ""), metadata["name"]))
@@ -441,9 +449,11 @@ class FakeCluster:
                 watcher.wake.set()
 
     def _stamp(self) -> str:
+        """Returns the clock's time as the server writes it, in whole seconds."""
         return dt.datetime.fromtimestamp(self._clock.now(), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _suffix(self) -> str:
+        """Returns five hexadecimal digits that differ at each call, for generated names."""
         return f"{next(self._serial):05x}"
 
 
@@ -460,6 +470,7 @@ def _plain(obj: Mapping[str, Any]) -> Plain:
 
 
 def _decoded(obj: Plain, type: type[T]) -> T:
+    """Returns a plain object as an instance of a type. Raises Corrupt where it does not decode."""
     try:
         result: T = msgspec.json.decode(msgspec.json.encode(obj), type=type)
     except msgspec.MsgspecError as error:
@@ -468,6 +479,10 @@ def _decoded(obj: Plain, type: type[T]) -> T:
 
 
 def _scoped(namespace: str, labels: str, fields: str) -> Callable[[Plain], bool]:
+    """Returns the test whether an object is in a namespace (empty: any) and matches both selectors.
+
+    Raises Rejected where one does not parse.
+    """
     selected = selectors.parse(labels, fields)
     return lambda obj: (not namespace or obj["metadata"].get("namespace") == namespace) and selected(obj)
 
@@ -481,6 +496,7 @@ def _event(record: _Record, matches: Callable[[Plain], bool]) -> tuple[EventKind
 
 
 def _check_namespace(resource: Resource, namespace: str, metadata: Plain) -> None:
+    """Raises Rejected where a new object of a namespaced kind has no namespace, or names another one than the request."""
     given = metadata.get("namespace", "")
     if resource.namespaced and not namespace:
         raise Rejected(f"{resource.name}: an empty namespace may not be set during creation", reason="BadRequest")
@@ -490,10 +506,12 @@ def _check_namespace(resource: Resource, namespace: str, metadata: Plain) -> Non
 
 
 def _is_custom(resource: Resource) -> bool:
+    """Tells whether a kind is a custom resource, by its API group."""
     return "." in resource.group and not resource.group.endswith(".k8s.io")
 
 
 def _counts_generations(resource: Resource) -> bool:
+    """Tells whether a kind counts generations, which only custom resources do here."""
     return _is_custom(resource)
 
 

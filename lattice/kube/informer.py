@@ -178,6 +178,7 @@ class Informer(Generic[T]):
         return Retry(f"watch {self.resource.name}: silent for {self._inactivity_seconds:g} s", reason="WatchSilent") if idle else None
 
     async def _watch_idleness(self, reading: asyncio.Task[LatticeError | None]) -> None:
+        """Cancels the reading of the stream once nothing has been heard for `inactivity_seconds`, and returns."""
         while (left := self._heard_at + self._inactivity_seconds - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
         reading.cancel()
@@ -209,6 +210,10 @@ class Informer(Generic[T]):
         return None
 
     async def _list(self) -> None:
+        """Replaces the cache by a complete list of the server, tells the changes, and wakes those who wait for a list.
+
+        If that fails, they keep waiting for the next list, and the error is raised.
+        """
         begun = self._clock.monotonic()
         waiters, self._waiters = self._waiters, []
         self._must_list = False
@@ -252,6 +257,7 @@ class Informer(Generic[T]):
             raise Retry(f"watch {self.resource.name}: ended before its initial events did", reason="WatchEnded")
 
     async def _follow(self, version: str) -> None:
+        """Applies the events of a watch from this version on, until the server ends it; raises what the watch raises."""
         async with aclosing(
             self._cluster.watch(
                 self.resource, self._namespace, type=self._type, resource_version=version, labels=self._labels, fields=self._fields
@@ -307,6 +313,7 @@ class Informer(Generic[T]):
         self._tell(Change(key, old, event.object))
 
     def _mark_live(self) -> None:
+        """Notes that the server was heard and that failures are over; after a loss, `continuous_since` is now."""
         self._heard = True
         self._failures = 0
         if self._lost:
@@ -314,6 +321,7 @@ class Informer(Generic[T]):
             self._lost = False
 
     def _tell(self, change: Change[T]) -> None:
+        """Calls `on_change` with a change; does nothing where none was given."""
         if self._on_change is not None:
             self._on_change(change)
 
@@ -369,6 +377,7 @@ def collector_paused() -> Iterator[Callable[[], None]]:
     held = True
 
     def resume() -> None:
+        """Switches the garbage collector on again once the last of the nested pauses has ended; a second call does nothing."""
         nonlocal held
         global _paused
         if held:

@@ -95,6 +95,10 @@ def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) ->
 
 
 def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
+    """Returns the configuration of a context from merged kubeconfig files; `context` None: the current one.
+
+    Raises Rejected, NotFound or Denied for files or contexts that cannot be used.
+    """
     merged = _merged(files)
     name = context or merged["current-context"]
     if not name:
@@ -144,6 +148,10 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """Returns the map that a kubeconfig file holds.
+
+    Raises NotFound where it is absent, Denied where it may not be read, Rejected where it does not parse or is no map.
+    """
     try:
         document = _parse(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -178,6 +186,10 @@ def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _entry(merged: Mapping[str, Any], kind: str, part: str, name: str, files: list[Path]) -> dict[str, Any]:
+    """Returns the entry of a cluster, user or context (`kind`) by its name.
+
+    Raises Rejected, which names the known ones, where there is none.
+    """
     entries = merged[kind]
     if name not in entries:
         known = ", ".join(sorted(entries)) or "none"
@@ -187,6 +199,7 @@ def _entry(merged: Mapping[str, Any], kind: str, part: str, name: str, files: li
 
 
 def _data(part: Mapping[str, Any], key: str, files: list[Path]) -> bytes:
+    """Returns the bytes of a field in base64; empty where it is absent. Raises Rejected where it is no base64."""
     try:
         return base64.b64decode(str(part.get(key) or ""), validate=True)
     except (ValueError, binascii.Error) as error:
@@ -194,6 +207,7 @@ def _data(part: Mapping[str, Any], key: str, files: list[Path]) -> bytes:
 
 
 def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the headers for the user, groups and uid that a kubeconfig user acts as; empty where it names no user to act as."""
     headers: list[tuple[str, str]] = []
     if user.get("as"):
         headers.append(("Impersonate-User", str(user["as"])))
@@ -214,6 +228,7 @@ def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
     read: Callable[..., None] = load_kube_config
 
     def credentials() -> PluginCredentials:
+        """Returns what the context's auth plugin gives, asked anew at each call. Raises Denied where it fails or gives nothing."""
         configuration = Configuration()
         try:
             read(os.pathsep.join(map(str, files)), context, client_configuration=configuration, persist_config=False)

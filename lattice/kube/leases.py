@@ -84,6 +84,7 @@ class Elector:
         """Runs the work; returns whether the Lease was lost before it ended."""
 
         async def working() -> None:
+            """Awaits the work, as a coroutine of which a task can be made."""
             await work()
 
         lost = False
@@ -104,6 +105,9 @@ class Elector:
     # Acquiring
 
     async def _acquire(self) -> None:
+        """Returns once the Lease is taken; until then it tries again and again, logs errors, and asks at once where somebody wrote at the
+        same time.
+        """
         while True:
             seconds = min(LONGEST_POLL_SECONDS, self._lease_seconds / 10)
             try:
@@ -116,6 +120,10 @@ class Elector:
             await self._clock.sleep(seconds)
 
     async def _try_to_take(self) -> bool:
+        """Takes the Lease if it is absent, free, expired or our own; returns whether it was taken.
+
+        Raises Stale or AlreadyExists where somebody else was faster.
+        """
         try:
             lease = await self._read()
         except NotFound:
@@ -131,6 +139,7 @@ class Elector:
         return True
 
     async def _read(self) -> Lease:
+        """Returns the Lease as the server has it, and notes its holder. Raises NotFound where there is none."""
         lease = await self._cluster.get(LEASES, self.name, self.namespace, type=Lease)
         self.holder = lease.spec.holder_identity
         return lease
@@ -154,6 +163,7 @@ class Elector:
     # Writing
 
     async def _create(self) -> None:
+        """Creates the Lease with ourselves as its holder. Raises AlreadyExists where somebody was faster."""
         sent = self._sending()
         spec = {**self._spec(sent.stamp), "acquireTime": sent.stamp, "leaseTransitions": 0}
         body = {"metadata": {"name": self.name, "namespace": self.namespace, **self._noted()}, "spec": spec}
@@ -171,17 +181,21 @@ class Elector:
         self._hold(lease, sent)
 
     def _noted(self) -> dict[str, Any]:
+        """Returns the metadata with our annotations; empty where there are none."""
         return {"annotations": dict(self.annotations)} if self.annotations else {}
 
     def _sending(self) -> _Write:
+        """Returns a write with the present time as its stamp and as the time of asking, and notes it as unanswered."""
         moment = dt.datetime.fromtimestamp(self._clock.now(), dt.UTC)
         self._unanswered = _Write(moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), self._clock.monotonic())
         return self._unanswered
 
     def _spec(self, stamp: str) -> dict[str, Any]:
+        """Returns the Lease's spec with ourselves as holder, its duration in whole seconds, and this renewal time."""
         return {"holderIdentity": self.identity, "leaseDurationSeconds": max(1, math.ceil(self._lease_seconds)), "renewTime": stamp}
 
     def _hold(self, lease: Lease, sent: _Write) -> None:
+        """Notes from the answer to a write that we hold the Lease: its version, its holder, and that it counts from the time of asking."""
         self._version = lease.metadata.resource_version
         self._renewed = sent.asked
         self._unanswered = None

@@ -34,6 +34,10 @@ def apply(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _one(document: Any, operation: Mapping[str, Any]) -> Any:
+    """Returns a document with one operation of a JSON patch applied; the document itself is changed.
+
+    Raises ValueError for a failed test or an unknown operation, KeyError or IndexError for a place that does not exist.
+    """
     verb, path = operation["op"], _pointer(operation["path"])
     if verb == "test":
         if _read(document, path) != operation["value"]:
@@ -56,16 +60,22 @@ def _one(document: Any, operation: Mapping[str, Any]) -> Any:
 
 
 def _pointer(text: str) -> list[str]:
+    """Returns the parts of a JSON pointer, unescaped; the empty pointer has none."""
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
 def _read(document: Any, path: Sequence[str]) -> Any:
+    """Returns the value at a place of a document. Raises KeyError, IndexError or ValueError where there is none."""
     for part in path:
         document = document[int(part)] if isinstance(document, list) else document[part]
     return document
 
 
 def _add(document: Any, path: Sequence[str], value: Any) -> Any:
+    """Puts a value at a place and returns the document; an empty path returns the value instead.
+
+    In a list the value is inserted, `-` is its end; raises IndexError beyond that.
+    """
     if not path:
         return value
     place, last = _read(document, path[:-1]), path[-1]
@@ -80,6 +90,7 @@ def _add(document: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def _remove(document: Any, path: Sequence[str]) -> Any:
+    """Deletes what is at a place, and returns the document. Raises KeyError or IndexError where nothing is."""
     place, last = _read(document, path[:-1]), path[-1]
     if isinstance(place, list):
         del place[int(last)]

@@ -47,6 +47,10 @@ def _block(lines: _Lines, at: int) -> tuple[Any, int]:
 
 
 def _list(lines: _Lines, at: int) -> tuple[list[Any], int]:
+    """Returns the list that begins at line `at`, and the number of the first line after it.
+
+    Raises _NotPlain for anything that this reader does not know.
+    """
     indent, found = lines[at][0], []
     while at < len(lines) and lines[at][0] == indent and lines[at][1].startswith("- "):
         rest = lines[at][1][2:].lstrip(" ")
@@ -61,6 +65,10 @@ def _list(lines: _Lines, at: int) -> tuple[list[Any], int]:
 
 
 def _map(lines: _Lines, at: int) -> tuple[dict[str, Any], int]:
+    """Returns the map that begins at line `at`, and the number of the first line after it; a key without a value has None.
+
+    Raises _NotPlain for anything that this reader does not know, and for a key given twice.
+    """
     indent, found = lines[at][0], dict[str, Any]()
     while at < len(lines) and lines[at][0] == indent and not lines[at][1].startswith("- "):
         match = _KEY.fullmatch(lines[at][1])
@@ -84,6 +92,10 @@ def _check_end(lines: _Lines, at: int, indent: int) -> None:
 
 
 def _scalar(text: str) -> Any:
+    """Returns the value of a plain or quoted scalar, true, false, or an empty list or map.
+
+    Raises _NotPlain for what YAML might read otherwise than as text.
+    """
     quoted = _QUOTED.fullmatch(text)
     if quoted is not None:
         return quoted[1] if quoted[1] is not None else quoted[2]

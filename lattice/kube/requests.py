@@ -113,6 +113,7 @@ def delete(resource: Resource, name: str, namespace: str, *, uid: str, resource_
 
 
 def _body(resource: Resource, obj: Mapping[str, Any]) -> bytes:
+    """Returns an object as JSON, with apiVersion and kind of its resource unless it names both itself."""
     if "apiVersion" in obj and "kind" in obj:
         return _encode(obj)
     return _encode({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
@@ -127,11 +128,13 @@ def _path(resource: Resource, namespace: str, name: str = "", subresource: str =
 
 
 def _query(**parameters: str) -> str:
+    """Returns a URL's query with `?` from these parameters, escaped; without empty ones, and empty if none is left."""
     pairs = "&".join(f"{key}={quote(value, safe='')}" for key, value in parameters.items() if value)
     return "?" + pairs if pairs else ""
 
 
 def _what(verb: str, resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+    """Returns verb, resource and name in words for messages."""
     place = resource.name + (f"/{subresource}" if subresource else "")
     full = f"{namespace}/{name}" if namespace and name else name or namespace
     return f"{verb} {place} {full}".rstrip()

@@ -22,6 +22,10 @@ def parse(labels: str, fields: str) -> Test:
 
 
 def _label_test(part: str) -> Test:
+    """Returns the test of an object for one part of a label selector: in, notin, !=, =, a key that exists, or does not (!key).
+
+    Raises Rejected where it does not parse.
+    """
     if found := _SET.match(part):
         key, values = found["key"], {value.strip() for value in found["values"].split(",")}
         wanted = found["verb"] == "in"
@@ -40,6 +44,10 @@ def _label_test(part: str) -> Test:
 
 
 def _field_test(part: str) -> Test:
+    """Returns the test of an object for one part of a field selector: PATH=VALUE or PATH!=VALUE; a missing field counts as empty.
+
+    Raises Rejected where it does not parse.
+    """
     for operator in ("!=", "==", "="):
         if operator in part:
             path, value = (side.strip() for side in part.split(operator, 1))
@@ -49,10 +57,12 @@ def _field_test(part: str) -> Test:
 
 
 def _labels(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the labels of an object; empty where it has none."""
     return obj["metadata"].get("labels") or {}
 
 
 def _field(obj: Mapping[str, Any], path: str) -> str:
+    """Returns the text of the field at a dotted path; empty where it is missing or null."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

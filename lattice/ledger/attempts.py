@@ -202,8 +202,10 @@ def _fields(allocation: Allocation) -> Patch:
 
 
 def _with(allocation: Allocation, **fields: Any) -> Allocation:
+    """Returns a copy of an allocation with these fields of its status replaced."""
     return msgspec.structs.replace(allocation, status=msgspec.structs.replace(allocation.status, **fields))
 
 
 def _time(seconds: float) -> str | None:
+    """Returns seconds since the epoch as text for status; None for 0, which means that no time is known."""
     return format_time(seconds) if seconds else None

@@ -185,6 +185,10 @@ class Book:
     # -- changes -------------------------------------------------------------------------------------
 
     def _insert(self, row: Row, position: int) -> None:
+        """Adds a row to a shard, at `position`, and to all indices by node, uid and user; charges no account.
+
+        Raises Corrupt where a node of it is held by another row.
+        """
         self.rows[row.key] = row
         self.attempts.setdefault(row.uid, set()).add(row.attempt)
         for node in row.nodes:
@@ -197,6 +201,7 @@ class Book:
         self.users[row.tenant, row.user] = (nodes + len(row.nodes), rows + 1)
 
     def _remove(self, row: Row) -> None:
+        """Removes a row from its shard and from all indices by node, uid and user; discharges no account."""
         del self.rows[row.key]
         attempts = self.attempts[row.uid]
         attempts.discard(row.attempt)
@@ -227,6 +232,7 @@ class Book:
         self.changes.append(change)
 
         def undo() -> None:
+            """Takes the change back: rows, accounts and sensitive pool are as before."""
             self.changes.remove(change)
             if new:
                 self._remove(new)
@@ -242,6 +248,9 @@ class Book:
         return undo
 
     def _charge(self, row: Row, sign: int) -> None:
+        """Adds the nodes and the allocation of a row to its tenant's account (`sign` 1), or subtracts them (-1); those of sensitive work
+        also to the sensitive pool.
+        """
         account = self.accounts.get(row.tenant, TenantAccount())
         self.accounts[row.tenant] = msgspec.structs.replace(
             account,
@@ -252,16 +261,22 @@ class Book:
             self.sensitive = msgspec.structs.replace(self.sensitive, used=self.sensitive.used + sign * len(row.nodes))
 
     def _set_head(self, **changes: Any) -> Undo:
+        """Replaces fields of the ledger's head, and returns a function that takes that back."""
         before = self.head
         self.head = replace(before, **changes)
 
         def undo() -> None:
+            """Puts the head before the change back."""
             self.head = before
 
         return undo
 
 
 def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
+    """Adds a row for a claim that is sound, on nodes that are free, and within limits; returns the verdict and how to take the change back.
+
+    A claim whose row is held on the same nodes already changes nothing and is SAME.
+    """
     standing = book.rows.get(claim.key)
     if standing is not None:
         if standing.held and standing.nodes == claim.nodes:
@@ -275,6 +290,7 @@ def _claim(book: Book, claim: Claim) -> tuple[Verdict, Undo]:
 
 
 def _row(claim: Claim, state: str) -> Row:
+    """Returns the row of a claim, in this state."""
     return Row(
         claim.uid, claim.attempt, claim.generation, claim.user, claim.tenant, claim.vcluster,
         claim.kind, state, claim.reporter, claim.nodes, claim.sensitive, claim.walltime,
@@ -282,6 +298,7 @@ def _row(claim: Claim, state: str) -> Row:
 
 
 def _other_attempts(book: Book, claim: Claim) -> ProposalRefused | None:
+    """Returns the refusal of a claim whose allocation has a row that is held or of a newer attempt; None: it has none."""
     for row in book.rows_of(claim.uid):
         if row.held or row.attempt > claim.attempt:
             return ProposalRefused("AttemptTaken", f"attempt {row.attempt} of {claim.uid} is {'held' if row.held else 'newer'}")
@@ -289,6 +306,9 @@ def _other_attempts(book: Book, claim: Claim) -> ProposalRefused | None:
 
 
 def _nodes_free(book: Book, claim: Claim) -> ProposalRefused | None:
+    """Returns the refusal of a claim that names no nodes or a reporter not among them, or nodes that are held, or more than exist; None: it
+    may have them.
+    """
     taken = [node for node in claim.nodes if node in book.holders]
     if taken:
         return ProposalRefused("NodesTaken", f"{len(taken)} of {len(claim.nodes)} nodes are held already: indices {format_ranges(taken)}")
@@ -301,6 +321,9 @@ def _nodes_free(book: Book, claim: Claim) -> ProposalRefused | None:
 
 
 def _within_limits(book: Book, claim: Claim) -> ProposalRefused | None:
+    """Returns the refusal of a claim beyond the limits of its tenant or user or, if sensitive, of the sensitive pool, or of a tenant
+    without an account; None: it is within them.
+    """
     account = book.accounts.get(claim.tenant)
     if account is None:
         return ProposalRefused("TenantUnknown", f'tenant "{claim.tenant}" has no account in the ledger yet')
@@ -344,6 +367,7 @@ def beyond(account: TenantAccount, own: tuple[int, int], tenant: str, user: str,
 
 
 def _room_in_object(book: Book, claim: Claim) -> ProposalRefused | None:
+    """Returns the refusal of a claim for which the ledger's object has no room left; None: it has."""
     size = book.bytes()
     if size + 70 + 6 * len(claim.nodes) > NO_CLAIMS_FROM_BYTES:
         return ProposalRefused(
@@ -353,6 +377,10 @@ def _room_in_object(book: Book, claim: Claim) -> ProposalRefused | None:
 
 
 def _stop(book: Book, stop: Stop) -> tuple[Verdict, Undo]:
+    """Ends a held row with the cause of the stop; returns the verdict and how to take the change back.
+
+    A row that is gone is a refusal; one that has ended already stays as it is and is SAME.
+    """
     row = book.rows.get(stop.key)
     if row is None:
         return _gone(stop.key), _nothing
@@ -362,6 +390,11 @@ def _stop(book: Book, stop: Stop) -> tuple[Verdict, Undo]:
 
 
 def _release(book: Book, release: Release) -> tuple[Verdict, Undo]:
+    """Frees the nodes of a row that has ended, or some of them (`release.nodes`), and removes a row without nodes; returns the verdict and
+    how to take that back.
+
+    A held row may be freed only as a whole; a reporter that is freed is replaced by the lowest node left; nothing to free is SAME.
+    """
     row = book.rows.get(release.key)
     if row is None:
         return SAME, _nothing
@@ -376,6 +409,10 @@ def _release(book: Book, release: Release) -> tuple[Verdict, Undo]:
 
 
 def _renew(book: Book, renew: Renew) -> tuple[Verdict, Undo]:
+    """Stores a newer generation of a row's allocation, and its walltime where one is given; returns the verdict and how to take that back.
+
+    A row that is gone is a refusal; a generation that is not newer is SAME.
+    """
     row = book.rows.get(renew.key)
     if row is None:
         return _gone(renew.key), _nothing
@@ -386,6 +423,10 @@ def _renew(book: Book, renew: Renew) -> tuple[Verdict, Undo]:
 
 
 def _appoint(book: Book, appoint: Appoint) -> tuple[Verdict, Undo]:
+    """Makes another node of a row its reporter; returns the verdict and how to take that back.
+
+    A row that is gone and a node that is not its own are refusals; the present reporter is SAME.
+    """
     row = book.rows.get(appoint.key)
     if row is None:
         return _gone(appoint.key), _nothing
@@ -397,10 +438,16 @@ def _appoint(book: Book, appoint: Appoint) -> tuple[Verdict, Undo]:
 
 
 def _gone(key: Key) -> ProposalRefused:
+    """Returns the refusal that says that a row is not in the ledger."""
     return ProposalRefused("RowGone", f"attempt {key[1]} of {key[0]} is not in the ledger")
 
 
 def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
+    """Sets the limits of a tenant and of each of its users, with a new account where it has none; returns the verdict and how to take that
+    back.
+
+    Equal limits are SAME; a new account beyond the most tenants is a refusal.
+    """
     before = book.accounts.get(limits.tenant)
     after = msgspec.structs.replace(
         before or TenantAccount(),
@@ -418,18 +465,26 @@ def _limits(book: Book, limits: Limits) -> tuple[Verdict, Undo]:
 
 
 def _sensitive_pool(book: Book, pool: SensitivePool) -> tuple[Verdict, Undo]:
+    """Sets how many nodes sensitive work may hold, also below what it holds; returns the verdict, SAME if equal, and how to take
+    that back.
+    """
     before = book.sensitive
     if before.max == pool.max_nodes:
         return SAME, _nothing
     book.sensitive = msgspec.structs.replace(before, max=pool.max_nodes)
 
     def undo() -> None:
+        """Puts the pool before the change back."""
         book.sensitive = before
 
     return Accepted(), undo
 
 
 def _forget(book: Book, forget: Forget) -> tuple[Verdict, Undo]:
+    """Removes the account of a tenant; returns the verdict and how to take that back.
+
+    A tenant that holds nodes or allocations is a refusal, an unknown one is SAME.
+    """
     before = book.accounts.get(forget.tenant)
     if before is None:
         return SAME, _nothing
@@ -439,7 +494,10 @@ def _forget(book: Book, forget: Forget) -> tuple[Verdict, Undo]:
 
 
 def _set_account(book: Book, tenant: str, before: TenantAccount | None, after: TenantAccount | None) -> Undo:
+    """Stores an account of a tenant, or removes it (`after` None), and returns a function that puts `before` back."""
+
     def put(account: TenantAccount | None) -> None:
+        """Stores the tenant's account; None removes it."""
         if account is None:
             book.accounts.pop(tenant, None)
         else:
@@ -450,6 +508,10 @@ def _set_account(book: Book, tenant: str, before: TenantAccount | None, after: T
 
 
 def _pool(book: Book, pool: Pool) -> tuple[Verdict, Undo]:
+    """Sets how many nodes exist; returns the verdict and how to take that back.
+
+    Refused where nodes that leave (`without`) are held, or more are held than would exist; an equal number is SAME.
+    """
     held = [node for node in pool.without if node in book.holders]
     if held:
         return ProposalRefused("NodeHeld", f"node indices {format_ranges(held)} are held and cannot leave"), _nothing
@@ -462,18 +524,26 @@ def _pool(book: Book, pool: Pool) -> tuple[Verdict, Undo]:
 
 
 def _numbers(book: Book, numbers: Numbers) -> tuple[Verdict, Undo]:
+    """Raises the next number of an allocation; returns the verdict and how to take that back.
+
+    A number that is not higher changes nothing and is SAME.
+    """
     if numbers.next_number <= book.head.next_number:
         return SAME, _nothing
     return Accepted(), book._set_head(next_number=numbers.next_number)
 
 
 def _recover(book: Book, recover: Recover) -> tuple[Verdict, Undo]:
+    """Raises seq, epoch and next number to at least these, never lowers them, counts the recovery, and begins the terms anew; returns the
+    verdict and how to take that back.
+    """
     before, seq, epoch = book.terms, max(recover.seq, book.head.seq), max(recover.epoch, book.head.epoch)
     next_number = max(recover.next_number, book.head.next_number)
     back = book._set_head(seq=seq, next_number=next_number, epoch=epoch, recoveries=book.head.recoveries + 1)
     book.terms = (LedgerTerm(epoch=epoch, term=book.head.term, since=seq + 1, left=before[-1].left if before else 0),)
 
     def undo() -> None:
+        """Puts terms and head before the recovery back."""
         book.terms = before
         back()
 
@@ -481,6 +551,11 @@ def _recover(book: Book, recover: Recover) -> tuple[Verdict, Undo]:
 
 
 def _adopt(book: Book, adopt: Adopt) -> tuple[Verdict, Undo]:
+    """Adds a row that the nodes' histories say, in the state that they say, without a check of limits; returns the verdict and how to take
+    that back.
+
+    A row that is in the ledger is SAME; nodes that are held, or, for a held row, another attempt's claim, are a refusal.
+    """
     if adopt.claim.key in book.rows:
         return SAME, _nothing
     refusal = _other_attempts(book, adopt.claim) if adopt.state == HELD else None
@@ -516,6 +591,7 @@ def apply_all(book: Book, proposals: Iterable[Proposal]) -> tuple[list[Verdict],
         undos.append(undo)
 
     def undo_all() -> None:
+        """Takes all changes back, the last one first."""
         for undo in reversed(undos):
             undo()
 

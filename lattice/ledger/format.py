@@ -86,6 +86,7 @@ def encode_shard(rows: Iterable[Row], number: int = FORMAT) -> str:
 
 
 def _reporter(row: Row, number: int) -> str:
+    """Returns the reporter's column of a row; from format 2 on `-` where it is the first node."""
     return _NOTHING if number > FIRST_FORMAT and row.reporter == row.nodes[0] else str(row.reporter)
 
 
@@ -126,6 +127,10 @@ def decode_shard(text: str) -> list[Row]:
 
 
 def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
+    """Returns a row from its text in this format (`number`); `names` are the shard's interned names.
+
+    Raises ValueError where it does not parse.
+    """
     uid, attempt, generation, user, tenant, vcluster, kind, state, reporter, nodes, *more = line.split(" ")
     if kind not in KINDS or (state != HELD and state not in CAUSES) or len(state) != 1:
         raise ValueError(f"kind {kind!r}, state {state!r} in {line[:60]!r}")

@@ -80,6 +80,10 @@ def parse_page(text: str) -> list[HistoryRow]:
 
 
 def _parse_row(line: str) -> HistoryRow:
+    """Returns a row of a node's history from its line.
+
+    Raises ValueError where a column is wrong; columns beyond the eleventh are ignored.
+    """
     uid, attempt, state, number, path, nodes, prepared, start, end, ended, reason = line.split(" ")[:11]
     if state not in STATES or not REASON.fullmatch(_text(reason)):
         raise ValueError(f"state {state!r} or reason {reason!r} in {line[:80]!r}")
@@ -93,11 +97,13 @@ def _parse_row(line: str) -> HistoryRow:
 
 
 def _parse_end(text: str) -> tuple[int, int, int]:
+    """Returns exit code, signal and rank from the text CODE:SIGNAL:RANK. Raises ValueError where one does not parse or is out of bounds."""
     code, signal, rank = text.split(":")
     return bounded(code, most=255), bounded(signal, most=128), bounded(rank, most=MOST_ATTEMPT)
 
 
 def _parse_time(text: str) -> float:
+    """Returns seconds since the epoch. Raises ValueError where the text is no time between 0 and LAST_SECOND."""
     seconds = float(text)
     if not 0.0 <= seconds <= LAST_SECOND:
         raise ValueError(f"{text[:40]!r} is no time")
@@ -105,4 +111,5 @@ def _parse_time(text: str) -> float:
 
 
 def _text(column: str) -> str:
+    """Returns the text of a column, empty for the mark of nothing."""
     return "" if column == _NOTHING else column

@@ -83,6 +83,9 @@ def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Colle
     """
 
     def worth(nodes: Nodes) -> tuple[int, int]:
+        """Returns how credible it is that an attempt ran on these nodes: how many of them say so; of equal ones, how few contradict it or
+        do not know of it.
+        """
         witnesses = _witnesses(nodes, rows)
         started = any(rows[node].start for node in witnesses)
         against = [node for node in nodes if node in rows and rows[node].nodes not in ((), nodes)]
@@ -94,8 +97,12 @@ def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Colle
 
 
 def _witnesses(nodes: Nodes, rows: Mapping[str, HistoryRow]) -> list[str]:
+    """Returns those of these nodes whose own row says that the attempt ran on exactly these nodes."""
     return [node for node in nodes if node in rows and rows[node].nodes == nodes]
 
 
 def _foreign(uid: str, attempt: int, reasons: Mapping[str, str]) -> list[Foreign]:
+    """Returns the rows of an attempt that do not count, by node name; `reasons`: by node, why its row does not count, empty where
+    it does.
+    """
     return [Foreign(node, uid, attempt, why) for node, why in sorted(reasons.items()) if why]

@@ -63,6 +63,9 @@ def format_plan(rows: Iterable[PlanRow], number: int = FORMAT) -> str:
 
 
 def _walltime(row: PlanRow, number: int) -> str:
+    """Returns the walltime's column of a row with a space before it, ` -` where none is known; empty in format 1, which has no such
+    column.
+    """
     if number == FIRST_FORMAT:
         return ""
     return " -" if row.walltime is None else f" {row.walltime}"
@@ -79,6 +82,7 @@ def parse_plan(text: str) -> list[PlanRow]:
 
 
 def _parse_row(line: str, form: int) -> PlanRow:
+    """Returns an order from its line in this format (`form`). Raises ValueError where it does not parse."""
     order, uid, attempt, generation, number, reporter, path, head, nodes, *more = line.split(" ")
     walltime = "-" if form == FIRST_FORMAT else more[0]
     word, _, cause = order.partition(":")
@@ -94,4 +98,5 @@ def _parse_row(line: str, form: int) -> PlanRow:
 
 
 def _text(column: str) -> str:
+    """Returns the text of a column, empty for `-`."""
     return "" if column == "-" else column

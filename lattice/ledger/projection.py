@@ -85,6 +85,11 @@ def moved(shown: ExpectedStart | None, p50: float | None, p90: float | None, rea
 
 
 def _apart(shown: str | None, found: float | None, now: float) -> bool:
+    """Tells whether a shown start (text) and a found one (seconds since the epoch) differ so much that the status must change, or only one
+    of them is known.
+
+    The allowed difference grows with the time that is left until the found one.
+    """
     if shown is None or found is None:
         return (shown is None) != (found is None)
     return abs(parse_time(shown) - found) > max(MOVED_SECONDS, MOVED_SHARE * max(0.0, found - now))
@@ -247,6 +252,7 @@ def observed(allocation: Allocation, *, seq: int) -> Patch:
 
 
 def _settle(allocation: Allocation, conditions: tuple[Condition, ...], now: float, *, decided: bool = False) -> Any:
+    """Returns what `settle` makes of an allocation's conditions at `now`, seconds since the epoch; it never requeues."""
     return settle(
         conditions,
         lifecycle_type=allocation.spec.lifecycle.type,
@@ -268,6 +274,9 @@ def exit_fields(ended_with: Exit) -> Patch:
 
 
 def _patch(allocation: Allocation, phase: str, conditions: tuple[Condition, ...], seq: int, **fields: Any) -> Patch:
+    """Returns the patch of an allocation's status with this phase, these conditions and fields, for exactly the resource version that was
+    read.
+    """
     return {
         "metadata": {"resourceVersion": allocation.metadata.resource_version},
         "status": {

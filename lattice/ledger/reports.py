@@ -145,6 +145,7 @@ def bounded(text: str, least: int = 0, most: int = MOST) -> int:
 
 
 def _parse_row(item: str) -> ReportRow:
+    """Returns one attempt's row of a node's report from its text UID:ATTEMPT:STATE. Raises ValueError where it does not parse."""
     uid, attempt, state = item.split(":", 2)
     letter, detail = state[:1], state[1:]
     if letter not in STATES or (letter == START_FAILED and not REASON.fullmatch(detail)):

@@ -107,6 +107,7 @@ class Answers:
 
 
 def _count(nodes: frozenset[str]) -> str:
+    """Returns a number of nodes in words, such as `1 node` or `3 nodes`."""
     return f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
 
 

@@ -184,6 +184,9 @@ def _absent(facts: StepFacts) -> Step:
 
 
 def _final(facts: StepFacts, allocation: Allocation) -> Step:
+    """Returns the next step of an allocation in a final phase: release or stop rows that are left, then remove the finalizer of a deleted
+    one, or write its status; else Rest.
+    """
     for row in facts.rows:
         if row.attempt == allocation.status.attempt and _reported_end(allocation):
             return Propose(Release(row.key))
@@ -212,6 +215,7 @@ def _old_rows(facts: StepFacts, allocation: Allocation) -> Step | None:
 
 
 def _vouched(facts: StepFacts, row: Row) -> tuple[int, ...]:
+    """Returns the node indices of a row whose nodes report nothing of it any more."""
     return tuple(node for node, standing in zip(row.nodes, facts.states_of(row), strict=True) if standing.empty)
 
 
@@ -234,6 +238,7 @@ def _leaving(allocation: Allocation) -> str:
 
 
 def _wish(allocation: Allocation, leaving: str) -> str:
+    """Returns in words why an allocation leaves: deleted, or cancelled, with the reason that the user gave."""
     if leaving == DELETED:
         return "deleted"
     reason = allocation.spec.cancel.reason if allocation.spec.cancel else ""
@@ -241,6 +246,11 @@ def _wish(allocation: Allocation, leaving: str) -> str:
 
 
 def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step:
+    """Returns the next step of an allocation that is not final and holds no row: end it where it is to leave (`leaving`: the cause; empty:
+    it is not) or missed its deadline, begin it again where its attempt ended or was lost.
+
+    Else it gets its finalizer, waits for its images, and is queued.
+    """
     status = allocation.status
     if leaving:
         return End("Cancelled", _wish(allocation, leaving), exit=status.exit)
@@ -263,6 +273,11 @@ def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step
 
 
 def _held(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
+    """Returns the next step of an allocation whose row is held: stop it if it is to leave (`leaving`: the cause; empty: it is not) or a
+    node is down, and bring row, status and reporter up to date.
+
+    Where nothing of that is due, a start or an end that takes too long is judged.
+    """
     status = allocation.status
     if _reported_end(allocation):
         finished = condition(status.conditions, kinds.FINISHED)
@@ -340,6 +355,11 @@ def _from_reports(facts: StepFacts, allocation: Allocation, row: Row, standings:
 
 
 def _releasing(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
+    """Returns the next step of an allocation whose row is being stopped: wait until its nodes are empty, then end it or begin it again, by
+    the first cause that applies.
+
+    `leaving`: why it is to leave; empty: it is not.
+    """
     standings = facts.states_of(row)
     if not _reported_end(allocation):
         waiting = [standing for standing in standings if not standing.empty and not standing.down]
@@ -428,6 +448,10 @@ def _still_ending(facts: StepFacts, allocation: Allocation, row: Row, standings:
 
 
 def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: str) -> Step:
+    """Returns the step that writes into the status why an allocation is being stopped, and since when.
+
+    `leaving`: why it is to leave; empty: it is not.
+    """
     since = facts.now - facts.ending_seconds
     if leaving:
         return ShowEnding("Cancelled", _wish(allocation, leaving), since)
@@ -494,6 +518,7 @@ def _after_prologue(allocation: Allocation, message: str, retries: int, node: st
 
 
 def _again(allocation: Allocation, reason: str, message: str, ended: Exit | None) -> Retry:
+    """Returns the step that begins another attempt; the ended one counts against the most requeues unless it was lost before it started."""
     started = is_true(allocation.status.conditions, kinds.STARTED)
     return Retry(reason, message, ended, counted=started or reason != "Lost")
 

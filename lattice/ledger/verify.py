@@ -88,6 +88,9 @@ class _Used:
     sensitive: int = 0
 
     def count(self, tenant: str, user: str, nodes: int, *, sensitive: bool) -> None:
+        """Adds a row on `nodes` nodes to the sums of its tenant (user empty) and of its user, and if sensitive, to the nodes of the
+        sensitive pool.
+        """
         for who in {(tenant, ""), (tenant, user)}:
             self.nodes[who] = self.nodes.get(who, 0) + nodes
             self.rows[who] = self.rows.get(who, 0) + 1
@@ -108,6 +111,7 @@ def _used_of(status: LedgerStatus) -> _Used:
 
 
 def _uid(text: str) -> str:
+    """Returns a uid in its usual form from its base64 form. Raises ValueError where it is none."""
     digits = base64.urlsafe_b64decode(text + "==").hex()
     if len(digits) != 32:
         raise ValueError(f"{text!r} is not a uid")
@@ -115,6 +119,10 @@ def _uid(text: str) -> str:
 
 
 def _rows(position: int, shard: str, faults: list[str]) -> list[tuple[list[str], list[str]]]:
+    """Returns the columns of each row of a shard, in the order of format 1, with the shard's interned names.
+
+    Adds a fault for a shard of an unknown format, which has no rows then, and for each row with too few columns, which is left out.
+    """
     parts = shard.split("|")
     if len(parts) != 3 or parts[0] not in ("1", "2"):
         faults.append(f"shard {position}: not of format 1 or 2: {shard[:40]!r}")
@@ -132,6 +140,7 @@ def _in_order(columns: list[str], number: str) -> list[str]:
 
 
 def _indices(text: str) -> list[int]:
+    """Returns node indices from ranges such as 1-3,7. Raises ValueError where the text does not parse."""
     indices: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -140,6 +149,9 @@ def _indices(text: str) -> list[int]:
 
 
 def _accounts(status: LedgerStatus, used: _Used) -> list[str]:
+    """Returns a fault for each tenant without an account, and for each account and the sensitive pool where their use differs from what the
+    rows say.
+    """
     faults: list[str] = []
     nodes_used = {tenant: count for (tenant, user), count in used.nodes.items() if not user}
     rows_used = {tenant: count for (tenant, user), count in used.rows.items() if not user}

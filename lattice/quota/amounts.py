@@ -118,6 +118,10 @@ def _rank(entry: tuple[str, int]) -> tuple[int, str]:
 
 
 def _number(value: int | str, field: str) -> Fraction:
+    """Returns a quantity of a resource, a whole number or text such as 24, 1500m or 64Gi, as an exact number in its base unit.
+
+    Raises Rejected, which names `field`, for anything else.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return Fraction(value)
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -129,4 +133,5 @@ def _number(value: int | str, field: str) -> Fraction:
 
 
 def _wrong(reason: str, field: str, sentence: str) -> Rejected:
+    """Returns the error Rejected with this reason and sentence, which names the field."""
     return Rejected(sentence, reason=reason, fields=(field,))

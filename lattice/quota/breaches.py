@@ -98,4 +98,5 @@ def _claims(groups: Mapping[str, Declared]) -> Iterator[tuple[str, Breach]]:
 
 
 def _in(vcluster: str) -> str:
+    """Returns ' in vCluster "NAME"' for a sentence; empty for an empty name."""
     return f' in vCluster "{vcluster}"' if vcluster else ""

@@ -353,6 +353,11 @@ def _guaranteed(group: Declared, key: str, below: Mapping[str, list[Declared]], 
 
 
 def _over(group: Declared, key: str, total: int, count: int, parent: Declared) -> Iterator[Wrong]:
+    """Yields the broken rule MinSumAboveParent where `total`, the sum of the mins of a parent's `count` children, is above its own min of
+    this resource.
+
+    The rule is told with the figures of `group`, the child that is made or changed.
+    """
     limit = parent.min.get(key, 0)
     if total > limit:
         sentence = f'min.{key} of the {count} groups below "{parent.name}" would be {quantity(key, total)} in sum, above its own min'

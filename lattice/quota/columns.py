@@ -64,6 +64,10 @@ class TreeColumns:
         self._fill(booked)
 
     def _fill(self, booked: Sequence[Sequence[Resources]]) -> None:
+        """Fills all columns from the groups and from what their work asks for and uses (`booked`), and marks every parent as to be divided.
+
+        Sums up what children ask for, use and are guaranteed.
+        """
         groups, size = self.groups, len(self.keys) * self.width
         self.least = self._column([group.min for group in groups])
         self.most = self._column([group.max for group in groups], absent=1 << 400 if self.exact else NO_CUT)
@@ -92,6 +96,7 @@ class TreeColumns:
         return self._of([amounts.get(key, absent) for key in self.keys for amounts in (*rows, {})])
 
     def _of(self, amounts: Sequence[int]) -> Column:
+        """Returns a column of these amounts: a list where amounts may exceed 64 bits (`exact`), else an array of 64-bit integers."""
         return list(amounts) if self.exact else array("q", amounts)
 
     def store(self, column: Column, start: int, amounts: Sequence[int]) -> None:
@@ -179,6 +184,7 @@ class TreeColumns:
                 self.stale[i] = 1
 
     def _climb(self, column: Column, base: int, i: int, more: int) -> None:
+        """Adds an amount to the entry of group `i` and to those of all its ancestors, in the part of the column that begins at `base`."""
         column[base + i] += more
         while i:
             i = self.parent[i]

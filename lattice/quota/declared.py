@@ -298,6 +298,7 @@ def path_of(declared: Declared, groups: Mapping[str, Declared]) -> str:
 
 
 def _source(group: str, metadata: Metadata) -> Source:
+    """Returns which object declares a group, from the object's metadata."""
     return Source(group, metadata.name, metadata.namespace, metadata.uid, metadata.generation, metadata.creation_timestamp)
 
 
@@ -307,6 +308,10 @@ def _aligned(weight: Resources | None, most: Resources) -> dict[str, int]:
 
 
 def _tree(view: TreeView) -> TreeSettings:
+    """Returns the settings of a quota tree from its object, in Lattice's units.
+
+    Raises Rejected for a ratio or duration that is not allowed.
+    """
     nodes = view.nodes
     return TreeSettings(
         nodes=Selection(
@@ -326,6 +331,10 @@ def _tree(view: TreeView) -> TreeSettings:
 
 
 def _ratio(text: str, place: str) -> Fraction:
+    """Returns a ratio in thousandths exactly, from text such as 0.5 or 500m.
+
+    Raises Rejected, which names `place`, where it is not above 0 and at most 1.
+    """
     milli = amounts_of({CPU: text}, field=place)[CPU]
     if not 0 < milli <= 1000:
         raise Rejected(f"{place} is {text}, and must be above 0 and at most 1", reason="RatioInvalid", fields=(place,))
@@ -338,6 +347,10 @@ def is_root_of(profile: KoordinatorProfile, view: KoordinatorQuota) -> bool:
 
 
 def _json(notes: Mapping[str, str], key: str) -> object:
+    """Returns the parsed JSON of one of Koordinator's annotations (`key` without the prefix); None where it is absent or blank.
+
+    Raises Rejected where it does not parse.
+    """
     text = notes.get(PREFIX + key, "")
     if not text.strip():
         return None

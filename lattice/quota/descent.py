@@ -71,6 +71,9 @@ def divide_one(columns: TreeColumns, k: int, p: int) -> None:
 
 
 def _is_due(columns: TreeColumns, p: int) -> bool:
+    """Tells whether the children of the group at slot `p` must be divided again: marked as stale, or its runtime differs from what they
+    were given.
+    """
     if columns.stale[p]:
         return True
     width, runtime, given = columns.width, columns.runtime, columns.given

@@ -94,6 +94,10 @@ class _DocumentReader:
         self.faults: list[Fault] = []
 
     def document(self, data: object) -> Document:
+        """Returns the document that this JSON object says, with a fault added to `faults` for each part that is missing or wrong.
+
+        Such a part is read as empty, so that all faults are found in one pass.
+        """
         top = self._object("the document", data, _TOP)
         for key, example in (("total", '"total": {"nodes": 100}'), ("quotas", '"quotas": []')):
             if key not in top and isinstance(data, Mapping):
@@ -109,6 +113,7 @@ class _DocumentReader:
         return Document(total, options, groups, of_koordinator=ROOT in parents or not entries)
 
     def _options(self, value: object) -> Options:
+        """Returns the options of the tree; notes a fault for each wrong field, and takes its default instead."""
         given = self._object("options", value, _OPTIONS)
         return Options(
             scale_min=self._switch("options: scaleMin", given.get("scaleMin", False)),
@@ -119,6 +124,10 @@ class _DocumentReader:
         )
 
     def _group(self, place: str, value: object, parents: set[str]) -> Group:
+        """Returns one group from its JSON object; notes a fault for each missing, unknown or wrong field, which then counts as empty.
+
+        `parents`: the names that any group gives as its parent; such a group is a parent unless isParent says otherwise.
+        """
         if not isinstance(value, Mapping):
             self._object(place, value, _FIELDS)
             return Group("")
@@ -150,6 +159,10 @@ class _DocumentReader:
         )
 
     def _object(self, place: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+        """Returns a JSON object, with a fault noted for each field that is not in `known`.
+
+        Anything else than an object is a fault too, and counts as an empty one.
+        """
         if not isinstance(value, Mapping):
             self._fault("BadDocument", f"{place} is {_shown(value)}, not an object with {', '.join(known)}")
             return {}
@@ -159,6 +172,9 @@ class _DocumentReader:
         return value
 
     def _name(self, place: str, given: Mapping[str, Any]) -> str:
+        """Returns the name of a group; notes a fault and returns the empty text where it is missing, not text, too long or not
+        printable.
+        """
         name = given.get("name")
         if name is None:
             self._fault("MissingValue", f"{place}: name is missing: give the group one that no other has")
@@ -169,6 +185,10 @@ class _DocumentReader:
         return ""
 
     def _parent(self, place: str, value: object) -> str:
+        """Returns the name of a group's parent, the root where it is absent or empty.
+
+        Anything but text is a fault, and counts as the root.
+        """
         if value is None or value == "":
             return ROOT
         if not isinstance(value, str):
@@ -177,17 +197,23 @@ class _DocumentReader:
         return value
 
     def _switch(self, place: str, value: object) -> bool:
+        """Returns true or false; anything else is a fault, and counts as false."""
         if not isinstance(value, bool):
             self._fault("BadDocument", f"{place} is {_shown(value)}, not true or false")
         return value is True
 
     def _amounts(self, place: str, value: object) -> dict[str, int]:
+        """Returns whole numbers by resource; anything but an object is a fault, and counts as empty."""
         if not isinstance(value, Mapping):
             self._fault("BadDocument", f"{place} is {_shown(value)}, not an object of whole numbers by resource")
             return {}
         return {key: self._amount(f"{place}.{key}", key, amount) for key, amount in value.items()}
 
     def _amount(self, place: str, key: str, value: object) -> int:
+        """Returns an amount of a resource (`key`) as a whole number; a float that is a whole number counts as one.
+
+        Notes a fault and returns 0 for null, a fraction, other types, and numbers below 0 or above the largest.
+        """
         if isinstance(value, float) and abs(value) < EXACT and value.is_integer():
             value = int(value)
         if value is None:
@@ -204,6 +230,7 @@ class _DocumentReader:
         return 0
 
     def _fault(self, reason: str, sentence: str) -> None:
+        """Adds a fault to those found."""
         self.faults.append(Fault(reason, sentence))
 
 

@@ -330,6 +330,10 @@ class Forest:
     # Parts of events
 
     def _planted(self, spec: TreeSpec, demand: Mapping[str, Demand]) -> QuotaTree:
+        """Returns the quota tree of a specification, charged with this demand by group.
+
+        The present tree is returned where its specification is unchanged and none of its groups is charged outside a tree.
+        """
         if self._specs.get(spec.name) == spec and not any(group.name in self._strays for group in spec.groups):
             return self._trees[spec.name]
         groups = [_with(group, demand.get(group.name, Demand())) for group in spec.groups if not _built_in(group.name)]
@@ -356,12 +360,18 @@ class Forest:
         return found
 
     def _known(self, tree: str) -> None:
+        """Raises NotFound where there is no quota tree of this name."""
         if tree not in self._trees:
             raise NotFound(f'there is no quota tree "{tree}"', reason="QuotaUnknown")
 
     # Parts of questions
 
     def _gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool) -> Iterator[Gate]:
+        """Yields the limits that a request of a leaf meets on its way up, for each group and resource that the group bounds.
+
+        A request that is non-preemptible also meets the leaf's min; a leaf outside all trees meets the maximum of the default group only,
+        or, for the system group, nothing.
+        """
         asked = sorted((key, amount) for key, amount in amounts.items() if amount > 0)
         tree = self._tree_of.get(leaf)
         if tree is None:
@@ -380,6 +390,7 @@ class Forest:
                     yield _gate(group.name, key, amount, RUNTIME, seen.used, seen.runtime, seen, most)
 
     def _default_gates(self, asked: list[tuple[str, int]]) -> Iterator[Gate]:
+        """Yields the limits of the default group for the resources asked for; a resource that its maximum does not name is unbounded."""
         demand = self._stray(DEFAULT)
         for key, amount in asked:
             most = self._default_max.get(key)
@@ -396,6 +407,7 @@ class Forest:
         return self._trees[tree].borrowed(self._trees[tree].limits(gate.quota).parent, gate.resource)
 
     def _standing(self, tree: str, name: str) -> GroupState:
+        """Returns all limits and figures of a group of a tree."""
         grown = self._trees[tree]
         group = grown.limits(name)
         return GroupState(
@@ -417,6 +429,7 @@ class Forest:
         )
 
     def _built_in_standing(self, name: str) -> GroupState:
+        """Returns the limits and figures of a built-in group: default or system."""
         most = self._default_max if name == DEFAULT else {}
         demand = self._stray(name)
         return GroupState(
@@ -438,6 +451,7 @@ class Forest:
         )
 
     def _shrunk(self, tree: str) -> bool:
+        """Tells whether a tree's capacity has less of any resource than before the last change."""
         now, before = self._capacity[tree], self._before[tree]
         return any(amount > now.get(key, 0) for key, amount in before.items())
 
@@ -477,22 +491,27 @@ def _above(tree: QuotaTree, name: str, gone: Mapping[str, Resources]) -> list[st
 
 
 def _gate(quota: str, key: str, asked: int, by: Limited, used: int, limit: int, seen: Figures, most: int) -> Gate:
+    """Returns a limit (`by`: which kind of it) that a request for `asked` of a resource meets in a group, with the group's figures."""
     return Gate(quota, key, by, asked, used, limit, seen.request, seen.runtime, seen.min, seen.effective_min, most)
 
 
 def _without(some: Resources, less: Resources) -> dict[str, int]:
+    """Returns the first amounts less the second; a resource missing on one side counts as 0, and the difference may be negative."""
     return _sum(some, {key: -amount for key, amount in less.items()})
 
 
 def _demand_of(group: Group) -> Demand:
+    """Returns copies of what a group's work asks for and uses."""
     return Demand(*(_sum(part, {}) for part in (group.request, group.used, group.non_preemptible_used)))
 
 
 def _built_in(name: str) -> bool:
+    """Tells whether a name, or what it is an alias of, is the default or the system group."""
     return ALIASES.get(name, name) in (DEFAULT, SYSTEM)
 
 
 def _with(group: Group, demand: Demand) -> Group:
+    """Returns a copy of a group with this demand in place of its own."""
     return replace(group, request=demand.request, used=demand.used, non_preemptible_used=demand.non_preemptible_used)
 
 
@@ -522,6 +541,7 @@ _GROUP_FIELDS: Final = (
 
 
 def _spec_data(spec: TreeSpec) -> dict[str, Any]:
+    """Returns the specification of a tree as plain data for JSON, the inverse of `_spec_of`."""
     return {
         "name": spec.name,
         "options": {field: getattr(spec.options, field) for field in _OPTION_FIELDS},
@@ -530,4 +550,5 @@ def _spec_data(spec: TreeSpec) -> dict[str, Any]:
 
 
 def _spec_of(data: Mapping[str, Any]) -> TreeSpec:
+    """Returns the specification of a tree from plain data that `_spec_data` made."""
     return TreeSpec(data["name"], tuple(Group(**entry) for entry in data["groups"]), Options(**data["options"]))

@@ -94,6 +94,11 @@ def layout(
 
 
 def _laid_out(gathered: Gathered, config: QuotaTreeOptions, faults: Mapping[Origin, tuple[str, str]]) -> Layout:
+    """Returns the trees, rules, bindings and settings of all gathered groups; the default tree comes first, the others by creation time,
+    then name.
+
+    `faults`: by object, the reason and sentence for which it was left out.
+    """
     default = next((one for one in gathered.built_in if one.name == DEFAULT_OBJECT), None)
     members: dict[str, list[Group]] = {DEFAULT_TREE: [_bounded(default_group(config), default)]}
     unmanaged = unmanaged_below(gathered.groups)

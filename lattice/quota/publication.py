@@ -78,6 +78,7 @@ def koordinator_patch(view: KoordinatorQuota, news: News) -> Patch:
     names = {name: resource_of(name) for name in view.spec.max}
 
     def listed(amounts: Resources) -> dict[str, str]:
+        """Returns the amounts of Koordinator's resources as quantities in text; 0 for those that are missing."""
         return {name: quantity(resource, amounts.get(resource, 0)) for name, resource in sorted(names.items())}
 
     amounts = (standing.runtime, standing.request, standing.child_request, standing.non_preemptible_used)
@@ -114,6 +115,10 @@ def _amounts(news: News) -> dict[str, dict[str, int | str] | None]:
 
 
 def _conditions(view: ElasticQuota, news: News, now: str) -> tuple[Condition, ...]:
+    """Returns the conditions of an ElasticQuota: Ready, Stalled where it has a fault, and Overused, which is absent without figures.
+
+    A condition that does not change keeps its time.
+    """
     generation, conditions = view.metadata.generation, without_conditions(view.status.conditions, (STALLED,))
     reason, message = news.fault or ("InForce", _in_force(news))
     sound = news.fault is None
@@ -133,6 +138,7 @@ def _conditions(view: ElasticQuota, news: News, now: str) -> tuple[Condition, ..
 
 
 def _in_force(news: News) -> str:
+    """Returns a sentence on how much of a group's min is in effect, and why less is; empty without figures."""
     standing = news.standing
     if standing is None:
         return ""
@@ -147,6 +153,7 @@ def _in_force(news: News) -> str:
 
 
 def _summary(view: ElasticQuota, news: News) -> dict[str, str] | None:
+    """Returns min, max, runtime and use of a group as short texts for the columns of kubectl; None without figures."""
     standing = news.standing
     if standing is None:
         return None
@@ -155,6 +162,7 @@ def _summary(view: ElasticQuota, news: News) -> dict[str, str] | None:
 
 
 def _short(text: str) -> str:
+    """Returns a text cut to at most SUMMARY_LIMIT characters, with … as the last one where it was cut."""
     return text if len(text) <= SUMMARY_LIMIT else f"{text[: SUMMARY_LIMIT - 1]}…"
 
 
@@ -166,4 +174,5 @@ def _replacing(before: Mapping[str, int | str] | None, after: Mapping[str, int |
 
 
 def _snake(name: str) -> str:
+    """Returns a name in camelCase as snake_case."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -263,6 +263,7 @@ class _Balance:
         self._book(holding, 1)
 
     def _book(self, holding: Holding, sign: int) -> None:
+        """Adds the amounts of a holding (`sign` 1) to the use of its leaf and all groups above, or subtracts them (-1)."""
         for name in self._path(holding.leaf):
             used = self._used[name]
             for key, amount in holding.amounts.items():
@@ -270,9 +271,11 @@ class _Balance:
 
 
 def _missing(gate: Gate) -> int:
+    """Returns how much a request exceeds a limit together with present use; 0 or less: it fits."""
     return gate.used + gate.asked - gate.limit
 
 
 def _lower(missing: dict[str, int], amounts: Resources) -> None:
+    """Subtracts amounts from what is missing, for the resources that `missing` names; the result may be negative."""
     for key in missing:
         missing[key] -= amounts.get(key, 0)

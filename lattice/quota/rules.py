@@ -79,6 +79,7 @@ def odd_faults(groups: Sequence[Group]) -> list[Fault]:
 
 
 def _names(groups: Sequence[Group]) -> Iterator[Fault]:
+    """Yields a fault for each group that has the name of a built-in group or of an earlier one."""
     seen: dict[str, int] = {}
     for at, group in enumerate(groups):
         if group.name in BUILT_IN:
@@ -91,6 +92,7 @@ def _names(groups: Sequence[Group]) -> Iterator[Fault]:
 
 
 def _parents(groups: Sequence[Group]) -> Iterator[Fault]:
+    """Yields a fault for each group whose parent is not in the tree, and one for each cycle of parents."""
     parent = {group.name: group.parent for group in groups}
     safe = {ROOT}
     for group in groups:
@@ -115,12 +117,14 @@ def _parents(groups: Sequence[Group]) -> Iterator[Fault]:
 
 
 def _total(total: Resources) -> Iterator[Fault]:
+    """Yields a fault where no resource of the total is above 0."""
     if not any(total.values()):
         shown = ", ".join(f"{key} {amount}" for key, amount in total.items()) or "nothing"
         yield Fault("NothingToDivide", f"total: there is {shown} to divide: at least one resource must be above 0")
 
 
 def _limits(group: Group) -> Iterator[Fault]:
+    """Yields a fault for each resource of a group whose min is above its max, or that max does not name."""
     for key, amount in group.min.items():
         if key not in group.max:
             yield Fault("MinAboveMax", f'quota "{group.name}": min.{key} is {amount}, and max has no {key}: add it there')
@@ -130,6 +134,11 @@ def _limits(group: Group) -> Iterator[Fault]:
 
 
 def _resources(group: Group, total: Resources, parent: Group | None) -> Iterator[Fault]:
+    """Yields a fault for each resource that a group's weight has and its max lacks, and for each that its max and its parent's do not
+    share.
+
+    `parent` None: on the first level, where max may name only resources of the total.
+    """
     for key in group.shared_weight.keys() - group.max.keys():
         sentence = f'quota "{group.name}": sharedWeight.{key} is {group.shared_weight[key]}, and max has no {key}'
         yield Fault("ResourcesDiffer", f"{sentence}: add it to max, or leave it out")
@@ -147,6 +156,9 @@ def _resources(group: Group, total: Resources, parent: Group | None) -> Iterator
 
 
 def _role(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
+    """Yields a fault where a group with children says that it is no parent, and one for each amount that a parent asks for or uses
+    itself.
+    """
     if children and not group.is_parent:
         sentence = f'quota "{group.name}": isParent is false, and it is the parent of {len(children)}, the first "{children[0].name}"'
         yield Fault("ParentIsLeaf", f"{sentence}: set isParent to true")
@@ -160,6 +172,7 @@ def _role(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
 
 
 def _min_sums(group: Group, children: Sequence[Group]) -> Iterator[Fault]:
+    """Yields a fault for each resource of which the children's mins are more in sum than the group's own min."""
     sums: dict[str, int] = {}
     for child in children:
         for key, amount in child.min.items():

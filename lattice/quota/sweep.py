@@ -296,11 +296,15 @@ _PLACES: Final[dict[int, Ints]] = {}
 
 
 def _views(columns: TreeColumns) -> Views:
+    """Returns a tree's columns as matrices of one row for each resource, on the same memory; made at the first call and kept in
+    `columns.vectors`.
+    """
     views = columns.vectors
     if not isinstance(views, Views):
         width, slots = columns.width, len(columns.names)
 
         def matrix(column: Any, kind: type = np.int64) -> Any:
+            """Returns a column as a matrix of one row for each resource, on the same memory."""
             return np.frombuffer(column, dtype=kind).reshape(-1, width)
 
         named = ("least", "limit", "floor", "guaranteed", "weight", "runtime", "effective", "given")

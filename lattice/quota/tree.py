@@ -275,6 +275,7 @@ class QuotaTree:
             raise Rejected(f"no way leads from {', '.join(lost[:5])} to the root", reason="ParentUnknown")
 
     def _put(self, group: Group) -> None:
+        """Adds a group, and what its own work asks for and uses, below its parent, which must be in the tree."""
         self._groups[group.name] = group
         if group.request or group.used or group.non_preemptible_used:
             self._demand(group)
@@ -282,16 +283,21 @@ class QuotaTree:
         self._children[group.name] = {}
 
     def _known(self, name: str) -> None:
+        """Raises NotFound where a group is not in the tree; the root is always known."""
         if name != ROOT and name not in self._groups:
             raise NotFound(f'quota "{name}" is not in the tree', reason="QuotaUnknown")
 
     def _group(self, name: str) -> Group:
+        """Returns a group by its name. Raises Rejected for the root, NotFound for an unknown name."""
         if name == ROOT:
             raise Rejected(f"{ROOT} is the root: its total changes, it does not", reason="BuiltInGroup")
         self._known(name)
         return self._groups[name]
 
     def _demand(self, group: Group) -> Own:
+        """Returns the requested, used and non-preemptibly used amounts of a group's own work, which the caller may change; at the first
+        call they are copied from the group.
+        """
         own = self._own.get(group.name)
         if own is None:
             own = self._own[group.name] = (dict(group.request), dict(group.used), dict(group.non_preemptible_used))
@@ -306,6 +312,7 @@ class QuotaTree:
     # Figures
 
     def _ready(self) -> TreeColumns:
+        """Returns the tree's columns, which are made again after groups or options have changed; divides nothing."""
         if self._columns is None:
             groups = {name: self.group(name) for name in self._groups}
             self._columns = TreeColumns(self._total, self.options, groups, self._children)
@@ -313,6 +320,10 @@ class QuotaTree:
         return self._columns
 
     def _divided(self, name: str) -> TreeColumns:
+        """Returns the tree's columns, with the runtime of a group, and of all groups above it, up to date.
+
+        Raises NotFound for an unknown name.
+        """
         self._known(name)
         columns = self._ready()
         divide_path(columns, columns.slots[name])
@@ -344,11 +355,18 @@ class QuotaTree:
             columns.stale[:] = b"\1" * len(columns.stale)  # mins of a resource that nobody counts do not shrink
 
     def _managed(self, columns: TreeColumns, name: str, column: Column) -> dict[str, int]:
+        """Returns a group's entries of a column, by resource: for the resources that its max names, or that the total names for the
+        root.
+        """
         slot = columns.slots[name]
         keys = self._total if name == ROOT else self._groups[name].max
         return {key: column[columns.index[key] * columns.width + slot] for key in keys}
 
     def _level(self, parent: str, key: str) -> Level:
+        """Returns which children of a parent use more of a resource than their effective min, those that use most more first, with the sum.
+
+        Divides the children first where a figure has changed.
+        """
         columns = self._divided(parent)
         p, base = columns.slots[parent], columns.index[key] * columns.width
         if columns.last[p] > columns.first[p]:
@@ -359,6 +377,7 @@ class QuotaTree:
         return Level(tuple(Borrower(name, -each) for each, name in above), -sum(each for each, _ in above))
 
     def _some(self, name: str, column: Column) -> dict[str, int]:
+        """Returns a group's entries of a column that are not 0, by resource. Raises NotFound for an unknown name."""
         self._known(name)
         columns = self._ready()
         slot = columns.slots[name]
@@ -366,5 +385,8 @@ class QuotaTree:
 
 
 def _figures(columns: TreeColumns, at: int) -> Figures:
+    """Returns use, request, runtime and mins of one group and resource, at position `at` of all columns; the request is at least what the
+    group keeps.
+    """
     request = max(columns.asked[at], columns.kept[at])
     return Figures(columns.used[at], columns.fixed[at], request, columns.runtime[at], columns.least[at], columns.effective[at])

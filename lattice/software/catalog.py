@@ -63,4 +63,5 @@ def names(label: UenvLabel, repository: UenvRepository) -> bool:
 
 
 def _joined(prefix: str, path: str) -> str:
+    """Returns a path below a prefix; the path alone for an empty prefix."""
     return f"{prefix}/{path}" if prefix else path

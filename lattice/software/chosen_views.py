@@ -65,6 +65,7 @@ def names_of(references: Sequence[UenvReference], metadata: Sequence[ImageMetada
 
 
 def _anonymous(taken: set[str]) -> str:
+    """Returns a name for an image without one that none of the names taken has: anonymous, anonymous0, anonymous1 …"""
     name, number = "anonymous", 0
     while name in taken:
         name, number = f"anonymous{number}", number + 1
@@ -92,6 +93,7 @@ def choose_views(images: Sequence[PlacedImage], wanted: Sequence[ViewName], *, d
 
 
 def _choose_view(images: Sequence[PlacedImage], named: Mapping[str, Sequence[ChosenView]], wanted: ViewName) -> ChosenView:
+    """Returns the view that a name means, of the images that it names or of any. Raises Rejected where there is none, or more than one."""
     found = [one for one in named.get(wanted.view, ()) if not wanted.image or wanted.image in one.image.names]
     if len(found) > 1:
         there = _listed(found)
@@ -146,6 +148,10 @@ class _Variables:
         self._left -= len(expanded)
 
     def _expanded(self, name: str, value: str) -> str:
+        """Returns a value with the variables embedded in it replaced by their values, a variable that is not set by nothing.
+
+        Raises Rejected where it grows too large.
+        """
         parts, size, at = list[str](), 0, 0
         for match in _EMBEDDED.finditer(value):
             parts += (value[at : match.start()], self.values.get(match["name"] or "", ""))
@@ -155,6 +161,7 @@ class _Variables:
         return "".join((*parts, value[at:]))
 
     def _check(self, name: str, size: int) -> None:
+        """Raises Rejected where a variable's value of this size is larger than a program can be given."""
         if size > min(LARGEST_VALUE, self._left):
             said = f"a view sets {name} to more characters than a program can be given ({LARGEST_VALUE}, {LARGEST_ENVIRONMENT} in all)"
             raise Rejected(said, reason="ImageRefused")

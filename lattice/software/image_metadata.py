@@ -128,6 +128,7 @@ def read_metadata(document: bytes) -> ImageMetadata:
 
 
 def _views(raw: Mapping[str, Any]) -> tuple[View, ...]:
+    """Returns the views of an image's metadata. Raises Rejected where one is malformed, or all together have too many changes."""
     found, entries = list[View](), 0
     for name, described in raw.items():
         view = _view(name, described)
@@ -139,6 +140,7 @@ def _views(raw: Mapping[str, Any]) -> tuple[View, ...]:
 
 
 def _view(name: str, raw: Any) -> View:
+    """Returns one view with its changes of variables; what is absent is empty. Raises Rejected where a part is malformed."""
     view = _mapping(raw, f"views.{name}")
     values = _mapping(_mapping(view.get("env") or {}, f"views.{name}.env").get("values") or {}, f"views.{name}.env.values")
     lists = _mapping(values.get("list") or {}, f"views.{name}.env.values.list")
@@ -151,6 +153,7 @@ def _view(name: str, raw: Any) -> View:
 
 
 def _list_changes(view: str, variable: str, raw: Any) -> list[ListChange]:
+    """Returns the changes that a view makes to a variable that is a list. Raises Rejected where one is malformed."""
     where = f"views.{view}.env.values.list.{_variable(view, variable)}"
     if not isinstance(raw, list):
         raise _invalid(f"{where} is no list")
@@ -170,18 +173,21 @@ def _operation(word: str) -> ListOperation:
 
 
 def _scalar(view: str, variable: str, value: Any) -> ScalarChange:
+    """Returns the change that sets a variable to a text, or takes it away (null). Raises Rejected for any other value."""
     if value is not None and not isinstance(value, str):
         raise _invalid(f"views.{view}.env.values.scalar.{_variable(view, variable)} is neither a text nor null")
     return ScalarChange(_variable(view, variable), value)
 
 
 def _variable(view: str, name: str) -> str:
+    """Returns a variable's name unchanged. Raises Rejected where it is none."""
     if not _VARIABLE.fullmatch(name):
         raise _invalid(f"views.{view}: {name!r} is no name of a variable")
     return name
 
 
 def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """Returns the content of a file of an archive. Raises Rejected where it is no regular file or too large."""
     file = files.extractfile(member)
     if file is None or member.size > LARGEST_FILE:
         raise _invalid(f"{member.name} has {member.size} bytes (limit: {LARGEST_FILE})")
@@ -189,15 +195,18 @@ def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _mapping(raw: Any, where: str) -> Mapping[str, Any]:
+    """Returns a JSON object unchanged. Raises Rejected, which names the place, for anything else."""
     if not isinstance(raw, dict):
         raise _invalid(f"{where} is no object")
     return raw
 
 
 def _text(raw: Mapping[str, Any], key: str) -> str:
+    """Returns the text of a key; empty where it is absent or no text."""
     value = raw.get(key)
     return value if isinstance(value, str) else ""
 
 
 def _invalid(why: str) -> Rejected:
+    """Returns the error that says why an image's metadata cannot be read."""
     return Rejected(f"the image's metadata cannot be read: {why}", reason="MetadataInvalid")

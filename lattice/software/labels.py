@@ -70,5 +70,6 @@ def parse_label(text: str) -> UenvLabel:
 
 
 def _invalid(text: str, why: str) -> Rejected:
+    """Returns the error that says why a text is no label, and how a label is written."""
     form = "[namespace::]name[/version][:tag][@system][%uarch], such as prgenv-gnu/24.11:v1@daint%gh200"
     return Rejected(f"{text!r} is no label: {why}. A label is {form}", reason="LabelInvalid")

@@ -51,6 +51,7 @@ def names_registry(asked: SoftwareReferences) -> bool:
 
 @lru_cache(maxsize=4096)
 def _names_registry(uenv: str, tools: str) -> bool:
+    """Tells whether any image asked for is named by a label, which a registry must resolve; True also where the text does not parse."""
     try:
         return any(reference.label is not None for reference in asked_images(uenv, tools))
     except Rejected:
@@ -63,4 +64,5 @@ def asked_images(uenv: str, tools: str) -> tuple[UenvReference, ...]:
 
 
 def _named(asked: SoftwareReferences) -> str:
+    """Returns the texts of the images asked for, with commas between them."""
     return ", ".join(text for text in (asked.uenv, asked.tools_uenv) if text)

@@ -59,6 +59,10 @@ def parse_references(text: str) -> tuple[UenvReference, ...]:
 
 
 def _reference(text: str) -> UenvReference:
+    """Returns an image asked for, by label or file, with its mount point, empty where none is given.
+
+    Raises Rejected for a malformed label or mount point.
+    """
     name, colon, path = text.partition(":/")
     mount = "/" + path if colon else ""
     if colon and (not path or any(part in ("", ".", "..") for part in path.rstrip("/").split("/"))):
@@ -132,6 +136,7 @@ def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> N
 
 
 def _check_view(images: Sequence[MountedImage], wanted: ViewName) -> None:
+    """Raises Rejected where none of the images that a view can mean has it; nothing where one of them has no known metadata."""
     meant = [image for image in images if not wanted.image or image.is_called(wanted.image)]
     known = [image.metadata for image in meant if image.metadata is not None]
     if any(image.metadata is None for image in (meant or images)):
