@@ -46,6 +46,7 @@ from lattice_agent.metrics import AgentMetrics
 from lattice_agent.node import replay, service_unit
 from lattice_agent.node.agent import Agent, Outside
 from lattice_agent.node.feeds import Configuration, Feed
+from lattice_agent.node.inspector import NodeInspector
 from lattice_agent.node.queues import WorkQueues
 from lattice_agent.node.stimulus_files import DIRECTORY, StimulusFiles
 from lattice_agent.peers.client import GrpcPeers
@@ -371,14 +372,15 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
         me = NodeDescription(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
 
-        def server(agents: dict[str, Agent], _metrics: AgentMetrics) -> Coroutine[Any, Any, None]:
-            """Makes the task that serves this node's gRPC: talk of reporters, logs, steps and the image cache."""
+        def server(agents: dict[str, Agent], counted: AgentMetrics) -> Coroutine[Any, Any, None]:
+            """Makes the task that serves this node's gRPC: talk of reporters, logs, steps, the image cache, and its report to people."""
             agent = agents[node]
+            host.measure(counted)
             kept = LogStore(settings.state_dir, agent.ended)
-            launcher = host.launcher
             service = AgentService(
-                agent.reporter, kept, clock, launcher.images, lambda: agent.options().software.registry, launcher.prologue
-            )
+                agent.reporter, kept, clock, host.images, lambda: agent.options().software.registry, host.launcher.prologue,
+                NodeInspector(agent, host, clock),
+            )  # fmt: skip
             return serve(settings.listen, files, service)
 
         works = GatewayWorkSource(settings.gateway, files)

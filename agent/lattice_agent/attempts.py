@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -190,6 +191,36 @@ class StepProgress:
     since: float = 0.0
     bytes: int = 0
     size: int = 0
+    begun: float = 0.0
+    """When it began, seconds since the epoch; 0: unknown."""
+    done: float = 0.0
+    """When it was done; 0: it is not, or that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMount:
+    """A file system that the work sees and the node's own processes do not: mount point, type, and source (of an image, the file)."""
+
+    target: str
+    type: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFacts:
+    """One attempt as this node shows it to people: its steps in order of their begin, its mounts, its limits by controller, its use."""
+
+    steps: tuple[StepProgress, ...] = ()
+    mounts: tuple[SeenMount, ...] = ()
+    mounts_left_out: int = 0
+    limits: Mapping[str, str] = field(default_factory=dict)
+    use: ResourceUse = NO_USE
+    processes: int = 0
+    started: float = 0.0
+    """Seconds since the epoch; 0: it was not started here."""
+    ended: bool = False
+    failure: str = ""
+    """Why it did not start; empty: it did, or no end is known."""
 
 
 @dataclass(frozen=True)

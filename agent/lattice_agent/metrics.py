@@ -6,6 +6,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 BEAT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STARTUP_SECONDS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0, 300.0)
+PULL_SECONDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0)
+DONE = "done"
+PULL_FAILURES = frozenset(
+    {
+        "ImageNotFound", "DigestMismatch", "CacheFull", "CacheBroken", "PullerKilled", "Interrupted", "RegistryAuthInvalid",
+        "RegistryBroken", "RegistryBusy", "RegistryDenied", "RegistryInvalid", "RegistryRefused", "RegistryUnreachable",
+    }
+)  # fmt: skip
+"""Words by which failed pulls are counted."""
 
 
 class AgentMetrics:
@@ -45,3 +54,78 @@ class AgentMetrics:
         self.plans_ignored = Counter(
             "lattice_agent_plans_ignored_total", "Plans that were older than one seen, or unreadable", ["node_id"], registry=self.registry
         ).labels(label)
+        self._label = label
+        self.step_seconds = Histogram(
+            "lattice_agent_prologue_step_seconds",
+            "Time of one step of a prologue that was done: probe, scope, hooks, images (their pull), mounts",
+            ["node_id", "step"],
+            buckets=STARTUP_SECONDS,
+            registry=self.registry,
+        )
+        self.steps = Counter(
+            "lattice_agent_steps_total",
+            "Steps of prologues by result: done, refused, failed, interrupted; undone, unclean (could not be undone, and is tried again)",
+            ["node_id", "step", "result"],
+            registry=self.registry,
+        )
+        self.prologue_seconds = Histogram(
+            "lattice_agent_prologue_seconds",
+            "Time of a whole prologue that was done",
+            ["node_id"],
+            buckets=STARTUP_SECONDS,
+            registry=self.registry,
+        ).labels(label)
+        self.first_process = Histogram(
+            "lattice_agent_first_process_seconds",
+            "Time from the order to start until the first process of the work is known to run",
+            ["node_id"],
+            buckets=STARTUP_SECONDS,
+            registry=self.registry,
+        ).labels(label)
+        self._add_cache_metrics()
+        self.oom_kills = Counter(
+            "lattice_agent_oom_kills_total",
+            "Processes of work that the kernel killed for want of memory",
+            ["node_id"],
+            registry=self.registry,
+        ).labels(label)
+
+    def _add_cache_metrics(self) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"lattice_agent_{name}", text, ["node_id"], registry=self.registry).labels(self._label)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"lattice_agent_{name}", text, ["node_id"], registry=self.registry).labels(self._label)
+
+        self.cache_bytes = gauge("cache_bytes", "Bytes of all images in the node's cache")
+        self.cache_files = gauge("cache_files", "Images in the node's cache")
+        self.cache_hits = counter("cache_hits_total", "Images that were wanted, by work or to warm the cache, and stood in it")
+        self.cache_evictions = counter("cache_evictions_total", "Images removed from the cache, for room or by an operator")
+        self.pulled_bytes = counter("pulled_bytes_total", "Bytes of images that were pulled")
+        self.pull_seconds = Histogram(
+            "lattice_agent_pull_seconds",
+            "Time of one pull of an image",
+            ["node_id"],
+            buckets=PULL_SECONDS,
+            registry=self.registry,
+        ).labels(self._label)
+        self.pull_failures = Counter(
+            "lattice_agent_pull_failures_total",
+            "Pulls of images that failed, by reason: a word of registry, cache or puller; Interrupted where they were given up; Other",
+            ["node_id", "reason"],
+            registry=self.registry,
+        )
+
+    def step_ended(self, step: str, result: str, seconds: float) -> None:
+        """Counts the end of one step of a prologue, or of its undoing; `step` is a name of the agent's own list."""
+        self.steps.labels(self._label, step, result).inc()
+        if result == DONE:
+            self.step_seconds.labels(self._label, step).observe(seconds)
+
+    def prologue_ended(self, seconds: float) -> None:
+        """Counts a whole prologue that was done."""
+        self.prologue_seconds.observe(seconds)
+
+    def pull_failed(self, reason: str) -> None:
+        """Counts a pull that failed with a reason (a word of errors); a word that no list names counts as Other."""
+        self.pull_failures.labels(self._label, reason if reason in PULL_FAILURES else "Other").inc()

@@ -80,8 +80,9 @@ class Gateway:
         self._scheduler = scheduler
         self._vclusters = Informer(outside.cluster, VCLUSTERS, type=VCluster, clock=outside.clock)
         self._server = Server(
-            outside.cluster, agents, scheduler, outside.clock, self._metrics, self._nodes, self._vclusters, settings.registry_auth
-        )
+            outside.cluster, agents, scheduler, outside.clock, self._metrics, self._nodes, self._vclusters, self._plans.objects,
+            settings.registry_auth,
+        )  # fmt: skip
         works = Works(outside.cluster, outside.clock, self._nodes.objects, self._plans.objects)
         secrets = Secrets(outside.cluster, outside.clock)
         self._service = WorkService(works, secrets, self._nodes.objects, outside.clock, self._metrics)

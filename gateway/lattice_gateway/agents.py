@@ -43,6 +43,10 @@ class Agents(Protocol):
         """Yields the node's one report of an attempt's steps; raises Retry, NotFound, Denied or Rejected when the call fails."""
         raise NotImplementedError
 
+    def read_node(self, node: str, request: pb.ReadNodeRequest) -> AsyncGenerator[pb.NodeReport, None]:
+        """Yields the one report of what the node is doing; raises Retry, NotFound, Denied or Rejected when the call fails."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class AgentFiles:
@@ -92,6 +96,12 @@ class GrpcAgents:
     async def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
         """Yields the agent's report of an attempt's steps in one call; raises what `read_logs` does."""
         async with aclosing(self._call(node, lambda stub: stub.ReadSteps(request))) as reports:
+            async for report in reports:
+                yield report
+
+    async def read_node(self, node: str, request: pb.ReadNodeRequest) -> AsyncGenerator[pb.NodeReport, None]:
+        """Yields the agent's report of its node in one call; raises what `read_logs` does."""
+        async with aclosing(self._call(node, lambda stub: stub.ReadNode(request))) as reports:
             async for report in reports:
                 yield report
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS
 from lattice.views import Allocation, Node, VCluster
+from lattice.views.ledger import Plan
 from lattice_gateway.agents import Agents
 from lattice_gateway.attempts import Target, at_once, limit_to
 from lattice_gateway.caches import CACHE, CacheDesk
@@ -30,6 +31,7 @@ from lattice_gateway.lines import Record
 from lattice_gateway.lists import NODE_LIST, STATUS, Lists
 from lattice_gateway.logs import LogStream
 from lattice_gateway.metrics import Metrics
+from lattice_gateway.node_reports import DIAGNOSIS, NODE, NodeReports
 from lattice_gateway.query import Query, read_query
 from lattice_gateway.questions import CYCLE, CYCLES, LARGEST_PLAN, PLAN, QUEUE, QUEUE_OF_ONE, QUOTA, QUOTA_EXPLAINED, WHY, Questions
 from lattice_gateway.rights import Rights
@@ -60,7 +62,7 @@ class Server:
 
     def __init__(
         self, cluster: Cluster, agents: Agents, scheduler: Scheduler, clock: Clock, metrics: Metrics, nodes: Informer[Node],
-        vclusters: Informer[VCluster], registry_auth: str = "",
+        vclusters: Informer[VCluster], plans: Mapping[str, Plan], registry_auth: str = "",
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._agents = agents
@@ -73,6 +75,7 @@ class Server:
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self._software = SoftwareCatalog(cluster, registry_auth)
         self._steps = StepsDesk(cluster, self._rights, agents)
+        self._reports = NodeReports(cluster, self._rights, agents, nodes.objects, plans)
         self._caches = CacheDesk(self._rights, agents, nodes.objects, self._software.images)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
@@ -95,7 +98,7 @@ class Server:
             ("GET", QUOTA_EXPLAINED, asked.quota_explained), ("GET", CYCLES, asked.cycles), ("GET", CYCLE, asked.cycles),
             ("GET", USAGE, usage.usage), ("GET", USAGE_OF_TENANT, usage.usage), ("GET", HISTORY, usage.history), ("POST", PLAN, asked.plan),
             ("GET", UENVS, software.list_images), ("GET", UENV, software.inspect), ("POST", CACHE, self._caches.answer),
-            ("GET", STEPS, self._steps.answer),
+            ("GET", STEPS, self._steps.answer), ("GET", NODE, self._reports.node), ("GET", DIAGNOSIS, self._reports.diagnosis),
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -72,4 +72,4 @@ class StepsDesk:
 
 
 def _row(step: pb.StepProgress) -> StepRow:
-    return StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size)
+    return StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done)

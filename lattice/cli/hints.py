@@ -35,8 +35,6 @@ BOOK: Final = {
     "top": f"metrics of running work are {_LATER}",
     "metrics": f"metrics of running work are {_LATER}",
     "watch": f"metrics of running work are {_LATER}; `lattice status --watch` shows states",
-    "diag": f"diagnostics are {_LATER}; `lattice why ALLOCATION` says why it waits or how it ended",
-    "diagnostics": f"diagnostics are {_LATER}; `lattice why ALLOCATION` says why it waits or how it ended",
     "compare": f"metrics of running work are {_LATER}",
     "telemetry": f"metrics of running work are {_LATER}",
     "login": "there is nothing to log in to: who you are stands in the kubeconfig (KUBECONFIG, --kubeconfig, --context)",

@@ -26,6 +26,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue": Verb("queue", "Show what is pending in order, and the use of nodes to come", "Work"),
     "plan": Verb("plan", "Say what would become of work that is not submitted: where and when it would start", "Work"),
     "logs": Verb("logs", "Show what an allocation prints", "Work"),
+    "diag": Verb("diag", "Print everything about an allocation or a node on one page, for a support ticket", "Work"),
     "wait": Verb("wait", "Wait until allocations have ended, and exit with their code", "Work"),
     "cancel": Verb("cancel", "Cancel allocations", "Work"),
     "hold": Verb("hold", "Keep pending allocations from starting", "Work"),
@@ -34,7 +35,7 @@ VERBS: Final[dict[str, Verb]] = {
     "usage": Verb("usage", "Show hours used, by day and by whom, and how budgets stand", "Work"),
     "history": Verb("history", "Show what ran, how long, how it ended and what it was charged", "Work"),
     "nodes": Verb("nodes", "Show nodes", "Cluster"),
-    "node": Verb("node", "Drain, undrain, enable, disable or forget nodes", "Cluster"),
+    "node": Verb("node", "Show what a node is doing; drain, undrain, enable, disable or forget nodes", "Cluster"),
     "reservation": Verb("reservation", "Set nodes aside in advance, for maintenance or for some people's work", "Cluster"),
     "uenv": Verb("uenv", "List the software environments of the site's registry, and show one", "Cluster"),
     "cache": Verb("cache", "Show the images that nodes keep; bring one to them, or remove it", "Cluster"),
@@ -44,7 +45,7 @@ VERBS: Final[dict[str, Verb]] = {
     "version": Verb("version", "Show the versions of this program and of the cluster", "This program"),
     "completion": Verb("completion", "Print the completion script of a shell", "This program"),
 }
-ALIASES: Final = {"completions": "completion", "reservations": "reservation"}
+ALIASES: Final = {"completions": "completion", "diagnostics": "diag", "reservations": "reservation"}
 """Other spellings of verbs: the book's, and plurals."""
 GLOBAL_WITH_VALUE: Final = frozenset(
     {"-o", "--output", "-t", "--tenant", "--vcluster", "--config", "--kubeconfig", "--context", "-n", "--namespace"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-BEGUN, DONE, UNDOING = "Begun", "Done", "Undoing"
+BEGUN, DONE, UNDOING, UNDONE = "Begun", "Done", "Undoing", "Undone"
 
 
 class StepRow(msgspec.Struct, rename="camel", frozen=True):
-    """One step of a prologue on one node: `state` is Begun, Done or Undoing; `since` in seconds since the epoch (0: unknown); of what it
-    brings now, `bytes` of `size` stand (0: it brings nothing).
+    """One step of a prologue on a node: `state` is Begun, Done, Undoing or Undone; `since` in seconds since the epoch (0: unknown); of the
+    bytes that it brings now, `bytes` of `size` stand (0: it brings nothing).
     """
 
     name: str
@@ -17,6 +17,10 @@ class StepRow(msgspec.Struct, rename="camel", frozen=True):
     since: float = 0.0
     bytes: int = 0
     size: int = 0
+    begun: float = 0.0
+    """When it began, seconds since the epoch; 0: unknown."""
+    done: float = 0.0
+    """When it was done; 0: it is not."""
 
 
 class NodeSteps(msgspec.Struct, rename="camel", frozen=True):

@@ -45,6 +45,8 @@ class Heartbeat:
         self.node = node
         self.count = 0
         self.acknowledged = False
+        self.acknowledged_at = 0.0
+        """When the API server took the last heartbeat, seconds since the epoch; 0: it took none."""
         self._cluster = cluster
         self._clock = clock
         self._identity = identity
@@ -78,7 +80,8 @@ class Heartbeat:
         self.acknowledged = True
         took = self._clock.monotonic() - begun
         self._metrics.heartbeat_latency.observe(took)
-        self._metrics.last_heartbeat.set(self._clock.now())
+        self.acknowledged_at = self._clock.now()
+        self._metrics.last_heartbeat.set(self.acknowledged_at)
         return max(0.05, self._seconds() - took)
 
     async def _renew(self, text: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lattice.daemon.logs import event
 from lattice.units import format_ranges
+from lattice_agent.standalone.meters import UNLIMITED
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,13 @@ class Reserves:
         `reserved_memory` (bytes) is the LatticeConfig's, capped at a tenth of `memory_bytes`; a reserve set on the node counts instead.
         """
         numbers = int(Path("/proc/sys/kernel/pid_max").read_text())
-        kept = min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes
+        kept = self.kept_memory(reserved_memory, memory_bytes)
         cpus = sorted(os.sched_getaffinity(0) - self.cpus) if self.cpus else ()
         return WorkLimits(min(max_processes, numbers // 2), memory_bytes - kept if kept else 0, tuple(cpus))
+
+    def kept_memory(self, reserved_memory: int, memory_bytes: int) -> int:
+        """Returns the bytes that work may not have, of `memory_bytes`: the node's reserve, else the site's, capped at a tenth."""
+        return min(reserved_memory, memory_bytes // 10) if self.memory_bytes is None else self.memory_bytes
 
 
 NO_RESERVES = Reserves()
@@ -108,6 +113,18 @@ class Controllers:
         beside = "memory" in self._v1
         directory, files = (self._beside("memory", scope), V1_METERS) if beside else (scope / "work", V2_METERS)
         return {name: str(directory / file) for name, file in files.items() if (directory / file).exists()}
+
+    def standing_limits(self, scope: Path) -> dict[str, str]:
+        """Returns the limits that stand in the kernel for the work of a scope, by controller, in its words; those of `max` are left out."""
+        found: dict[str, str] = {}
+        for controller, file in V2_FILES.items():
+            beside = controller in self._v1
+            directory = self._beside(controller, scope) if beside else scope / "work"
+            with suppress(OSError):
+                text = (directory / (V1_FILES[controller] if beside else file)).read_text().strip()
+                if text and text != "max" and not (text.isdigit() and int(text) >= UNLIMITED):
+                    found[controller] = text
+        return found
 
     def remove_limits(self, scope: Path) -> bool:
         """Removes the v1 cgroups of a scope as far as they are empty; returns False while one is left."""

@@ -92,6 +92,11 @@ class Hooks:
         except HookFailure:
             return True
 
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the names of the prologue and of the epilogue hooks, in order; raises HookFailure where one is not to be run."""
+        prologue, epilogue = _listed(self.directories.prologue), _listed(self.directories.epilogue)
+        return tuple(path.name for path in prologue), tuple(path.name for path in epilogue)
+
     async def prologue(self, work: NodeWork) -> Mapping[str, str]:
         """Runs the prologue hooks in the order of their names; returns the variables that their output exports to the work.
 

@@ -23,6 +23,7 @@ from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.threads import Threads
+from lattice_agent.metrics import AgentMetrics
 from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room, to_evict
 
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 PULLER: Final = (sys.executable, "-m", "lattice_agent.puller")
 FULL_SECONDS: Final = (30.0, 90.0, 180.0)
 """Pauses between tries while the cache is full: three more tries in five minutes."""
+LOOK_SECONDS: Final = 1.0
+"""How long a heartbeat waits for the disk of the cache."""
 MOST_TOLD: Final = 256
 """Images that a node names while its cache is full."""
 
@@ -59,12 +62,15 @@ class Images:
         self.cache = cache
         self.pulling: dict[str, PullProgress] = {}
         """Pulls under way, by digest."""
+        self._looks = Threads(f"the image cache {cache.directory}", count=1, within=LOOK_SECONDS)
         self._lacking: tuple[int, str] | None = None
         """The bytes of an image for which there was no room, and the sentence; None: there was."""
         self._auth, self._boot, self._clock, self._disk, self._in_use = auth, boot, clock, disk, in_use
         self._wanted: dict[Key, frozenset[str]] = {}
         """Digests that attempts are being prepared with: not in use yet, and not to be evicted."""
         self._warming: Counter[str] = Counter()
+        self.metrics: AgentMetrics | None = None
+        """Counts pulls, hits and evictions; None: nothing does."""
         self._locks: dict[str, asyncio.Lock] = {}
         """By digest; never removed, since one may be waited for."""
 
@@ -132,24 +138,26 @@ class Images:
                 raise Rejected(f"the image {digits} is in use by work on the node", reason="ImageInUse")
             await self._disk.call(self.cache.delete_image, found[0])
         event(log, "ImageEvicted", digest=found[0], by="operator")
+        await self._note_evictions(1)
         return found[0]
 
     async def fullness(self) -> tuple[str, tuple[str, ...]]:
         """Returns a sentence on why an image that was wanted last has no room, and digests of the images in the cache, 256 at most.
 
-        Both are empty where it had room, or would have it now. No digests: the disk does not answer.
+        Both are empty where it had room, or would have it now. No digests: the disk has not answered within a second, which is all that a
+        heartbeat waits for it.
         """
         if self._lacking is None:
             return "", ()
         need, said = self._lacking
         try:
-            content = await self.content()
+            images, room, in_use = await self._looks.call(lambda: (self.cache.listed(), self.cache.room(), self._in_use()))
         except Retry as error:
             return error.message, ()
-        if to_evict(content.images, need, content.room, self.cache.limits, content.in_use) is not None:
+        if to_evict(images, need, room, self.cache.limits, in_use | self._expected()) is not None:
             self._lacking = None
             return "", ()
-        return said, tuple(sorted(image.digest for image in content.images))[:MOST_TOLD]
+        return said, tuple(sorted(image.digest for image in images))[:MOST_TOLD]
 
     def pulled(self, digest: str) -> int:
         """Returns how many bytes of an image that is being pulled stand on disk; 0: none, or it is not being pulled."""
@@ -173,6 +181,8 @@ class Images:
                 found = None
             if found is not None and found.record.boot != self._boot:
                 found = await self._checked(image, found)
+            if found is not None and self.metrics is not None:
+                self.metrics.cache_hits.inc()
             if found is None:
                 await self._pull_with_room(image, registry, pauses)
             elif image.metadata and not await self._disk.call(self.cache.has_metadata, image.digest, image.metadata):
@@ -217,8 +227,10 @@ class Images:
         sizes = {digest: one.size for digest, one in self.pulling.items()} | {image.digest: image.size}
         need = sum(max(0, size - drafts.get(digest, 0)) for digest, size in sizes.items())
         kept = self._expected() | await self._disk.call(self._in_use)
-        for gone in await self._disk.call(self.cache.make_room, need, kept):
+        evicted = await self._disk.call(self.cache.make_room, need, kept)
+        for gone in evicted:
             event(log, "ImageEvicted", digest=gone.digest, bytes=gone.record.size, used=gone.used)
+        await self._note_evictions(len(evicted))
 
     async def _pull(self, image: SoftwareImage, registry: str) -> None:
         """Pulls an image by a process of its own, and logs begin and end.
@@ -231,8 +243,38 @@ class Images:
             repository=image.repository, registry=registry, auth=self._auth, boot=self._boot,
         )  # fmt: skip
         event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
-        await self._run(request, image)
-        event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(time.monotonic() - begun, 3))
+        try:
+            await self._run(request, image)
+        except LatticeError as error:
+            self._note_failure(error.reason)
+            raise
+        except asyncio.CancelledError:
+            self._note_failure("Interrupted")
+            raise
+        seconds = time.monotonic() - begun
+        event(log, "Pulled", digest=image.digest, bytes=image.size, seconds=round(seconds, 3))
+        if self.metrics is not None:
+            self.metrics.pull_seconds.observe(seconds)
+            self.metrics.pulled_bytes.inc(image.size)
+            await self.measure_cache()
+
+    def _note_failure(self, reason: str) -> None:
+        if self.metrics is not None:
+            self.metrics.pull_failed(reason)
+
+    async def _note_evictions(self, count: int) -> None:
+        if self.metrics is not None and count:
+            self.metrics.cache_evictions.inc(count)
+            await self.measure_cache()
+
+    async def measure_cache(self) -> None:
+        """Counts the images of the cache and their bytes for the metrics; changes nothing where the disk does not answer."""
+        if self.metrics is None:
+            return
+        with suppress(Retry):
+            found = await self._disk.call(self.cache.listed)
+            self.metrics.cache_files.set(len(found))
+            self.metrics.cache_bytes.set(sum(image.record.size for image in found))
 
     async def _pull_metadata(self, image: SoftwareImage, registry: str) -> None:
         """Pulls what work has pinned as the metadata of an image that is in the cache: another repository's image may be the same bytes."""

@@ -25,6 +25,7 @@ from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
+from lattice_agent.metrics import AgentMetrics
 from lattice_agent.standalone import private_tmp
 from lattice_agent.standalone.shim import start_ticks
 from lattice_agent.state import disk_pressure
@@ -70,16 +71,17 @@ class LinuxHost:
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
         self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
-        hooks = None
+        self.reserves = reserves
+        self.hooks: Hooks | None = None
         if isinstance(scopes_, scopes.CgroupScopes):
-            hooks = Hooks(directories, HookCgroups(scopes_.root), self.runner_client, self._kernel, clock)
-        images = None
+            self.hooks = Hooks(directories, HookCgroups(scopes_.root), self.runner_client, self._kernel, clock)
+        self.images: Images | None = None
         if cache is not None:
             held = Threads(f"the image cache {cache.directory}", count=2, within=_ANSWER_SECONDS)
-            images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
+            self.images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
         mounts = Mounts(scopes_, self.runner_client, self._kernel, clock, cache)
         self.launcher = Launcher(
-            journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, hooks, mounts, images
+            journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, self.hooks, mounts, self.images
         )
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
@@ -94,6 +96,13 @@ class LinuxHost:
             entry = self.journal.entry(key) if "images" in notes.standing(key) else None
             found.update(image.digest for image in (entry.work.software if entry is not None else ()))
         return frozenset(found)
+
+    def measure(self, metrics: AgentMetrics) -> None:
+        """Has steps of prologues, the image cache and pulls counted from now on."""
+        self.launcher.prologue.observer = metrics
+        if self.images is not None:
+            self.images.metrics = metrics
+            self._spawn(self.images.measure_cache())
 
     # what the node knows
 
@@ -137,11 +146,11 @@ class LinuxHost:
 
         Both are empty where there is room, or the node keeps no images.
         """
-        return await self.launcher.images.fullness() if self.launcher.images is not None else ("", ())
+        return await self.images.fullness() if self.images is not None else ("", ())
 
     def pulling(self) -> Collection[Key]:
         """Returns the attempts whose images are being pulled or checked."""
-        return self.launcher.images.waiting() if self.launcher.images is not None else ()
+        return self.images.waiting() if self.images is not None else ()
 
     def survivors(self) -> dict[Key, str]:
         """Returns the attempts with processes that survived KILL, each with a clause that names them."""

@@ -6,13 +6,16 @@ is ever repeated on top of a half of itself; to undo one twice does no more than
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lattice.daemon.clock import Clock
+from lattice.errors import Rejected
 from lattice_agent.attempts import Key, NodeWork, StepProgress
 from lattice_agent.host.threads import Threads, whole
-from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE, Note, StepJournal
+from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE, Note, StepJournal, following
 
 Variables = Mapping[str, str]
 
@@ -40,12 +43,25 @@ class PrologueStep:
     """Returns how many bytes stand of what the step brings now, and how many there will be; None: it brings nothing."""
 
 
+class StepObserver(Protocol):
+    """Is told how steps end, so that they are counted; `AgentMetrics` is the implementation."""
+
+    def step_ended(self, step: str, result: str, seconds: float) -> None:
+        """Counts a step: done, refused, failed, interrupted; or its undoing: undone, unclean."""
+        ...
+
+    def prologue_ended(self, seconds: float) -> None:
+        """Counts a whole prologue that was done."""
+        ...
+
+
 class Prologue:
     """Carries out and undoes the prologue's steps of a node's attempts, and notes each step in the journal before and after it."""
 
     def __init__(self, steps: Sequence[PrologueStep], notes: StepJournal, disk: Threads, clock: Clock) -> None:
         self.steps = tuple(steps)
         self._notes, self._disk, self._clock = notes, disk, clock
+        self.observer: StepObserver | None = None
         self._progress: dict[Key, dict[str, StepProgress]] = {}
         """By attempt and name, the steps that this agent has seen begin and not be undone."""
 
@@ -55,6 +71,7 @@ class Prologue:
         A step that is half done is undone first, one with `again` is carried out even when done, one that is not `wanted` is passed over.
         Raises what a step raises.
         """
+        begun = self._clock.monotonic()
         standing = await self._disk.call(self._notes.standing, work.key)
         variables: dict[str, str] = {}
         for step in self.steps:
@@ -66,6 +83,8 @@ class Prologue:
             else:
                 self._show(StepProgress(step.name, DONE), work.key)
             variables |= found.variables
+        if self.observer is not None:
+            self.observer.prologue_ended(self._clock.monotonic() - begun)
         return variables
 
     async def _carry_out_one(self, step: PrologueStep, work: NodeWork, *, half: bool) -> Note:
@@ -73,7 +92,8 @@ class Prologue:
         if half:
             await step.undo(work.key)
         await self._note(step, work.key, BEGUN)
-        variables = await step.carry_out(work)
+        with self._counted(step.name, DONE, "failed"):
+            variables = await step.carry_out(work)
         await self._note(step, work.key, DONE, variables)
         return Note(step.name, DONE, dict(variables))
 
@@ -102,13 +122,28 @@ class Prologue:
         for step in reversed(self.steps):
             if step.name in standing:
                 await self._note(step, key, UNDOING)
-                await step.undo(key)
+                with self._counted(step.name, UNDONE, "unclean"):
+                    await step.undo(key)
                 await self._note(step, key, UNDONE)
+
+    @contextmanager
+    def _counted(self, step: str, good: str, bad: str) -> Iterator[None]:
+        """Tells the observer how the block ends: `good`, refused (Rejected), interrupted (cancelled), else `bad`."""
+        begun, result = self._clock.monotonic(), good
+        try:
+            yield
+        except BaseException as error:
+            result = "refused" if isinstance(error, Rejected) else bad if isinstance(error, Exception) else "interrupted"
+            raise
+        finally:
+            if self.observer is not None:
+                self.observer.step_ended(step, result, self._clock.monotonic() - begun)
 
     async def _note(self, step: PrologueStep, key: Key, state: str, variables: Variables | None = None) -> None:
         """Notes the state of a step in memory and in the journal; raises Retry where the disk does not take it."""
-        self._show(StepProgress(step.name, state, self._clock.now()), key)
-        await whole(self._disk.call(self._notes.note, key, step.name, state, durable=step.lasting, variables=variables))
+        now = self._clock.now()
+        self._show(following(self._progress.get(key, {}).get(step.name), step.name, state, now), key)
+        await whole(self._disk.call(self._notes.note, key, step.name, state, durable=step.lasting, variables=variables, at=now))
 
 
 def _with_bytes(found: StepProgress, step: PrologueStep, key: Key) -> StepProgress:

@@ -64,6 +64,14 @@ class Scopes(Protocol):
         """Returns the file by which the process that holds an attempt's namespaces joins its cgroup, whether it exists or not."""
         ...
 
+    def hold_pids(self, key: Key) -> list[int]:
+        """Returns the pids of the process that holds an attempt's namespaces; empty: there is none, or it is not known here."""
+        ...
+
+    def standing_limits(self, key: Key) -> dict[str, str]:
+        """Returns the limits that the kernel holds the attempt's work to, by controller, in its words; empty: none, or no cgroups."""
+        ...
+
     def remove_hold(self, key: Key) -> bool:
         """Kills the process that holds an attempt's namespaces and removes its cgroup; returns False while the cgroup still exists."""
         ...
@@ -143,6 +151,14 @@ class CgroupScopes:
     def hold_procs(self, key: Key) -> str:
         """Returns the file by which the process that keeps namespaces joins, whether it exists or not."""
         return str(self._path(key) / HOLD / "cgroup.procs")
+
+    def hold_pids(self, key: Key) -> list[int]:
+        """Returns the pids of the process that keeps namespaces; empty: there is none."""
+        return _members(self._path(key) / HOLD)
+
+    def standing_limits(self, key: Key) -> dict[str, str]:
+        """Returns the limits that the kernel holds the attempt's work to, by controller, in its words; empty: none."""
+        return self.controllers.standing_limits(self._path(key))
 
     def remove_hold(self, key: Key) -> bool:
         """Kills the process that keeps namespaces and removes its cgroup, so that none can join it; returns False while it is not gone."""
@@ -239,6 +255,14 @@ class ProcessScopes:
     def hold_procs(self, key: Key) -> str:
         """Returns an empty text: there is no such process."""
         return ""
+
+    def hold_pids(self, key: Key) -> list[int]:
+        """Returns no pids: there is no such process."""
+        return []
+
+    def standing_limits(self, key: Key) -> dict[str, str]:
+        """Returns no limits: without cgroups none is held."""
+        return {}
 
     def remove_hold(self, key: Key) -> bool:
         """Returns True and does nothing: there is no such process."""

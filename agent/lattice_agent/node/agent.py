@@ -157,6 +157,8 @@ class Agent:
         self._sides: dict[Key, _MemberSide] = {}
         self._known: set[Key] = set()
         self._met: dict[Key, float] = {}
+        self._starting: dict[Key, float] = {}
+        """When the start was ordered, by attempt, until it is known."""
 
     async def restore(self) -> None:
         """Rebuilds the attempts that disk and scopes of this node show, and takes the node's turns in the queues and the ends of its work.
@@ -224,6 +226,8 @@ class Agent:
 
     def _on_exit(self, key: Key, record: ExitRecord | None) -> None:
         """Posts to the state machine that an attempt's last process has ended; `record` None: it left no record."""
+        if record is not None:
+            self._metrics.oom_kills.inc(record.use.oom_kills)
         self.post(Exited(key, record))
 
     def post(self, event: Event) -> None:
@@ -285,6 +289,7 @@ class Agent:
         for key, attempt in self.machine.attempts.items():
             if before.get(key) is not attempt.stage:
                 if attempt.stage is Stage.STARTING:
+                    self._starting[key] = self._outside.clock.monotonic()
                     self._reached("ready", key)
                 log_event(
                     log, attempt.stage.name.capitalize(), allocation=key.uid, attempt=key.attempt, node=self.node,
@@ -299,6 +304,7 @@ class Agent:
             self._reached("watch", key)
         if isinstance(event, Started) and event.key in self._met:
             self._metrics.startup.observe(now - self._met[event.key])
+            self._metrics.first_process.observe(now - self._starting.pop(event.key, now))
             self._reached("fork", event.key, at=event.running.started_boottime)
             self._reached("exec", event.key)
 
@@ -331,6 +337,7 @@ class Agent:
         for key in self._known - self.machine.attempts.keys():
             self._effects.drop_attempt(key)
             self._met.pop(key, None)
+            self._starting.pop(key, None)
             side = self._sides.pop(key, None)
             if side is not None:
                 side.changed.notify()  # it is forgotten: the conversation ends by itself

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from lattice.views.allocation import SoftwareImage
-from lattice_agent.attempts import Key, StepProgress
+from lattice_agent.attempts import AttemptFacts, Key, StepProgress
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.images import CacheContent
 from lattice_agent.members import Direction, Member
@@ -88,6 +89,60 @@ class Steps(Protocol):
 
     def progress(self, key: Key) -> Sequence[StepProgress]:
         """Returns the progress of the begun steps of an attempt, in order; empty: nothing is prepared here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """The image cache of a node in numbers (bytes); `message` says why nothing is known of it."""
+
+    directory: str = ""
+    images: int = 0
+    bytes: int = 0
+    total: int = 0
+    free: int = 0
+    pulls: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedAttempt:
+    """One attempt on a node: its stage, why it is there or failed, and its facts."""
+
+    key: Key
+    stage: str
+    message: str
+    facts: AttemptFacts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Everything that an agent tells people of its node beyond the LatticeNode; times in seconds since the epoch, 0: never."""
+
+    version: str
+    since: float
+    heartbeat: float
+    seq: int
+    flaw: str
+    cgroups: str
+    unlimited: tuple[str, ...]
+    """Controllers whose limits this machine refuses."""
+    reserved_cpus: str
+    reserved_memory: int
+    cache: CacheUse
+    prologue_hooks: tuple[str, ...]
+    epilogue_hooks: tuple[str, ...]
+    hooks_message: str
+    attempts: tuple[ReportedAttempt, ...]
+    left_out: int = 0
+    scratch: str = ""
+
+
+class Inspector(Protocol):
+    """Looks at the node for people; `NodeInspector` is the implementation."""
+
+    async def look(self, key: Key | None) -> NodeFacts:
+        """Returns the facts of the node with those of one attempt, also where that is settled; None: with all that are not settled."""
         ...
 
 

@@ -20,7 +20,8 @@ from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import ImageShelf, Logs, ReporterSide, Steps
+from lattice_agent.peers.interface import ImageShelf, Inspector, Logs, ReporterSide, Steps
+from lattice_agent.peers.node_wire import node_to_wire
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ STOP_SECONDS = 0.5
 CoordinateContext = aio.ServicerContext[pb.MemberState, pb.ReporterState]
 LogsContext = aio.ServicerContext[pb.ReadLogsRequest, AsyncIterator[pb.LogChunk]]
 StepsContext = aio.ServicerContext[pb.ReadStepsRequest, AsyncIterator[pb.StepsReport]]
+NodeContext = aio.ServicerContext[pb.ReadNodeRequest, AsyncIterator[pb.NodeReport]]
 CacheContext = aio.ServicerContext[pb.CacheRequest, AsyncIterator[pb.CacheReport]]
 
 
@@ -55,13 +57,14 @@ class AgentService(rpc.AgentServicer):
         images: ImageShelf | None = None,
         registry: Callable[[], str] = str,
         steps: Steps | None = None,
+        inspector: Inspector | None = None,
     ) -> None:
         """Serves the cache of `images` (None: the node keeps none), which come from `registry`, the site's (empty: it has none).
 
-        `steps` are those of attempts' prologues; None: nothing is prepared here.
+        `steps` are those of attempts' prologues; None: nothing is prepared here. `inspector` None: the node is not shown to people.
         """
         self._reporter = reporter_side
-        self._steps = steps
+        self._steps, self._inspector = steps, inspector
         self._logs = kept
         self._clock = clock
         self._images, self._registry = images, registry
@@ -140,6 +143,18 @@ class AgentService(rpc.AgentServicer):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"steps are read through the gateway, not by {caller or 'nobody'}")
         found = self._steps.progress(Key(request.uid, request.attempt)) if self._steps is not None else ()
         yield pb.StepsReport(steps=map(wire.step_to_wire, found))
+
+    async def ReadNode(self, request: pb.ReadNodeRequest, context: NodeContext) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protobuf's name
+        """Reports the node and its attempts once, to the gateway alone, which shows each reader the attempts that he may see."""
+        caller = peer_name(context)
+        if caller != GATEWAY:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"nodes are read through the gateway, not by {caller or 'nobody'}")
+        if request.uid and not _UID.fullmatch(request.uid):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.uid[:64]!r} is no uid: up to 64 letters, digits and '-'")
+        if self._inspector is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "this agent looks at nothing")
+            return
+        yield node_to_wire(await self._inspector.look(Key(request.uid, request.attempt) if request.uid else None))
 
     async def ServeCache(self, request: pb.CacheRequest, context: CacheContext) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protobuf's name
         """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it."""

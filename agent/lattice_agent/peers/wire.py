@@ -6,9 +6,9 @@ from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice_agent.attempts import Key, ResourceUse, StepProgress
 from lattice_agent.members import Direction, Member, Order, Phase, TaskEnd
-from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING
+from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE
 
-_STEP_STATES = {BEGUN: pb.STEP_BEGUN, DONE: pb.STEP_DONE, UNDOING: pb.STEP_UNDOING}
+_STEP_STATES = {BEGUN: pb.STEP_BEGUN, DONE: pb.STEP_DONE, UNDOING: pb.STEP_UNDOING, UNDONE: pb.STEP_UNDONE}
 
 
 def member_to_wire(member: Member) -> pb.MemberState:
@@ -25,10 +25,14 @@ def member_to_wire(member: Member) -> pb.MemberState:
         exits=[pb.TaskExit(rank=end.rank, code=end.code, signal=end.signal, unknown=end.unknown, ended=end.ended) for end in member.exits],
         walltime=member.walltime,
         ordered=member.ordered,
-        use=pb.ResourceUse(
-            cpu_seconds=member.use.cpu_seconds, peak_memory=member.use.peak_memory, memory_limit=member.use.memory_limit,
-            oom_kills=member.use.oom_kills,
-        ),
+        use=use_to_wire(member.use),
+    )
+
+
+def use_to_wire(use: ResourceUse) -> pb.ResourceUse:
+    """Returns what work has used as its protobuf message."""
+    return pb.ResourceUse(
+        cpu_seconds=use.cpu_seconds, peak_memory=use.peak_memory, memory_limit=use.memory_limit, oom_kills=use.oom_kills
     )  # fmt: skip
 
 
@@ -67,4 +71,6 @@ def direction_from_wire(message: pb.ReporterState) -> Direction:
 def step_to_wire(found: StepProgress) -> pb.StepProgress:
     """Returns the progress of a prologue step as its protobuf message; an unknown state becomes STEP_STATE_UNSPECIFIED."""
     state = _STEP_STATES.get(found.state, pb.STEP_STATE_UNSPECIFIED)
-    return pb.StepProgress(name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size)
+    return pb.StepProgress(
+        name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size, begun=found.begun, done=found.done
+    )  # fmt: skip

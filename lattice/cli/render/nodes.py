@@ -61,32 +61,35 @@ _NO_EXTRA = ("", "", "", "", "", "", "", "")
 
 def node_details(node: Node, home: Mapping[str, str], now: float) -> list[str]:
     """Returns the lines about one node."""
+    return fields(node_fields(node, home, now))
+
+
+def node_fields(node: Node, home: Mapping[str, str], now: float) -> list[tuple[str, str]]:
+    """Returns the names and values of the lines about one node; `home` maps groups to vclusters."""
     spec, status, had = node.spec, node.status, node.status.capabilities
     ready = condition(status.conditions, READY)
-    return fields(
-        [
-            ("Node", node.metadata.name),
-            ("State", state_of(node) + (f" since {status.since} ({age(status.since, now)})" if status.since else "")),
-            ("Reason", f"{ready.reason}: {ready.message}".rstrip(": ") if ready is not None else ""),
-            ("Drain", _wanted(spec.drain.reason, spec.drain.by, spec.drain.since) if spec.drain is not None else ""),
-            ("Disable", _disable(node)),
-            ("CPUs", str(had.cpus or "")),
-            ("Memory", memory(had.memory) + _beside_memory(had)),
-            ("GPUs", _gpus(had)),
-            ("Power", f"{had.nominal_watts} W at full load" if had.nominal_watts else ""),
-            ("Architecture", had.architecture),
-            ("Features", ", ".join(sorted({*spec.features, *had.features}))),
-            ("Group", spec.group + (f", switch {spec.switch}" if spec.switch else "")),
-            ("VCluster", home.get(spec.group, "")),
-            ("Index", "" if status.index is None else str(status.index)),
-            ("Health", status.health or ""),
-            ("Kernel", status.kernel),
-            ("Agent", f"{status.agent_version} at {status.address}" if status.address else status.agent_version),
-            ("Conformance", _conformance(node)),
-            ("Boot", status.boot_id),
-            ("Hollow", "nothing runs here, the agent only waits" if status.hollow else ""),
-        ]
-    )
+    return [
+        ("Node", node.metadata.name),
+        ("State", state_of(node) + (f" since {status.since} ({age(status.since, now)})" if status.since else "")),
+        ("Reason", f"{ready.reason}: {ready.message}".rstrip(": ") if ready is not None else ""),
+        ("Drain", _wanted(spec.drain.reason, spec.drain.by, spec.drain.since) if spec.drain is not None else ""),
+        ("Disable", _disable(node)),
+        ("CPUs", str(had.cpus or "")),
+        ("Memory", memory(had.memory) + _beside_memory(had)),
+        ("GPUs", _gpus(had)),
+        ("Power", f"{had.nominal_watts} W at full load" if had.nominal_watts else ""),
+        ("Architecture", had.architecture),
+        ("Features", ", ".join(sorted({*spec.features, *had.features}))),
+        ("Group", spec.group + (f", switch {spec.switch}" if spec.switch else "")),
+        ("VCluster", home.get(spec.group, "")),
+        ("Index", "" if status.index is None else str(status.index)),
+        ("Health", status.health or ""),
+        ("Kernel", status.kernel),
+        ("Agent", f"{status.agent_version} at {status.address}" if status.address else status.agent_version),
+        ("Conformance", _conformance(node)),
+        ("Boot", status.boot_id),
+        ("Hollow", "nothing runs here, the agent only waits" if status.hollow else ""),
+    ]
 
 
 def _beside_memory(had: Capabilities) -> str:

@@ -1,4 +1,4 @@
-"""`lattice node`: drains, disables, adds and forgets nodes, with the reason, by whom and since when."""
+"""`lattice node`: shows, drains, disables, adds and forgets nodes, with the reason, by whom and since when."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ _VERBS = {
     "forget": "remove it for good: its index is free, its certificate worth nothing",
 }
 
+_STATUS = "show what it is doing: state, conditions, reserves, cache, hooks, and its attempts with steps, limits and mounts"
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions of `node` and their flags."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    shown = verbs.add_parser("status", help=_STATUS, description=f"status: {_STATUS}")
+    shown.add_argument("nodes", nargs="+", metavar="NODES", help="names or node sets such as nid[001-004]")
     for name, text in _VERBS.items():
         one = verbs.add_parser(name, help=text, description=f"{name}: {text}")
         one.add_argument("nodes", nargs="*", metavar="NODES", help="names or node sets such as nid[001-064]")
@@ -60,6 +64,10 @@ def run(console: Console) -> int:
     `forget` waits until the scheduler has forgotten the nodes. Returns the exit code, of several nodes one for all.
     """
     action = console.args.action
+    if action == "status":
+        from lattice.cli.verbs.node_status import show
+
+        return show(console)
     if action == "add":
         return _add(console)
     nodes = console.cluster.list(NODES, type=Node).items

@@ -11,7 +11,7 @@ import msgspec
 
 from lattice.cli import exits
 from lattice.cli.find import Finder
-from lattice.cli.gateway import ask
+from lattice.cli.gateway import ANSWER_SECONDS, ask
 from lattice.cli.leadership import leadership
 from lattice.cli.render.allocations import label, reason_sentence
 from lattice.cli.render.answers import (
@@ -55,10 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone."""
     one = Finder(console).find(console.args.allocation)
-    answer = explain_allocation(one)
-    if not is_final(one):
-        answer = _with_scheduler(console, one, answer)
-    answer = _with_weights(console, one, answer)
+    answer = answer_fully(console, one)
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(answer))
     elif console.format == "name":
@@ -66,6 +63,14 @@ def run(console: Console) -> int:
     else:
         console.say(*sentences(label(one), answer, console.outside.now(), console.outside.columns))
     return exits.DONE
+
+
+def answer_fully(console: Console, one: Allocation, seconds: float = ANSWER_SECONDS) -> Why:
+    """Returns why one allocation waits or how it ended; the scheduler has `seconds` for its part, which is left out where it is silent."""
+    answer = explain_allocation(one)
+    if not is_final(one):
+        answer = _with_scheduler(console, one, answer, seconds)
+    return _with_weights(console, one, answer)
 
 
 def explain_allocation(one: Allocation) -> Why:
@@ -129,7 +134,7 @@ def next_step(reason: str, name: str, message: str = "") -> str:
     return step
 
 
-def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
+def _with_scheduler(console: Console, one: Allocation, answer: Why, seconds: float) -> Why:
     """Returns the answer with the scheduler's part; where it cannot be asked, with since when it is silent, or why."""
     lead = leadership(console)
     silence = Silence(message=lead.sentence, silent_since=lead.silent_since or None) if lead.sentence else None
@@ -137,7 +142,7 @@ def _with_scheduler(console: Console, one: Allocation, answer: Why) -> Why:
         return msgspec.structs.replace(answer, scheduler=silence)
     path = f"/v1/why/{quote(one.metadata.namespace, safe='')}/{quote(one.metadata.name, safe='')}"
     try:
-        said = msgspec.json.decode(ask(console, path), type=Why)
+        said = msgspec.json.decode(ask(console, path, seconds=seconds), type=Why)
     except NotFound as error:
         if error.reason == "NotPending":
             return msgspec.structs.replace(answer, scheduler=silence)

@@ -135,6 +135,8 @@ class _StepStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepState.V
     STEP_BEGUN: _StepState.ValueType  # 1
     STEP_DONE: _StepState.ValueType  # 2
     STEP_UNDOING: _StepState.ValueType  # 3
+    STEP_UNDONE: _StepState.ValueType  # 4
+    """in a NodeReport alone"""
 
 class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper): ...
 
@@ -142,6 +144,8 @@ STEP_STATE_UNSPECIFIED: StepState.ValueType  # 0
 STEP_BEGUN: StepState.ValueType  # 1
 STEP_DONE: StepState.ValueType  # 2
 STEP_UNDOING: StepState.ValueType  # 3
+STEP_UNDONE: StepState.ValueType  # 4
+"""in a NodeReport alone"""
 Global___StepState: _TypeAlias = StepState  # noqa: Y015
 
 @_typing.final
@@ -520,6 +524,8 @@ class StepProgress(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: Global___StepState.ValueType
     since: _builtins.float
@@ -528,6 +534,10 @@ class StepProgress(_message.Message):
     """of what it brings now, so many stand"""
     size: _builtins.int
     """0: it brings nothing, or has brought it"""
+    begun: _builtins.float
+    """when it began, seconds since the epoch; 0: before this agent began"""
+    done: _builtins.float
+    """when it was done; 0: it is not"""
     def __init__(
         self,
         *,
@@ -536,10 +546,12 @@ class StepProgress(_message.Message):
         since: _builtins.float = ...,
         bytes: _builtins.int = ...,
         size: _builtins.int = ...,
+        begun: _builtins.float = ...,
+        done: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "since", b"since", "size", b"size", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "bytes", b"bytes", "done", b"done", "name", b"name", "since", b"since", "size", b"size", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,3 +578,257 @@ class StepsReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepsReport: _TypeAlias = StepsReport  # noqa: Y015
+
+@_typing.final
+class ReadNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    """of one attempt alone, also where it is settled; empty: of all that are not"""
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadNodeRequest: _TypeAlias = ReadNodeRequest  # noqa: Y015
+
+@_typing.final
+class MountReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """where the work sees it"""
+    type: _builtins.str
+    """of the file system"""
+    source: _builtins.str
+    """of an image: its file"""
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        type: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "target", b"target", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MountReport: _TypeAlias = MountReport  # noqa: Y015
+
+@_typing.final
+class LimitReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    controller: _builtins.str
+    """pids, memory, cpuset"""
+    limit: _builtins.str
+    """as the kernel says it"""
+    def __init__(
+        self,
+        *,
+        controller: _builtins.str = ...,
+        limit: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitReport: _TypeAlias = LimitReport  # noqa: Y015
+
+@_typing.final
+class AttemptReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    MOUNTS_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    attempt: _builtins.int
+    stage: _builtins.str
+    message: _builtins.str
+    """why it is there; why it failed"""
+    started: _builtins.float
+    """seconds since the epoch; 0: it has not"""
+    processes: _builtins.int
+    mounts_left_out: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepProgress]: ...
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MountReport]:
+        """that the work sees and the node's own processes do not"""
+
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitReport]: ...
+    @_builtins.property
+    def use(self) -> Global___ResourceUse:
+        """until now, or until its end"""
+
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        stage: _builtins.str = ...,
+        message: _builtins.str = ...,
+        started: _builtins.float = ...,
+        steps: _abc.Iterable[Global___StepProgress] | None = ...,
+        mounts: _abc.Iterable[Global___MountReport] | None = ...,
+        limits: _abc.Iterable[Global___LimitReport] | None = ...,
+        use: Global___ResourceUse | None = ...,
+        processes: _builtins.int = ...,
+        mounts_left_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["use", b"use"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "limits", b"limits", "message", b"message", "mounts", b"mounts", "mounts_left_out", b"mounts_left_out", "processes", b"processes", "stage", b"stage", "started", b"started", "steps", b"steps", "uid", b"uid", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptReport: _TypeAlias = AttemptReport  # noqa: Y015
+
+@_typing.final
+class CacheState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    PULLS_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    images: _builtins.int
+    bytes: _builtins.int
+    total_bytes: _builtins.int
+    """of the file system"""
+    free_bytes: _builtins.int
+    pulls: _builtins.int
+    """under way"""
+    directory: _builtins.str
+    message: _builtins.str
+    """why nothing is known of it"""
+    def __init__(
+        self,
+        *,
+        images: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        pulls: _builtins.int = ...,
+        directory: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "directory", b"directory", "free_bytes", b"free_bytes", "images", b"images", "message", b"message", "pulls", b"pulls", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheState: _TypeAlias = CacheState  # noqa: Y015
+
+@_typing.final
+class NodeReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    FLAW_FIELD_NUMBER: _builtins.int
+    CGROUPS_FIELD_NUMBER: _builtins.int
+    UNLIMITED_FIELD_NUMBER: _builtins.int
+    RESERVED_CPUS_FIELD_NUMBER: _builtins.int
+    RESERVED_MEMORY_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
+    PROLOGUE_HOOKS_FIELD_NUMBER: _builtins.int
+    EPILOGUE_HOOKS_FIELD_NUMBER: _builtins.int
+    HOOKS_MESSAGE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    SCRATCH_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """of the agent"""
+    since: _builtins.float
+    """when the agent began, seconds since the epoch"""
+    heartbeat: _builtins.float
+    """when the last heartbeat was acknowledged; 0: none was"""
+    seq: _builtins.int
+    """of the newest plan that it has seen"""
+    flaw: _builtins.str
+    """why it should be given no work"""
+    cgroups: _builtins.str
+    """unified, hybrid, processes"""
+    reserved_cpus: _builtins.str
+    reserved_memory: _builtins.int
+    """bytes that work may not have"""
+    hooks_message: _builtins.str
+    """why no hook can run"""
+    attempts_left_out: _builtins.int
+    scratch: _builtins.str
+    """where scratch of the work stands; empty: the node gives none"""
+    @_builtins.property
+    def unlimited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """controllers whose limits this machine refuses"""
+
+    @_builtins.property
+    def cache(self) -> Global___CacheState: ...
+    @_builtins.property
+    def prologue_hooks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def epilogue_hooks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptReport]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        since: _builtins.float = ...,
+        heartbeat: _builtins.float = ...,
+        seq: _builtins.int = ...,
+        flaw: _builtins.str = ...,
+        cgroups: _builtins.str = ...,
+        unlimited: _abc.Iterable[_builtins.str] | None = ...,
+        reserved_cpus: _builtins.str = ...,
+        reserved_memory: _builtins.int = ...,
+        cache: Global___CacheState | None = ...,
+        prologue_hooks: _abc.Iterable[_builtins.str] | None = ...,
+        epilogue_hooks: _abc.Iterable[_builtins.str] | None = ...,
+        hooks_message: _builtins.str = ...,
+        attempts: _abc.Iterable[Global___AttemptReport] | None = ...,
+        attempts_left_out: _builtins.int = ...,
+        scratch: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attempts_left_out", b"attempts_left_out", "cache", b"cache", "cgroups", b"cgroups", "epilogue_hooks", b"epilogue_hooks", "flaw", b"flaw", "heartbeat", b"heartbeat", "hooks_message", b"hooks_message", "prologue_hooks", b"prologue_hooks", "reserved_cpus", b"reserved_cpus", "reserved_memory", b"reserved_memory", "scratch", b"scratch", "seq", b"seq", "since", b"since", "unlimited", b"unlimited", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeReport: _TypeAlias = NodeReport  # noqa: Y015

@@ -55,6 +55,11 @@ class AgentStub:
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.SerializeToString,
                 response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.FromString,
                 _registered_method=True)
+        self.ReadNode = channel.unary_stream(
+                '/lattice.v1.Agent/ReadNode',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -90,6 +95,13 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadNode(self, request, context):
+        """What this node is doing, for the gateway, which has checked what of it the reader may see: one report.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +124,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ServeCache,
                     request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.FromString,
                     response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.SerializeToString,
+            ),
+            'ReadNode': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadNode,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -223,6 +240,33 @@ class Agent:
             '/lattice.v1.Agent/ServeCache',
             lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheRequest.SerializeToString,
             lattice_dot_rpc_dot_v1_dot_agent__pb2.CacheReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lattice.v1.Agent/ReadNode',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,8 @@ class AgentStub:
     """The steps before and after the work of an attempt on this node, as they are now: one report."""
     ServeCache: _aio.UnaryStreamMultiCallable[_agent_pb2.CacheRequest, _agent_pb2.CacheReport]
     """The cache of images on this node, for the gateway, which has checked the right to it."""
+    ReadNode: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadNodeRequest, _agent_pb2.NodeReport]
+    """What this node is doing, for the gateway, which has checked what of it the reader may see: one report."""
 
 class AgentServicer(metaclass=_abc_1.ABCMeta):
     """Served by every agent, over mTLS. Peers are agents (CN lattice:agent:NODE) and the gateway (CN lattice:gateway)."""
@@ -63,5 +65,13 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_agent_pb2.CacheRequest, _abc.AsyncIterator[_agent_pb2.CacheReport]],
     ) -> _abc.AsyncIterator[_agent_pb2.CacheReport]:
         """The cache of images on this node, for the gateway, which has checked the right to it."""
+
+    @_abc_1.abstractmethod
+    def ReadNode(
+        self,
+        request: _agent_pb2.ReadNodeRequest,
+        context: _aio.ServicerContext[_agent_pb2.ReadNodeRequest, _abc.AsyncIterator[_agent_pb2.NodeReport]],
+    ) -> _abc.AsyncIterator[_agent_pb2.NodeReport]:
+        """What this node is doing, for the gateway, which has checked what of it the reader may see: one report."""
 
 def add_AgentServicer_to_server(servicer: AgentServicer, server: _aio.Server) -> None: ...

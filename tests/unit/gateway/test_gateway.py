@@ -38,6 +38,8 @@ class FakeAgent(AgentServicer):
         self.requests: list[pb.ReadLogsRequest] = []
         self.callers: list[str] = []
         self.steps: list[pb.StepProgress] = []
+        self.report = pb.NodeReport()
+        self.silent = False
 
     async def Coordinate(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ReporterState]:  # noqa: N802 - the protocol's name
         """Not served by this fake."""
@@ -53,6 +55,13 @@ class FakeAgent(AgentServicer):
         """The steps that it was given, of any attempt."""
         del context
         yield pb.StepsReport(steps=self.steps if request.attempt else [])
+
+    async def ReadNode(self, request: pb.ReadNodeRequest, context: Any) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protocol's name
+        """The report that it was given; a silent agent never answers."""
+        del request, context
+        if self.silent:
+            await asyncio.Event().wait()
+        yield self.report
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protocol's name
         """What the script says."""

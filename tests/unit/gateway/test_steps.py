@@ -29,7 +29,9 @@ async def test_each_node_is_asked_for_the_steps_of_the_present_attempt_the_head_
     found = await asked(world)
     assert found["attempt"] == 1
     assert [node["node"] for node in found["nodes"]] == ["n2", "n1"]
-    assert found["nodes"][0]["steps"] == [{"name": "images", "state": "Begun", "since": 5.0, "bytes": 1, "size": 9}]
+    assert found["nodes"][0]["steps"] == [
+        {"name": "images", "state": "Begun", "since": 5.0, "bytes": 1, "size": 9, "begun": 0.0, "done": 0.0}
+    ]
     assert found["nodes"][1]["steps"][0]["state"] == "Done"
 
 

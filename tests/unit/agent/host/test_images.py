@@ -21,12 +21,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lattice.daemon.clock import SystemClock
-from lattice.errors import Rejected
+from lattice.errors import Rejected, Retry
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.images import Images
 from lattice_agent.host.threads import Threads
-from lattice_agent.state.image_cache import CacheLimits, ImageCache
+from lattice_agent.metrics import AgentMetrics
+from lattice_agent.state.image_cache import CachedImage, CacheLimits, ImageCache
 from tests.build import uid
 
 CONTENT = bytes(range(256)) * 4096 * 3
@@ -300,3 +301,61 @@ async def test_a_pull_that_outruns_its_time_fails(registry: Registry, images: Im
     with pytest.raises(Rejected, match=r"not pulled within 1 s \(software.pullTimeout\)"):
         await images.bring(replace(registry.work(), pull_seconds=1.0))
     assert pullers() == []
+
+
+async def test_pulls_hits_evictions_and_the_cache_are_counted(registry: Registry, images: Images) -> None:
+    metrics = images.metrics = AgentMetrics("n1")
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"lattice_agent_{name}", {"node_id": "n1", **labels})
+
+    registry.cut = 1 << 20
+    await images.bring(registry.work())
+    await images.bring(registry.work(attempt=2))
+    assert (value("pulled_bytes_total"), value("pull_seconds_count"), value("cache_hits_total")) == (len(CONTENT), 1, 1)
+    assert (value("cache_files"), value("cache_bytes")) == (1, len(CONTENT))
+    await images.evict(registry.digest)
+    assert (value("cache_files"), value("cache_bytes"), value("cache_evictions_total")) == (0, 0, 1)
+    registry.content = bytes(len(CONTENT))
+    with pytest.raises(Rejected):
+        await images.bring(registry.work(attempt=3))
+    assert value("pull_failures_total", reason="DigestMismatch") == 1
+
+
+async def test_a_pull_that_is_given_up_and_a_reason_of_no_list_are_counted_under_words_of_the_list(
+    registry: Registry, images: Images
+) -> None:
+    metrics = images.metrics = AgentMetrics("n1")
+    registry.hangs_after = 1000
+    with pytest.raises(Rejected):
+        await images.bring(replace(registry.work(), pull_seconds=1.0))
+    metrics.pull_failed("whatever a registry says")
+    reasons = {
+        sample.labels["reason"]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "lattice_agent_pull_failures_total"
+    }
+    assert reasons == {"Interrupted", "Other"}
+
+
+async def test_a_heartbeat_waits_a_second_for_the_silent_disk_of_a_full_cache(registry: Registry, tmp_path: Path) -> None:
+    silent = asyncio.Event()
+
+    class SilentCache(ImageCache):
+        def listed(self) -> list[CachedImage]:
+            if silent.is_set():
+                time.sleep(5)
+            return super().listed()
+
+    cache = SilentCache(tmp_path / "cache", CacheLimits(percent=1, free=1 << 60))
+    cache.open()
+    images = Images(cache, "", "boot-1", SystemClock(), Threads("the image cache", count=2, within=30.0), frozenset)
+    with pytest.raises(Retry):
+        await images.warm(registry.image, registry.work().registry, sticky=False)
+    images._lacking = 1, "full"
+    silent.set()
+    begun = time.monotonic()
+    said, held = await images.fullness()
+    assert time.monotonic() - begun < 2.5
+    assert (held, "has not answered for 1 s" in said) == ((), True)

@@ -79,9 +79,9 @@ class DyingNotes(StepJournal):
         super().__init__(journal)
         self._effects = effects
 
-    def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None) -> None:
+    def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None, at: float = 0.0) -> None:
         self._effects.moment()
-        super().note(key, step, state, durable=durable, variables=variables)
+        super().note(key, step, state, durable=durable, variables=variables, at=at)
         self._effects.moment()
 
 
