@@ -12,13 +12,13 @@ from urllib.parse import quote
 import msgspec
 
 from lattice.cli import exits
+from lattice.cli.explained import answer_fully, sentences
 from lattice.cli.find import Finder
 from lattice.cli.gateway import ask_document
+from lattice.cli.node_reports import ask_node, node_document, read_homes, read_node
 from lattice.cli.render.allocations import label
 from lattice.cli.render.diagnosis import allocation_page, event_lines, spec_summary
 from lattice.cli.render.node_reports import node_page
-from lattice.cli.verbs.node_status import ask_node, node_document, read_homes, read_node
-from lattice.cli.verbs.why import answer_fully, sentences
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS, EVENTS
 from lattice.lifecycle.node_report import Diagnosis

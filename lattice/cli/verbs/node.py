@@ -65,7 +65,7 @@ def run(console: Console) -> int:
     """
     action = console.args.action
     if action == "status":
-        from lattice.cli.verbs.node_status import show
+        from lattice.cli.node_reports import show
 
         return show(console)
     if action == "add":

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lattice.cli import explained
 from lattice.cli.render.queues import queue_lines
 from lattice.cli.verbs import plan as plan_verb
-from lattice.cli.verbs import why as why_verb
 from lattice.errors import NotFound
 from lattice.quota.forest import Forest, TreeSpec
 from lattice.quota.groups import Group
@@ -90,7 +90,7 @@ def everything_said(context: QueryContext, reader: Reader) -> str:
     for found in context.candidates.values():
         if reader.may_name(found.user, found.key):
             answer = why(context, found.uid, reader, preemption=sacrificed(context, found, reader))
-            texts += [json.dumps(checked(answer)), *why_verb.sentences("1", answer, NOW)]
+            texts += [json.dumps(checked(answer)), *explained.sentences("1", answer, NOW)]
     shown = queues(context, VCLUSTERS, reader, 200)
     texts += [json.dumps(checked(shown)), *queue_lines(shown, now=NOW, width=0, plot_width=80, wide=True, color=False)]
     plan = planned(context, pending(900, nodes=3), pending(901, nodes=50), reader=reader)
@@ -183,14 +183,14 @@ def test_what_no_nodes_would_start_now_has_no_position() -> None:
     ['needs 1 node, and vCluster "desks" starts in strict order of submission', '1 is free; vCluster "x" goes by order of submission'],
 )
 def test_no_class_is_advised_where_submission_decides(message: str) -> None:
-    assert "class" not in why_verb.next_step("BehindHigherPriority", "7", message).removesuffix("no class or score changes it")
-    assert "raise the class" in why_verb.next_step("BehindHigherPriority", "7", "1 of them is kept for 1 allocation before it")
+    assert "class" not in explained.next_step("BehindHigherPriority", "7", message).removesuffix("no class or score changes it")
+    assert "raise the class" in explained.next_step("BehindHigherPriority", "7", "1 of them is kept for 1 allocation before it")
 
 
 def test_work_of_which_nobody_knows_the_end_is_said_to_be_unbounded() -> None:
     answer = why(moment(2, (holding(1, (0, 1), end=None),), (pending(9, nodes=2),)), uid(9), ALICE)
     assert answer.blockers[0].until is None
-    assert "unbounded" in "\n".join(why_verb.sentences("9", answer, NOW))
+    assert "unbounded" in "\n".join(explained.sentences("9", answer, NOW))
 
 
 def test_the_position_counts_from_the_head_of_its_own_vcluster() -> None:
@@ -296,9 +296,9 @@ def test_the_forecast_is_told_with_both_odds_or_with_its_reason() -> None:
     queue = (pending(1, nodes=2), pending(2, nodes=2))
     expected = {uid(1): Expected(NOW + 600, NOW + 1200), uid(2): Expected(reason="UnboundedWork")}
     context = moment(1, (), queue, expected=expected)
-    first = "\n".join(why_verb.sentences("1", why(context, uid(1), ALICE), NOW))
+    first = "\n".join(explained.sentences("1", why(context, uid(1), ALICE), NOW))
     assert f"{format_time(NOW + 600)} (in 10m) as likely as not, 9 times of 10 by {format_time(NOW + 1200)} (in 20m)" in first
-    assert "not known: UnboundedWork" in "\n".join(why_verb.sentences("2", why(context, uid(2), ALICE), NOW))
+    assert "not known: UnboundedWork" in "\n".join(explained.sentences("2", why(context, uid(2), ALICE), NOW))
 
 
 # queue
