@@ -117,7 +117,7 @@ def _relay(site: Site) -> list[Component]:
     if site.network is None:
         return []
     port = site.ports["kube-apiserver"]
-    argv = (sys.executable, "-I", str(HERE / "relay.py"), "--listen", f"{site.network.gateway}:{port}", "--to", f"{LOOPBACK}:{port}")
+    argv = (sys.executable, "-I", "-S", str(HERE / "relay.py"), "--listen", f"{site.network.gateway}:{port}", "--to", f"{LOOPBACK}:{port}")
     return [Component("relay", 1, argv, Listens(site.network.gateway, port))]
 
 

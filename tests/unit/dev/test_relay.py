@@ -1,8 +1,16 @@
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
 
 from lattice_dev import relay
+
+PAYLOAD = bytes(range(256)) * 32768
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -12,41 +20,99 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_bytes_pass_both_ways_and_the_end_of_one_side_reaches_the_other() -> None:
-    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
-    to = server.sockets[0].getsockname()
+@contextlib.contextmanager
+def relayed(to: tuple[str, int]) -> Iterator[tuple[str, int]]:
+    """The program as an instance starts it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         listen = probe.getsockname()
-    serving = asyncio.ensure_future(relay.serve(listen, to))
-    reader, writer = await _connect(listen)
-    payload = bytes(range(256)) * 8192
-    writer.write(payload)
-    writer.write_eof()
-    assert await asyncio.wait_for(reader.read(-1), 5) == payload
-    writer.close()
-    await writer.wait_closed()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    server.close()
-    await server.wait_closed()
+    argv = [sys.executable, "-I", "-S", str(Path(relay.__file__)), "--listen", f"127.0.0.1:{listen[1]}", "--to", f"127.0.0.1:{to[1]}"]
+    process = subprocess.Popen(argv)
+    try:
+        yield listen
+        assert process.poll() is None, "the relay has ended"
+    finally:
+        process.kill()
+        process.wait()
 
 
-async def test_a_connection_ends_at_once_when_nobody_listens_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        listen, nobody = first.getsockname(), second.getsockname()
-    serving = asyncio.ensure_future(relay.serve(listen, nobody))
-    reader, writer = await _connect(listen)
-    with contextlib.suppress(ConnectionResetError):  # as good as an end: the peer is told
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-    writer.close()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+@contextlib.asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[str, int]]:
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()
 
 
 async def _connect(address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    for _ in range(100):
+    for _ in range(250):
         try:
             return await asyncio.open_connection(*address)
         except ConnectionRefusedError:
             await asyncio.sleep(0.02)
     raise AssertionError(f"nobody listens on {address}")
+
+
+async def _through(listen: tuple[str, int]) -> None:
+    reader, writer = await _connect(listen)
+    writer.write(PAYLOAD)
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(-1), 20) == PAYLOAD
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_bytes_pass_both_ways_and_the_end_of_one_side_reaches_the_other() -> None:
+    async with echoing() as to:
+        with relayed(to) as listen:
+            await _through(listen)
+
+
+async def test_many_connections_pass_at_once_and_none_hears_another() -> None:
+    async with echoing() as to:
+        with relayed(to) as listen:
+            await asyncio.gather(*(_through(listen) for _ in range(8)))
+
+
+async def test_who_does_not_read_holds_the_sender_back_and_nobody_else() -> None:
+    async with echoing() as to:
+        with relayed(to) as listen:
+            _, writer = await _connect(listen)
+            for _ in range(8):  # 64 MiB, of which nothing is read
+                writer.write(PAYLOAD)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(writer.drain(), 1)
+            await _through(listen)
+            writer.transport.abort()
+            await _through(listen)
+
+
+async def test_a_connection_ends_at_once_when_nobody_listens_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as second:
+        nobody = second.getsockname()
+    with relayed(nobody) as listen:
+        reader, writer = await _connect(listen)
+        with contextlib.suppress(ConnectionResetError):  # as good as an end: the peer is told
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_a_side_that_vanishes_takes_the_other_with_it() -> None:
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        accepted.put_nowait(writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with server:
+        with relayed(server.sockets[0].getsockname()) as listen:
+            reader, writer = await _connect(listen)
+            writer.write(b"x")
+            (await asyncio.wait_for(accepted.get(), 5)).transport.abort()
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+
+
+def test_wrong_arguments_are_refused_with_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert relay.main(["--listen", "127.0.0.1:1"]) == 2
+    assert "--listen HOST:PORT --to HOST:PORT" in capsys.readouterr().err
