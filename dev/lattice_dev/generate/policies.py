@@ -31,9 +31,9 @@ def files(folder: Path) -> dict[Path, str]:
     return {folder / "policies-allocation-spec.yaml": HEADER + _WHY + text}
 
 
-def condition(rule: Rule) -> str:
-    """Returns a rule's CEL with the policy's variables: `variables.spec` for `self`, `variables.former` for `oldSelf`, the spec before."""
-    return re.sub(r"\bself\b", "variables.spec", re.sub(r"\boldSelf\b", "variables.former", rule.rule))
+def condition(rule: Rule, *, spec: str = "variables.spec") -> str:
+    """Returns a rule's CEL with `spec` for `self`, and the policy's variable `variables.former` for `oldSelf`, the spec before."""
+    return re.sub(r"\bself\b", spec, re.sub(r"\boldSelf\b", "variables.former", rule.rule))
 
 
 def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
         "former": "oldObject.spec",
         "broken": f"([{always}]\n+ (oldObject == null ? [] :\n[{changes}]))\n.filter(sentence, sentence != '')\n",
     }
+    kept = " && ".join(f"({condition(rule, spec='object.spec')})" for rule in rules if not _is_of_change(rule))
     resources = [{"apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["allocations"]}]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -51,6 +52,7 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": resources},
+            "matchConditions": [{"name": "not-usual", "expression": f"oldObject != null || !({kept})"}],
             "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
             "validations": [
                 {"expression": "size(variables.broken) == 0", "reason": "Invalid", "messageExpression": "variables.broken.join('; ')"}

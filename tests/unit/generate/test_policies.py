@@ -24,6 +24,14 @@ def test_every_rule_of_the_spec_stands_in_the_policy_with_its_sentence(rule: Rul
     assert "'" not in rule.message
 
 
+def test_it_is_not_asked_of_a_new_object_that_keeps_every_rule_and_of_every_other() -> None:
+    (asked,) = POLICY["spec"]["matchConditions"]
+    of_new = [rule for rule in AllocationSpec.policies if "oldSelf" not in rule.rule and "oldObject." not in rule.rule]
+    kept = " && ".join(f"({condition(rule, spec='object.spec')})" for rule in of_new)
+    assert asked["expression"] == f"oldObject != null || !({kept})"
+    assert len(of_new) >= 2
+
+
 def test_every_field_that_is_fixed_has_its_rule() -> None:
     for name in IMMUTABLE:
         assert f"variables.spec.?{name} == variables.former.?{name}" in BROKEN
@@ -32,7 +40,8 @@ def test_every_field_that_is_fixed_has_its_rule() -> None:
 
 
 def test_the_policy_is_asked_of_everybody_and_of_no_status() -> None:
-    assert "matchConditions" not in POLICY["spec"]
+    (asked,) = POLICY["spec"]["matchConditions"]
+    assert "request" not in asked["expression"]
     (resources,) = POLICY["spec"]["matchConstraints"]["resourceRules"]
     assert (resources["resources"], resources["operations"]) == (["allocations"], ["CREATE", "UPDATE"])
     assert BINDING["spec"] == {"policyName": POLICY["metadata"]["name"], "validationActions": ["Deny"]}
