@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.daemon import logs, metrics, process, starts
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import SystemClock

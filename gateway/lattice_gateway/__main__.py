@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.daemon import https, process, program
 from lattice.daemon.certificates import ServerCertificate
 from lattice.daemon.clock import Clock, SystemClock

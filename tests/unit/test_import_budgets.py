@@ -83,3 +83,21 @@ def test_one_shot_verbs_talk_to_the_server_without_aiohttp(module: str) -> None:
 )
 def test_what_every_process_shares_is_light(module: str) -> None:
     assert loaded(f"import json, sys, {module}\n") & {"pydantic", "aiohttp", "grpc", "asyncio", "ssl"} == set()
+
+
+AUTHORITIES = """
+import importlib, json, ssl, sys
+importlib.import_module({package!r} + '.__main__')
+import aiohttp.connector as found
+mine = (found._SSL_CONTEXT_VERIFIED, found._SSL_CONTEXT_UNVERIFIED)
+assert not any(one.get_ca_certs() for one in mine), "aiohttp has read the system's authorities"
+assert found._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED
+assert ssl.create_default_context().get_ca_certs(), "they can no longer be read"
+"""
+
+
+@pytest.mark.parametrize(
+    "package", ["lattice_agent", "lattice_controllers.scheduler", "lattice_webhooks", "lattice_gateway", "lattice_controllers.operator"]
+)
+def test_a_daemon_holds_no_authorities_that_it_does_not_ask_for_and_trusts_nobody_by_them(package: str) -> None:
+    assert "aiohttp" in loaded("import json, sys\n" + AUTHORITIES.format(package=package))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.clients.uenv_images import opened
 from lattice.daemon import process, program, settings
 from lattice.daemon.announcements import Announcer

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.daemon import program, settings
 from lattice.daemon.clock import SystemClock
 from lattice.daemon.logs import event
