@@ -125,7 +125,7 @@ def placed(
     if fresh or not status.head:
         fields["head"] = nodes[0]
     if fresh or status.scheduled_time is None:
-        fields |= {"scheduledTime": format_time(now), "gpus": gpus}
+        fields |= {"scheduledTime": format_time(now), "gpus": gpus or None}
     if fresh and status.attempt:
         fields |= {"startTime": None, "endTime": None, "exit": None, "report": None}
     if hollow:

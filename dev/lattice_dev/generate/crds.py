@@ -32,6 +32,8 @@ KINDS: Final[tuple[type[Kind], ...]] = (
     NodeHistory, UsageRecord,
 )  # fmt: skip
 """Every kind that Lattice serves."""
+SPEC_BY_POLICY: Final[tuple[type[Kind], ...]] = (Allocation,)
+"""The kinds whose rules of the spec stand in an admission policy: a schema's rules are asked at each write of the status as well."""
 
 HEADER: Final = "# Generated from lattice/models by `make generate`; change the model, not this file.\n"
 
@@ -44,6 +46,8 @@ _ORDER: Final = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "required",
 )  # fmt: skip
 
+RULES: Final = "x-kubernetes-validations"
+
 Schema = dict[str, Any]
 
 
@@ -53,7 +57,7 @@ class _WithRules(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """Returns pydantic's schema of one class, with the class's rules and policies added."""
         made = super().model_schema(schema)
-        for name, key in (("rules", "x-kubernetes-validations"), ("policies", POLICIES)):
+        for name, key in (("rules", RULES), ("policies", POLICIES)):
             rules = getattr(schema["cls"], name, ())
             if rules:
                 made[key] = [rule.schema() for rule in rules]
@@ -86,12 +90,28 @@ def json_schema(kind: type[Kind]) -> Schema:
 
 def openapi(kind: type[Kind]) -> Schema:
     """Returns the structural schema of a whole object of the kind, as its CustomResourceDefinition holds it."""
+    schema = with_every_rule(kind)
+    if kind in SPEC_BY_POLICY:
+        schema["properties"]["spec"] = _without_rules(schema["properties"]["spec"])
+    return schema
+
+
+def with_every_rule(kind: type[Kind]) -> Schema:
+    """Returns the structural schema of a whole object of the kind, with the rules of its spec that an admission policy holds, too."""
     raw = json_schema(kind)
     schema = structural(raw, raw.get("$defs", {}))
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
     if kind.meta.rules:
-        schema["x-kubernetes-validations"] = [rule.schema() for rule in kind.meta.rules]
+        schema[RULES] = [rule.schema() for rule in kind.meta.rules]
     return schema
+
+
+def _without_rules(node: Schema) -> Schema:
+    """Returns the node without the CEL rules of itself and of its properties."""
+    made = {key: value for key, value in node.items() if key != RULES}
+    if "properties" in made:
+        made["properties"] = {name: _without_rules(child) for name, child in made["properties"].items()}
+    return made
 
 
 def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:

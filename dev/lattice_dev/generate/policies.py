@@ -8,14 +8,15 @@ of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from lattice.models.allocation import AllocationSpec
+from lattice.models.allocation import Allocation, AllocationSpec
 from lattice.models.shape import GROUP, Rule
-from lattice_dev.generate.crds import HEADER
+from lattice_dev.generate.crds import HEADER, RULES, Schema, with_every_rule
 
 NAME: Final = "lattice-allocation-spec"
 _WHY: Final = """\
@@ -36,14 +37,37 @@ def condition(rule: Rule, *, spec: str = "variables.spec") -> str:
     return re.sub(r"\bself\b", spec, re.sub(r"\boldSelf\b", "variables.former", rule.rule))
 
 
+def rules_of_parts() -> tuple[tuple[str, Rule], ...]:
+    """Returns the rules that the fields of an Allocation's spec have of their own, as rules of the spec, each with its field's name."""
+    spec = with_every_rule(Allocation)["properties"]["spec"]
+    return tuple((name, rule) for name, child in spec["properties"].items() for rule in _rules_below(child, (name,)))
+
+
+def _rules_below(node: Schema, path: tuple[str, ...]) -> Iterator[Rule]:
+    """Yields the rules of a node of the schema at a path of the spec, and of the properties below; raises TypeError for one of entries."""
+    own = ".".join(("self", *path))
+    absent = [f"!has({'.'.join(('self', *path[:depth]))})" for depth in range(1, len(path) + 1)]
+    for entry in node.get(RULES, ()):
+        holds = re.sub(r"\bself\b", own, entry["rule"])
+        yield Rule(" || ".join(absent if holds == "false" else (*absent, f"({holds})")), entry["message"])
+    for name, child in node.get("properties", {}).items():
+        yield from _rules_below(child, (*path, name))
+    for inner in ("items", "additionalProperties"):
+        if isinstance(node.get(inner), dict) and any(_rules_below(node[inner], path)):
+            raise TypeError(f"spec.{'.'.join(path)}: the rules of its entries are asked by no policy")
+
+
 def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
-    changes, always = _sentences(rules, of_changes=True), _sentences(rules, of_changes=False)
+    parts = rules_of_parts()
+    always, changes = [rule for rule in rules if not _is_of_change(rule)], [rule for rule in rules if _is_of_change(rule)]
+    kept = " && ".join(f"({condition(rule, spec='object.spec')})" for rule in (*always, *(rule for _, rule in parts)))
+    every = ",\n".join((*map(_sentence, always), *(_sentence(rule, unchanged=name) for name, rule in parts)))
+    of_changes = ",\n".join(map(_sentence, changes))
     variables = {
         "spec": "object.spec",
         "former": "oldObject.spec",
-        "broken": f"([{always}]\n+ (oldObject == null ? [] :\n[{changes}]))\n.filter(sentence, sentence != '')\n",
+        "broken": f"([{every}]\n+ (oldObject == null ? [] :\n[{of_changes}]))\n.filter(sentence, sentence != '')\n",
     }
-    kept = " && ".join(f"({condition(rule, spec='object.spec')})" for rule in rules if not _is_of_change(rule))
     resources = [{"apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": ["allocations"]}]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -61,13 +85,12 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
     }
 
 
-def _sentences(rules: tuple[Rule, ...], *, of_changes: bool) -> str:
-    """Returns a CEL list with the sentence of each broken rule and '' for each kept one.
-
-    `of_changes` chooses the rules that compare with the spec before; False: the others.
-    """
-    found = (rule for rule in rules if _is_of_change(rule) == of_changes)
-    return ",\n".join(f"({condition(rule)}) ? '' : '{rule.message}'" for rule in found)
+def _sentence(rule: Rule, *, unchanged: str = "") -> str:
+    """Returns the CEL of a rule's sentence where it is broken, and of '' where it is kept, or where the field `unchanged` is as before."""
+    kept = f"({condition(rule)})"
+    if unchanged:
+        kept += f" || (oldObject != null && variables.spec.?{unchanged} == variables.former.?{unchanged})"
+    return f"{kept} ? '' : '{rule.message}'"
 
 
 def _is_of_change(rule: Rule) -> bool:
