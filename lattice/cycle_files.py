@@ -57,6 +57,10 @@ class CycleFolder:
         return CycleLog(cycle=scan(log, check=False).frames[-1].cycle, log=log)
 
     def _excerpt(self, cycle: int) -> bytes:
+        """Returns the part of a log with a cycle, and what it needs to be read; LATEST: the last one.
+
+        Raises NotFound where it is not kept any more.
+        """
         files = self.files()
         if cycle == LATEST:
             begun = [file for file in files if any(one.last or one.damage for one in _stretches(file))]
@@ -142,6 +146,10 @@ class CycleWriter:
             file.unlink(missing_ok=True)
 
     def _begin(self, first: int, now: float) -> None:
+        """Closes the present file and begins a new one, named by its first cycle.
+
+        Raises OSError where that fails, and leaves no file then.
+        """
         self.close()
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{_PREFIX}{first:012d}{_SUFFIX}"
@@ -163,6 +171,7 @@ def _first(file: Path) -> int | None:
 
 
 def _excerpt_of(file: Path, cycle: int) -> bytes:
+    """Returns the part of a file with a cycle. Raises NotFound, Corrupt or Rejected with the file's name."""
     try:
         with _contents(file) as data:
             return excerpt(data, cycle)
@@ -171,6 +180,7 @@ def _excerpt_of(file: Path, cycle: int) -> bytes:
 
 
 def _stretches(file: Path) -> Iterator[Stretch]:
+    """Yields the unbroken stretches of cycles in a file, with what is torn or damaged at its end; one without cycles where it has none."""
     try:
         with _contents(file) as data:
             found, size = scan(data, check=False), len(data)
@@ -211,6 +221,7 @@ def _contents(file: Path) -> Iterator[bytes]:
 
 
 def _write_all(file: int, data: bytes) -> None:
+    """Writes all bytes to a file, however many writes that takes. Raises OSError where one fails."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -77,4 +77,5 @@ class Corrupt(LatticeError):
 
 
 def _rebuild(kind: type[LatticeError], message: str, reason: str) -> LatticeError:
+    """Returns an error of this kind, message and reason; used to unpickle one."""
     return kind(message, reason=reason)

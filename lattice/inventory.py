@@ -122,6 +122,7 @@ class _InventoryReader:
     # -- classes ------------------------------------------------------------------------------------
 
     def _class(self, name: str, node: yaml.Node) -> NodeClass:
+        """Returns a class of nodes. Raises Rejected, with the line, for a field that is missing, unknown or wrong."""
         path = f"classes.{name}"
         fields = self._fields(node, path, _CLASS)
         for wanted in ("cpus", "memory"):
@@ -147,6 +148,7 @@ class _InventoryReader:
     # -- nodes --------------------------------------------------------------------------------------
 
     def _nodes(self, node: yaml.Node, classes: Mapping[str, NodeClass]) -> list[InventoryNode]:
+        """Returns all nodes of the entries. Raises Rejected, with the line, for none, too many, or one named twice."""
         if not isinstance(node, yaml.SequenceNode):
             self._refuse(node, "nodes", "it is a list of entries with names, class and group")
         lines: dict[str, int] = {}
@@ -164,6 +166,7 @@ class _InventoryReader:
         return found
 
     def _entry(self, node: yaml.Node, path: str, classes: Mapping[str, NodeClass]) -> list[InventoryNode]:
+        """Returns the nodes of one entry. Raises Rejected, with the line, for a field that is missing, unknown or wrong."""
         fields = self._fields(node, path, _ENTRY)
         for wanted in ("names", "class", "group"):
             if wanted not in fields:
@@ -190,6 +193,7 @@ class _InventoryReader:
         ]
 
     def _names(self, node: yaml.Node, path: str) -> list[str]:
+        """Returns the node names of a node set. Raises Rejected, with the line, for none or a name that is not allowed."""
         names = self._read(node, path, lambda: expand_nodes(self._text(node, path)))
         for name in names:
             if not _NODE.fullmatch(name):
@@ -208,6 +212,7 @@ class _InventoryReader:
                 self._refuse(node, "vcluster", f"group {one.group} is at home in {both}: give each group to one vcluster")
 
     def _check_vclusters(self, node: yaml.Node, nodes: Iterable[InventoryNode]) -> None:
+        """Checks the list of vclusters against the nodes' homes. Raises Rejected, with the line, for a name that only one of them has."""
         named = self._words(node, "vclusters")
         homes = {one.vcluster for one in nodes if one.vcluster}
         for name in named:
@@ -219,9 +224,11 @@ class _InventoryReader:
     # -- values -------------------------------------------------------------------------------------
 
     def _refuse(self, node: yaml.Node, path: str, why: str) -> NoReturn:
+        """Raises Rejected with file, line, field and reason."""
         raise Rejected(f"{self._name}, line {node.start_mark.line + 1}: {path}: {why}", reason="BadInventory", fields=(path,))
 
     def _read(self, node: yaml.Node, path: str, read: Callable[[], T]) -> T:
+        """Returns what a function reads; its error is raised again with file, line and field."""
         try:
             return read()
         except Rejected as error:
@@ -230,6 +237,7 @@ class _InventoryReader:
             self._refuse(node, path, error.message)
 
     def _map(self, node: yaml.Node, path: str) -> dict[str, yaml.Node]:
+        """Returns the fields of a map. Raises Rejected, with the line, for anything else and for a field given twice."""
         if not isinstance(node, yaml.MappingNode):
             self._refuse(node, path or "the document", "it is a map of fields")
         found: dict[str, yaml.Node] = {}
@@ -241,6 +249,7 @@ class _InventoryReader:
         return found
 
     def _fields(self, node: yaml.Node, path: str, known: Collection[str]) -> dict[str, yaml.Node]:
+        """Returns the fields of a map. Raises Rejected, with the line, for one that is not known."""
         found = self._map(node, path)
         for key in found:
             if key not in known:
@@ -248,34 +257,41 @@ class _InventoryReader:
         return found
 
     def _given(self, fields: Mapping[str, yaml.Node], path: str, key: str, read: Callable[[yaml.Node, str], T], default: T) -> T:
+        """Returns what `read` makes of a field; the default where it is absent."""
         return read(fields[key], f"{path}.{key}") if key in fields else default
 
     def _text(self, node: yaml.Node, path: str) -> str:
+        """Returns the text of a word or number. Raises Rejected, with the line, for anything else and for empty text."""
         if not isinstance(node, yaml.ScalarNode) or not node.value:
             self._refuse(node, path, "it is one word or number")
         return str(node.value)
 
     def _word(self, node: yaml.Node, path: str, text: str) -> str:
+        """Returns a name unchanged. Raises Rejected, with the line, where it is none."""
         if not _WORD.fullmatch(text):
             self._refuse(node, path, f"{text[:60]!r} is no name: letters, digits, '.', '_' and '-', at most 63")
         return text
 
     def _words(self, node: yaml.Node, path: str) -> tuple[str, ...]:
+        """Returns the names of a list. Raises Rejected, with the line, for anything else."""
         if not isinstance(node, yaml.SequenceNode):
             self._refuse(node, path, "it is a list of words")
         return tuple(self._word(one, path, self._text(one, path)) for one in node.value)
 
     def _number(self, node: yaml.Node, path: str, least: int = 0) -> int:
+        """Returns a whole number from `least` to the most that its field allows. Raises Rejected, with the line, for anything else."""
         text, most = self._text(node, path), _MOST[path.rpartition(".")[2]]
         if not text.isascii() or not text.isdigit() or not least <= int(text[:12]) <= most:
             self._refuse(node, path, f"{text[:60]!r} is no whole number from {least} to {most}")
         return int(text)
 
     def _bytes(self, node: yaml.Node, path: str) -> int:
+        """Returns a quantity in bytes. Raises Rejected, with the line, where it does not parse."""
         text = self._text(node, path)
         return self._read(node, path, lambda: quantity_bytes(text))
 
     def _switch(self, node: yaml.Node, path: str) -> bool:
+        """Returns true or false. Raises Rejected, with the line, for anything else."""
         text = self._text(node, path)
         if text not in ("true", "false"):
             self._refuse(node, path, f"{text[:60]!r} is neither true nor false")

@@ -38,6 +38,7 @@ _SLURM_UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
 
 def _shown(text: object) -> str:
+    """Returns a text in quotes, cut to 60 characters."""
     shown = str(text)
     return repr(shown if len(shown) <= 60 else shown[:57] + "...")
 
@@ -227,14 +228,20 @@ def parse_node_count(value: int | str) -> tuple[int, int]:
 
 
 def _digits(text: str) -> bool:
+    """Tells whether a text is not empty and of the digits 0 to 9 only."""
     return text.isascii() and text.isdigit()
 
 
 def _bad_set(text: str, position: int, what: str) -> Rejected:
+    """Returns the error that says what is wrong at a position (from 0) of a node set."""
     return Rejected(f"{_shown(text)} is not a node set such as nid[001-064],gpu7: {what} at position {position + 1}", reason="BadNodeSet")
 
 
 def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the parts of a node set between commas outside brackets, each with its position.
+
+    Raises Rejected for brackets that do not match.
+    """
     start, inside = 0, False
     for mark in _NODE_MARKS.finditer(text):
         position, character = mark.start(), mark[0]
@@ -264,6 +271,10 @@ def _node_parts(text: str) -> Iterator[list[str | _Runs]]:
 
 
 def _node_pieces(text: str, start: int, part: str, room: int) -> Iterator[str | _Runs]:
+    """Yields the pieces of one part of a node set: texts, and the numbers of each bracket.
+
+    Raises Rejected where it does not parse or names more than `room` nodes.
+    """
     if not part:
         raise _bad_set(text, start, "a missing name")
     if _NODE_TEXT.fullmatch(part):
@@ -288,6 +299,10 @@ def _node_pieces(text: str, start: int, part: str, room: int) -> Iterator[str | 
 
 
 def _runs(text: str, start: int, inner: str, room: int) -> _Runs:
+    """Returns the ranges of numbers in a bracket, each with its width.
+
+    Raises Rejected where one does not parse or they are more than `room` numbers.
+    """
     runs: _Runs = []
     position = start
     for part in inner.split(","):
@@ -306,12 +321,14 @@ def _runs(text: str, start: int, inner: str, room: int) -> _Runs:
 
 
 def _choices(piece: str | _Runs) -> list[str]:
+    """Returns the texts that a piece stands for: itself, or each number of a bracket with leading zeros."""
     if isinstance(piece, str):
         return [piece]
     return [str(number).zfill(width) for low, high, width in piece for number in range(low, high + 1)]
 
 
 def _choice_count(piece: str | _Runs) -> int:
+    """Returns for how many texts a piece stands."""
     return 1 if isinstance(piece, str) else sum(high - low + 1 for low, high, _ in piece)
 
 

@@ -64,6 +64,7 @@ def _open_closed_streams() -> None:
 
 
 def _open_null(mode: str) -> TextIO:
+    """Returns the null device, opened in this mode."""
     return cast("TextIO", Path(os.devnull).open(mode))
 
 
@@ -152,6 +153,7 @@ class _Parser(argparse.ArgumentParser):
         self.words: list[str] = []
 
     def error(self, message: str) -> NoReturn:
+        """Ends the program with the exit code of wrong usage, after a line on the error and a hint on what was perhaps meant."""
         from lattice.cli.hints import meant_by_action, meant_by_flag, meant_by_option
 
         meant = meant_by_option(message) if self.get_default("takes_slurm_options") else ""
@@ -178,6 +180,7 @@ def _split_command(rest: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _without_verb(rest: list[str]) -> int:
+    """Prints the version or an overview, and returns the exit code: of wrong usage where neither was asked for."""
     if "--version" in rest:
         from lattice.cli.surroundings import outside
 

@@ -196,6 +196,11 @@ class Console:
         return self._namespace_of(self.tenant) if self.tenant else self.cluster_config.namespace or "default"
 
     def _namespace_of(self, tenant: str) -> str:
+        """Returns the namespace that is meant with a tenant: the kubeconfig's if it is one of the tenant's, else the tenant's first, else
+        the tenant's name.
+
+        Raises NotFound for an unknown tenant; one that may not be read counts as a namespace.
+        """
         from lattice.kube.resources import TENANTS
         from lattice.views import Tenant
 

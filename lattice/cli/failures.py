@@ -85,6 +85,7 @@ def _readable(text: str) -> str:
 
 
 def _hint(error: LatticeError) -> str:
+    """Returns what to do about an error; empty where nothing is known. A namespace that reads like a mistyped flag is explained as that."""
     not_mine = _NOT_MINE.search(error.message)
     slip = _TENANT.search(error.message) or (not_mine and _SLIP.fullmatch(not_mine[1]))
     if slip:

@@ -97,6 +97,7 @@ class Finder:
             return None  # it has gone meanwhile, or may be listed and not read
 
     def _all(self, namespace: str) -> list[Allocation]:
+        """Returns all allocations of a namespace, listed at the first call only."""
         if namespace not in self._listed:
             self._listed[namespace] = self._console.cluster.list(ALLOCATIONS, namespace, type=Allocation).items
         return self._listed[namespace]
@@ -142,5 +143,6 @@ def _suggest(name: str, allocations: Sequence[Allocation]) -> str:
 
 
 def _not_found(reference: str, namespace: str, meant: str) -> NotFound:
+    """Returns the error that a reference names no allocation of a namespace; `meant`: the hint to give, else a general one."""
     hint = meant or "`lattice status --all` lists them; elsewhere it is NAMESPACE/NAME"
     return NotFound(f'no allocation "{reference}" in namespace {namespace}. Hint: {hint}', reason="AllocationNotFound")

@@ -98,6 +98,7 @@ class _KnownGateway:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """Returns what a file remembers; empty where it is absent, does not parse, or has no time."""
     try:
         data = json.loads(file.read_bytes())
         return data if isinstance(data, dict) and isinstance(data.get("at"), int | float) else {}

@@ -49,6 +49,7 @@ def read_public(console: Console) -> dict[str, Any]:
 
 
 def _named(console: Console) -> str:
+    """Returns the gateway's address that the environment or the configuration names; empty where neither does."""
     return console.outside.environ.get("LATTICE_GATEWAY") or console.configuration.gateway
 
 

@@ -21,6 +21,7 @@ def cache_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | No
 
 
 def _folder(environ: Mapping[str, str], variable: str, below_home: str, config: ClusterConfig) -> Path | None:
+    """Returns this cluster's own folder below the one that a variable names, or else below the home folder; None where neither is set."""
     given, home = environ.get(variable, ""), environ.get("HOME", "")
     if given and Path(given).is_absolute():
         return Path(given, "lattice", _key(config))

@@ -86,6 +86,7 @@ class OwnWrites:
         return False
 
     def _drop(self, name: str) -> None:
+        """Deletes one note; an error is ignored."""
         with suppress(OSError):
             (self._directory / name).unlink()
 
@@ -170,6 +171,9 @@ class NotingCluster:
 
     @contextmanager
     def _noting(self, resource: Resource, *, dry_run: bool = False) -> Generator[Versions, None, None]:
+        """Yields a list for the versions of the writes within, which are noted at its end; for kinds that are not noted and for trials,
+        nothing is.
+        """
         if dry_run or resource.plural not in NOTED:
             yield []
             return

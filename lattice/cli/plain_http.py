@@ -46,6 +46,10 @@ def exchange(connection: socket, method: str, host: str, target: str, headers: M
 
 
 def _read_answer(stream: BinaryIO) -> PlainAnswer:
+    """Returns status and headers of an answer, with its body yet to read; interim answers are skipped.
+
+    Raises BadAnswerError where it is no HTTP.
+    """
     status, received = _read_head(stream)
     while 100 <= status < 200:
         status, received = _read_head(stream)
@@ -58,6 +62,10 @@ def _read_answer(stream: BinaryIO) -> PlainAnswer:
 
 
 def _read_head(stream: BinaryIO) -> tuple[int, dict[str, str]]:
+    """Returns the status and the headers, names in lower case, of one answer.
+
+    Raises BadAnswerError where these do not parse or are too many.
+    """
     version, _, rest = _read_line(stream).partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
@@ -72,6 +80,7 @@ def _read_head(stream: BinaryIO) -> tuple[int, dict[str, str]]:
 
 
 def _read_line(stream: BinaryIO) -> str:
+    """Returns one line without its end. Raises BadAnswerError where it is too long or the connection ended within it."""
     line = stream.readline(LONGEST_LINE)
     if not line.endswith(b"\n"):
         raise BadAnswerError("the connection ended within the head of an answer")
@@ -113,6 +122,10 @@ class _AnswerBody(io.RawIOBase):
         super().close()
 
     def _begin_chunk(self) -> None:
+        """Reads the length of the next chunk; the last one ends the body, with its trailers ignored.
+
+        Raises BadAnswerError where the length does not parse.
+        """
         size = _read_line(self._stream).partition(";")[0].strip()
         try:
             self._left = int(size, 16)

@@ -100,6 +100,7 @@ def add_global_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yields the parsers of all actions below a parser, at any depth."""
     for action in parser._actions:  # argparse has no other way to ask
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
@@ -108,12 +109,15 @@ def _subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def _add_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Adds the global flags to a parser, with this default (None: absent), so that they may stand before and after the verb."""
     flags = parser.add_argument_group("global flags")
 
     def add(*names: str, metavar: str, text: str) -> None:
+        """Adds one flag that takes a value."""
         flags.add_argument(*names, metavar=metavar, help=text, default=default)
 
     def switch(*names: str, text: str) -> None:
+        """Adds one flag that takes no value."""
         flags.add_argument(*names, action="store_true", help=text, default=False if default is None else default)
 
     choices = ", ".join(FORMATS)

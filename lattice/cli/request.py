@@ -127,6 +127,7 @@ def gather_documents(console: Console) -> list[dict[str, Any]]:
 
 
 def _flags(console: Console) -> dict[str, str | bool]:
+    """Returns the flags that describe work, without those that are absent."""
     flags = {key.removeprefix("ask:"): value for key, value in vars(console.args).items() if key.startswith("ask:") and value is not None}
     for name in ("tenant", "vcluster"):
         if getattr(console.args, name):
@@ -144,10 +145,15 @@ def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> Si
 
 
 def _stdin_is_terminal(console: Console) -> bool:
+    """Tells whether standard input is a terminal."""
     return console.outside.stdin.isatty()
 
 
 def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict[str, Any]]:
+    """Returns the Allocations of the manifests in a file.
+
+    Raises Rejected where flags or work of its own are given beside it that do not go with a file.
+    """
     args = console.args
     if args.script is not None or args.command is not None:
         raise Rejected("give either -f FILE or work of your own, not both", reason="BadInput")

@@ -66,6 +66,9 @@ def _accounts(console: Console) -> Mapping[str, str] | None:
 
 
 def _default_vcluster(console: Console, tenant: str) -> str:
+    """Returns the default vcluster of a tenant, or of the tenant that has the namespace's name; empty where it has none, does not exist, or
+    may not be read.
+    """
     try:
         return console.cluster.get(TENANTS, tenant or console.namespace, type=Tenant).spec.default_v_cluster
     except (NotFound, Denied):

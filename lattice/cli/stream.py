@@ -74,6 +74,7 @@ def open_stream(
 
 
 def _unreachable(url: str, error: OSError) -> Retry:
+    """Returns the error that the gateway cannot be reached."""
     return Retry(f"the gateway {url} cannot be reached: {error}", reason="GatewayUnreachable")
 
 
@@ -105,6 +106,7 @@ class _HttpStream:
         self._url = url
 
     def lines(self) -> Iterator[bytes]:
+        """Yields the lines of the answer as they come, until its end. Raises Retry where the stream breaks."""
         try:
             while line := self._body.readline():
                 yield line
@@ -112,5 +114,6 @@ class _HttpStream:
             raise Retry(f"the stream from the gateway {self._url} broke off: {error}", reason="StreamBroken") from error
 
     def close(self) -> None:
+        """Closes the answer and its connection."""
         self._body.close()
         self._connection.close()

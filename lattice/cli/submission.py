@@ -126,6 +126,7 @@ def read_manifests(path: str, stdin: BinaryIO) -> list[dict[str, Any]]:
 
 
 def _allocation(path: str, document: Any) -> dict[str, Any]:
+    """Returns the Allocation of a manifest; one in the book's form is translated. Raises Rejected for anything else."""
     if not isinstance(document, dict):
         raise Rejected(f"{path} holds {document!r}, not an Allocation", reason="BadDocument")
     if is_book(document):

@@ -51,6 +51,7 @@ def _columns() -> int:
 
 
 def _random() -> str:
+    """Returns five random characters for a name."""
     import secrets
 
     return "".join(secrets.choice(_LETTERS) for _ in range(5))
@@ -66,18 +67,21 @@ def _directory() -> str:
 
 
 def _configure(path: str | None, context: str | None) -> ClusterConfig:
+    """Returns the connection's configuration from a kubeconfig and context; None: the usual ones. Raises what reading it raises."""
     from lattice.kube.kubeconfig import load
 
     return load(path, context)
 
 
 def _connect(config: ClusterConfig, warn: Callable[[str], None]) -> Blocking:
+    """Returns a connection to the cluster; the server's warnings are passed to `warn`."""
     from lattice.kube.blocking import BlockingCluster
 
     return BlockingCluster(config, warn=warn)
 
 
 def _stream(config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None, seconds: float) -> GatewayStream:
+    """Opens an answer of the gateway. Raises Retry where it cannot be reached."""
     from lattice.cli.stream import open_stream
 
     return open_stream(config, url, ca, path, body, seconds)

@@ -19,6 +19,7 @@ def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
     """Prints the `lines` every few seconds, replacing the former ones on a terminal; Ctrl-C ends this, with exit code 0."""
 
     def show() -> None:
+        """Clears the screen and prints the view as it is now."""
         shown = lines()
         clear(console)
         console.say(*shown)

@@ -68,16 +68,22 @@ class ServerCertificate:
                 event(log, "CertificateUnusable", logging.WARNING, certificate=self._certificate, message=error.message)
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """Gives a new connection the present context; called within its handshake."""
         del name, context
         connection.context = self._current
 
     def _stamped(self) -> tuple[tuple[int, int], ...]:
+        """Returns change time and inode of both files. Raises Rejected where one cannot be read."""
         try:
             return tuple((status.st_mtime_ns, status.st_ino) for status in (Path(self._certificate).stat(), Path(self._key).stat()))
         except OSError as error:
             raise Rejected(f"{error.filename} cannot be read: {error.strerror}", reason="CertificateUnreadable") from error
 
     def _complete(self) -> ssl.SSLContext:
+        """Returns a TLS 1.3 server context of the files as they are now; clients may show a certificate where a client CA is set.
+
+        Raises Rejected where a file cannot be used.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0

@@ -56,6 +56,10 @@ class Connections:
 
         @web.middleware
         async def counted(request: web.Request, handler: Any) -> web.StreamResponse:
+            """Answers a request by its handler, and counts it as one of its connection meanwhile.
+
+            Raises HTTPServiceUnavailable where the client has gone.
+            """
             if request.transport is None:
                 raise web.HTTPServiceUnavailable  # the client has gone
             entry = self._known(request.transport, request.remote or "")
@@ -97,6 +101,9 @@ class Connections:
     async def _enter(
         self, connection: socket.socket, address: str, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext
     ) -> None:
+        """Makes the TLS handshake of an accepted connection and knows it from then on; one that fails or takes too long is no longer
+        counted.
+        """
         connection.setblocking(False)
         loop, seconds = asyncio.get_running_loop(), self._bounds.handshake_seconds
         try:
@@ -111,9 +118,11 @@ class Connections:
         return self._open.setdefault(transport, _Open(address, self._now()))
 
     def _is_full(self, address: str) -> bool:
+        """Tells whether this address, or all together, have as many connections as are allowed."""
         return self._by_address[address] >= self._bounds.per_address or self._by_address.total() >= self._bounds.in_all
 
     async def _sweep(self) -> None:
+        """Closes connections that have been idle for too long, about once a second; never returns."""
         while True:
             await asyncio.sleep(min(1.0, self._bounds.idle_seconds / 4))
             self._drop_closed()

@@ -82,6 +82,10 @@ class Guard:
         return None
 
     def _failed(self, key: str, error: Exception) -> Failure:
+        """Notes and logs that the work of a key failed, and returns until when it backs off: twice as long at each failure.
+
+        Errors of Lattice's own are warnings, others are logged with their trace.
+        """
         before = self._failures.get(key)
         count = 1 if before is None else before.count + 1
         delay = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(count - 1, MOST_DOUBLED))

@@ -67,10 +67,12 @@ def event(
 
 
 def _stamp(record: logging.LogRecord) -> str:
+    """Returns the time of a record in UTC, to the millisecond."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
 
 def _quoted(value: object) -> str:
+    """Returns a value as text, as JSON where it is empty or has other than plain characters."""
     text = str(value)
     if text and _PLAIN.issuperset(text):
         return text

@@ -23,6 +23,7 @@ def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
     class Loop(uvloop.Loop):
         async def create_connection(self, *args: Any, **options: Any) -> Any:
+            """Opens a connection; a socket that was given is detached afterwards, so that only the transport closes it."""
             sock: socket.socket | None = options.get("sock")
             try:
                 return await super().create_connection(*args, **options)

@@ -68,6 +68,7 @@ async def serve(
     host, port = split_address(address)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the requests of one connection."""
         await _converse(registry, ready, admit, reader, writer)
 
     try:
@@ -129,6 +130,7 @@ _PHRASES = {
 
 
 def _asks_metrics(head: bytes) -> bool:
+    """Tells whether the head of a request asks for /metrics."""
     return head.split(b"\r\n", 1)[0].split(b" ")[1:2] == [b"/metrics"] or b" /metrics?" in head.split(b"\r\n", 1)[0]
 
 
@@ -144,6 +146,11 @@ def _authorization(head: bytes) -> str:
 def _answer(
     head: bytes, registry: CollectorRegistry | None, ready: Callable[[], tuple[bool, str]], admitted: int, *, local: bool
 ) -> Answer:
+    """Returns status, content type and body of the answer to a request's head.
+
+    `admitted`: 200, or the status with which the caller is refused the metrics; `local`: the caller also gets the sentence on readiness.
+    Without a registry there are no metrics.
+    """
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3:
         return 400, _TEXT, b"this is no HTTP request\n"

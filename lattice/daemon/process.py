@@ -61,6 +61,7 @@ async def _watched(main: Callable[[], Awaitable[None]], program: str, received: 
     assert task is not None, "runs inside a task"  # noqa: S101 - for the type checker
 
     def on_signal(number: int) -> None:
+        """Cancels the main task at the first signal; ends the process at once at the second."""
         name = signal.Signals(number)
         if received:
             event(log, "Forced", logging.WARNING, program=program, signal=name.name, message="a second signal ends it at once")
@@ -112,6 +113,7 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def _exit_code(error: Exception, program: str) -> int:
+    """Logs an error that ended a program, and returns the program's exit code for it."""
     cause = first_cause(error)
     if isinstance(cause, LatticeError):
         event(log, "Failed", logging.ERROR, program=program, reason=cause.reason, message=cause.message)

@@ -24,6 +24,7 @@ def run(program: str, kind: type[Given], work: Callable[[Given, AiohttpCluster],
     starts.trace(on=isinstance(given, settings.StartSettings) and given.trace_starts)
 
     async def connected() -> None:
+        """Runs the work with a connection to the cluster."""
         async with connect(given.kubeconfig, user_agent=f"{program}/{__version__}") as cluster:
             await work(given, cluster)
 

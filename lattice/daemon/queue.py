@@ -108,6 +108,7 @@ class KeyedQueue:
             await self._wake_delayed(group)
 
     def _put(self, key: str, *, late: bool = False) -> None:
+        """Puts a key among those that wait for a worker, as a late one if it is; a time at which it was due is dropped."""
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._waiting[key] = late
@@ -144,10 +145,12 @@ class KeyedQueue:
                 sleeper.cancel()
 
     async def _sleep_until(self, due: float) -> None:
+        """Waits for this time of the monotonic clock, then has the next time be looked for."""
         await self._clock.sleep(due - self._clock.monotonic())
         self._rearm.set()
 
     async def _serve(self) -> None:
+        """Reconciles one key after another as a worker, and adds each again where that is asked for; never returns."""
         while True:
             await self._work.acquire()
             taken = self._take()
@@ -191,6 +194,10 @@ class KeyedQueue:
         return after
 
     def _back_off(self, key: str, error: Exception) -> float:
+        """Counts and logs a failure of a key and returns after how many seconds it is tried again: twice as many at each failure.
+
+        The first conflict is tried again at once, and never earlier than the server asks.
+        """
         count = self._failures[key] = self._failures.get(key, 0) + 1
         self.failed += 1
         delay = min(LONGEST_BACK_OFF, FIRST_BACK_OFF * 2.0 ** min(count - 1, 20))

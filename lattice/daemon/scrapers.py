@@ -53,6 +53,7 @@ class Scrapers:
         return answer
 
     async def _review(self, token: str) -> int:
+        """Returns 200 where the owner of a token may get /metrics, 401 where the API server does not know the token, else 403."""
         asked = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": {"token": token}}
         status = (await self._cluster.create(TOKEN_REVIEWS, asked)).get("status") or {}
         user = status.get("user") or {}

@@ -60,6 +60,7 @@ class _Option:
 
     @property
     def flag(self) -> str:
+        """Returns the flag of a setting."""
         return "--" + self.name.replace("_", "-")
 
 
@@ -94,11 +95,13 @@ def render(settings: object) -> str:
 
 
 def _options(cls: type[Any]) -> list[_Option]:
+    """Returns the settings of a dataclass, one for each field. Raises Rejected for a field that no flag can give."""
     hints = typing.get_type_hints(cls)
     return [_option(field, hints[field.name]) for field in dataclasses.fields(cls) if field.init]
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> _Option:
+    """Returns the setting of one field. Raises Rejected for a type that no flag can give."""
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     inner = parts[0] if is_union and len(parts) == 1 else hint
@@ -117,6 +120,7 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> _Option:
 
 
 def _parser(cls: type[Any], program: str, options: Mapping[str, _Option]) -> argparse.ArgumentParser:
+    """Returns the parser of a program's flags: one for each setting, --config and --print-settings."""
     parser = argparse.ArgumentParser(prog=program, description=(cls.__doc__ or "").strip(), allow_abbrev=False)
     for option in options.values():
         text = option.help + (f" (one of: {', '.join(option.choices)})" if option.choices else "")
@@ -130,12 +134,17 @@ def _parser(cls: type[Any], program: str, options: Mapping[str, _Option]) -> arg
 
 
 def _shown(value: Any) -> str:
+    """Returns a value as it is written on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _merged(options: Mapping[str, _Option], flags: Mapping[str, Any], program: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values in force: flags over variables over the file over defaults.
+
+    Raises Rejected where a value does not parse, a name is unknown, or a required setting is missing.
+    """
     variables = _variables(options, program, environ)
     path = flags["config"] or variables.pop("config", None)
     values: dict[str, Any] = {name: option.default for name, option in options.items() if not option.required}
@@ -153,10 +162,15 @@ def _merged(options: Mapping[str, _Option], flags: Mapping[str, Any], program: s
 
 
 def _prefix(program: str) -> str:
+    """Returns the prefix of a program's variables."""
     return "LATTICE_" + program.removeprefix("lattice-").replace("-", "_").upper() + "_"
 
 
 def _variables(options: Mapping[str, _Option], program: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the texts of a program's variables by setting, `config` among them.
+
+    Raises Rejected for one that names no setting, except those that Kubernetes sets for services.
+    """
     prefix = _prefix(program)
     found: dict[str, str] = {}
     for variable, text in environ.items():
@@ -176,6 +190,7 @@ def _is_service_link(name: str) -> bool:
 
 
 def _from_file(options: Mapping[str, _Option], path: str) -> dict[str, Any]:
+    """Returns the values of a YAML file of settings. Raises Rejected where it cannot be read, is no map, or names an unknown setting."""
     import yaml
 
     try:
@@ -207,6 +222,7 @@ def _read(option: _Option, raw: Any, source: str) -> Any:
 
 
 def _read_bool(raw: Any) -> bool:
+    """Returns a switch from text, whatever its case. Raises ValueError for any other text."""
     text = str(raw).strip().lower()
     if text in _TRUE:
         return True
@@ -216,17 +232,20 @@ def _read_bool(raw: Any) -> bool:
 
 
 def _read_text(raw: Any) -> str:
+    """Returns a value as text. Raises TypeError for a map, a list, a switch or nothing."""
     if isinstance(raw, dict | list | bool) or raw is None:
         raise TypeError(raw)
     return str(raw)
 
 
 def _read_tuple(raw: Any) -> tuple[str, ...]:
+    """Returns texts from a list, or from one text with commas, without empty ones. Raises TypeError for anything else."""
     parts = raw if isinstance(raw, list) else _read_text(raw).split(",")
     return tuple(text for text in (_read_text(part).strip() for part in parts) if text)
 
 
 def _read_int(raw: Any) -> int:
+    """Returns a whole number. Raises TypeError for a switch or a fraction, ValueError for other text."""
     if isinstance(raw, bool | float):
         raise TypeError(raw)
     return int(raw)

@@ -66,6 +66,7 @@ def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
 
 
 def _differences(node: Node) -> Iterator[str]:
+    """Yields a sentence for each part of a node's hardware that is more or less than it may be."""
     had, declared = node.status.capabilities, node.spec.hardware or _NOTHING
     for name in (*_COUNTS, *_SIZES, "gpu_type"):
         limit, now = _limit(node, name), getattr(had, name)
@@ -76,6 +77,10 @@ def _differences(node: Node) -> Iterator[str]:
 
 
 def _differs(name: str, now: int | str, limit: int | str, *, declared: bool) -> bool:
+    """Tells whether a fact of hardware is more than its limit, or, where it is declared, less.
+
+    Memory may differ by a share of it; the GPU's model must be equal.
+    """
     if name == "gpu_type":
         return now != limit
     grows, lacks = (MEMORY_GROWS, MEMORY_LACKS) if name in _SIZES else (1.0, 1.0)
@@ -89,11 +94,13 @@ def _limit(node: Node, name: str) -> int | str | None:
 
 
 def _shown(fact: int | str) -> str:
+    """Returns a fact of hardware as text; `none` for empty."""
     return "none" if fact == "" else str(fact)
 
 
 @lru_cache(maxsize=4096)
 def _number(quantity: int | str) -> int:
+    """Returns a quantity in bytes; 0 where it does not parse."""
     try:
         return quantity_bytes(quantity)
     except Rejected:

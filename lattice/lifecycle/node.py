@@ -166,6 +166,10 @@ def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | N
 
 
 def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, settled: bool) -> str | None:
+    """Returns the state after Booting, None: it stays.
+
+    A node that could be Ready but has no index yet stays; `settled`: the facts have been the same for long enough.
+    """
     if silent or facts.deviation:
         return DEGRADED
     if fit:
@@ -174,6 +178,10 @@ def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, sett
 
 
 def _from_degraded(facts: Facts, timing: Timing, *, silent: bool, fit: bool) -> str | None:
+    """Returns the state after Degraded, None: it stays.
+
+    A silent node goes Down only after a time, which is longer where many fell silent at once.
+    """
     if silent:
         limit = timing.down_after if facts.pulse.mass is None else timing.down_after_mass_silence
         return DOWN if facts.pulse.silence >= limit else None
@@ -183,6 +191,7 @@ def _from_degraded(facts: Facts, timing: Timing, *, silent: bool, fit: bool) -> 
 
 
 def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> str | None:
+    """Returns the state after Draining, None: it stays. It is Drained once nobody holds it; without a drain it goes back."""
     if silent:
         return DEGRADED
     if facts.drain is None:
@@ -228,6 +237,7 @@ def _explain(state: str, facts: Facts, timing: Timing) -> tuple[str, str]:
 
 
 def _explain_degraded(facts: Facts, timing: Timing) -> tuple[str, str]:
+    """Returns reason and sentence of Degraded: what a reporting node lacks, or for how long it has been silent and when it goes Down."""
     pulse = facts.pulse
     if pulse.silence < timing.timeout:
         return _why_unfit(facts), f"the node reports; missing: {_lacking(facts, timing)}"
@@ -240,6 +250,7 @@ def _explain_degraded(facts: Facts, timing: Timing) -> tuple[str, str]:
 
 
 def _why_unfit(facts: Facts) -> str:
+    """Returns the reason why a reporting node is not fit."""
     if not facts.healthy:
         return "Unhealthy"
     return "HardwareDeviates" if facts.deviation else "Registering"

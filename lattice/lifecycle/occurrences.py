@@ -46,6 +46,7 @@ def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
 
 
 def _end(new: Allocation) -> Occurrence:
+    """Returns the Event that an allocation has ended, a warning where it failed."""
     finished = condition(new.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished is not None else ("Finished", "")
     code = f" (exit {new.status.exit.code})" if new.status.exit is not None else ""

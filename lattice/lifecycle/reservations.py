@@ -254,6 +254,7 @@ def _instant(local: datetime, zone: tzinfo) -> float:
 
 
 def _seconds(text: str) -> float:
+    """Returns the length of a Reservation's window in seconds. Raises Rejected where it does not parse or is out of its limits."""
     try:
         seconds = parse_duration(text)
     except Rejected as error:
@@ -265,6 +266,7 @@ def _seconds(text: str) -> float:
 
 
 def _weekday(word: str) -> int:
+    """Returns the number of a weekday, from 0. Raises Rejected for another word."""
     if word not in WEEKDAYS:
         raise Rejected(
             f"spec.recurrence.weekdays: {word!r} is none of {', '.join(WEEKDAYS)}",

@@ -70,6 +70,10 @@ Derived = list[tuple[str, str, str, str]]
 
 
 def _ended(finished: Condition, lifecycle_type: str, may_requeue: bool, decided: bool, phase_before: str) -> tuple[str, Derived]:
+    """Returns phase and derived conditions of an allocation whose attempt has ended.
+
+    A stop that is not decided yet, and an end that may be followed by another attempt, keep the phase before, or Running.
+    """
     phase = phase_before or kinds.RUNNING
     reason, message = finished.reason, finished.message
     if reason == "Completed":
@@ -84,6 +88,7 @@ def _ended(finished: Condition, lifecycle_type: str, may_requeue: bool, decided:
 
 
 def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, Derived]:
+    """Returns phase and derived conditions of an allocation that has not ended: Running, Staging or Pending, by the conditions."""
     finished, ending = condition(base, kinds.FINISHED), condition(base, kinds.ENDING)
     if finished is not None and finished.reason == kinds.UNKILLABLE:
         return kinds.RUNNING, [(kinds.READY, FALSE, finished.reason, finished.message)]

@@ -240,6 +240,7 @@ QUOTA_NAME, QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/name", "quota.s
 
 
 def _label_is_fixed(name: str) -> Rule:
+    """Returns the rule that a label cannot be changed after creation."""
     return Rule(
         f"object.metadata.?labels[?'{name}'] == oldObject.metadata.?labels[?'{name}']",
         f"the label {name} cannot be changed after creation: cancel this allocation and submit a new one",
@@ -247,6 +248,7 @@ def _label_is_fixed(name: str) -> Rule:
 
 
 def _immutable(name: str) -> Rule:
+    """Returns the rule that a field of the spec cannot be changed after creation."""
     return Rule(
         f"self.?{name} == oldSelf.?{name}",
         f"spec.{name} cannot be changed after creation: cancel this allocation and submit a new one",

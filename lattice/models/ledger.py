@@ -61,6 +61,7 @@ class TenantAccount(Part):
 
 
 def _held(ledger: str) -> str:
+    """Returns the expression of how many nodes all tenants of a ledger (an expression) hold."""
     return f"{ledger}.tenants.map(name, {ledger}.tenants[name].?usedNodes.orValue(0)).sum()"
 
 

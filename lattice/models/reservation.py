@@ -19,6 +19,7 @@ FIXED = ("nodes", "nodeCount", "features", "groups", "gpuType", "start", "timeZo
 
 
 def _absent(name: str) -> str:
+    """Returns the expression that a list of the spec is absent or empty."""
     return f"(!has(self.{name}) || size(self.{name}) == 0)"
 
 

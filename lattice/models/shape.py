@@ -127,6 +127,7 @@ def _read_by(parse: Callable[[Any], object]) -> AfterValidator:
     """Returns a validator that keeps the value as given and refuses it with the sentence of the error that `parse` raises."""
 
     def check(value: Any) -> Any:
+        """Returns a value unchanged. Raises ValueError, with the parser's sentence, where it does not parse."""
         try:
             parse(value)
         except Rejected as error:

@@ -124,6 +124,7 @@ def _short(fingerprint: str) -> str:
 
 
 def _hardware(facts: NodeFacts) -> dict[str, Any]:
+    """Returns a node's hardware as fields of an inventory, without those that are absent or implied by others."""
     every: dict[str, Any] = {
         "cpus": facts.cpus,
         "memory": format_bytes(facts.memory),

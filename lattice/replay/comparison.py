@@ -24,6 +24,7 @@ class Figure:
 
 
 def _percent(value: float) -> str:
+    """Returns a share in percent, with one digit."""
     return f"{value:.1%}"
 
 
@@ -35,6 +36,7 @@ def _time(seconds: float) -> str:
 
 
 def _plain(value: float) -> str:
+    """Returns a number without digits after the point."""
     return f"{value:,.0f}"
 
 
@@ -106,6 +108,7 @@ _COUNTS: Final = {
 
 
 def _hours(share: Mapping[str, float]) -> list[str]:
+    """Returns a line for GPU hours and one for node hours, used and available, where any were available."""
     lines = []
     for word, name in (("GPU", "gpu"), ("Node", "node")):
         used, available = share[f"{name}HoursUsed"], share[f"{name}HoursAvailable"]
@@ -127,6 +130,7 @@ def _classes(waits: Mapping[str, Any]) -> list[str]:
 
 
 def _line(figure: Figure, found: Mapping[str, Any], base: Mapping[str, Any] | None) -> str:
+    """Returns the line of one figure, compared with that of `base` unless that is None."""
     value = _at(found, figure.path)
     text = f"  {figure.name}: {figure.shown(value)}"
     if base is None:
@@ -152,6 +156,7 @@ def change(before: float, after: float, *, points: bool = False) -> str:
 
 
 def _at(found: Mapping[str, Any], path: Sequence[str]) -> float:
+    """Returns the number at a path of a report."""
     value: Any = found
     for step in path:
         value = value[step]

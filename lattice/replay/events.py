@@ -142,6 +142,10 @@ class _EventsReader:
     """Starts, ends and cancellations with their lines, matched when all is read, since lines need not be in order."""
 
     def read_line(self, at: int, text: bytes) -> None:
+        """Reads one line into the log; starts, ends and cancellations are kept until all jobs are known.
+
+        Raises Rejected, with the line, where it is wrong or says something twice.
+        """
         event = _decode(at, text)
         match event:
             case _Submit():
@@ -164,6 +168,10 @@ class _EventsReader:
                 self.log.missing = event.missing
 
     def _submit(self, at: int, event: _Submit) -> None:
+        """Notes a job that is submitted; one without a name is named by its line.
+
+        Raises Rejected, with the line, for a name given before.
+        """
         name = event.alloc_id or event.alloc.id or f"{_NAMELESS}{at}"
         if event.alloc_id and event.alloc.id and event.alloc_id != event.alloc.id:
             raise _bad(at, "alloc.id", f"{event.alloc.id!r} is not the alloc_id {event.alloc_id!r} of the same line")
@@ -172,6 +180,7 @@ class _EventsReader:
         self.lives[name] = _Life(at, _time(at, event.ts), event.alloc)
 
     def _tenant(self, at: int, event: _Tenant) -> None:
+        """Notes the terms of a tenant. Raises Rejected, with the line, for a tenant given before or a number out of bounds."""
         if event.name in self.log.tenants:
             raise _bad(at, "name", f'tenant "{event.name}" stands already above')
         if event.share is not None and not 0 <= event.share <= 1:
@@ -187,6 +196,10 @@ class _EventsReader:
         return "" if nameless is None else f' (line {self.lives[nameless].line} submits without an "alloc_id")'
 
     def finish(self) -> Log:
+        """Returns the log of all jobs, with the events that were kept matched to them.
+
+        Raises Rejected, with the line, for one that does not match.
+        """
         for at, event in self.later:
             self._match(at, event)
         self.log.total = len(self.lives)
@@ -197,6 +210,10 @@ class _EventsReader:
         return self.log.settle()
 
     def _match(self, at: int, event: _Start | _Complete | _Cancel) -> None:
+        """Notes a start, an end or a cancellation with its job; of several starts the last one counts.
+
+        Raises Rejected, with the line, where there is no such job, or the times contradict.
+        """
         life = self.lives.get(event.alloc_id)
         kind = event.__class__.__name__.removeprefix("_").lower()
         if life is None:
@@ -226,6 +243,7 @@ def read(lines: Iterable[bytes]) -> Log:
 
 
 def _decode(at: int, text: bytes) -> _Event:
+    """Returns the event of a line. Raises Rejected, with line and field, where it is none."""
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError as error:
@@ -290,6 +308,7 @@ def _run_of(name: str, life: _Life) -> float | None:
 
 
 def _nodes(at: int, value: int | str | dict[str, int]) -> tuple[int, int]:
+    """Returns the least and the most nodes from a number or a range. Raises Rejected, with the line, where it does not parse."""
     if isinstance(value, dict):
         if set(value) != {"min", "max"}:
             raise _bad(at, "alloc.nodes", 'a range is {"min": 32, "max": 128}')
@@ -301,6 +320,7 @@ def _nodes(at: int, value: int | str | dict[str, int]) -> tuple[int, int]:
 
 
 def _class(at: int, alloc: _Alloc) -> int:
+    """Returns a job's preemption class, 5 where none is given. Raises Rejected, with the line, where it is outside 0 to 10."""
     given = alloc.preemption_class if alloc.preemption_class is not None else alloc.priority
     if given is None:
         return 5
@@ -310,6 +330,7 @@ def _class(at: int, alloc: _Alloc) -> int:
 
 
 def _need(at: int, alloc: _Alloc) -> Need:
+    """Returns what a job asks of each node. Raises Rejected, with the line, where a number is negative or does not parse."""
     for name in ("cpus", "gpus"):
         if getattr(alloc, name) < 0:
             raise _bad(at, f"alloc.{name}", f"{getattr(alloc, name)} is negative")
@@ -326,6 +347,7 @@ def _need(at: int, alloc: _Alloc) -> Need:
 
 
 def _set(at: int, name: str, text: str) -> str:
+    """Returns a node set's text unchanged. Raises Rejected, with the line, where it does not parse."""
     try:
         expand_nodes(text)
     except Rejected as error:
@@ -334,6 +356,7 @@ def _set(at: int, name: str, text: str) -> str:
 
 
 def _bytes(at: int, name: str, value: int | str) -> int:
+    """Returns a quantity in bytes. Raises Rejected, with the line, where it does not parse."""
     try:
         return quantity_bytes(value)
     except Rejected as error:
@@ -341,6 +364,7 @@ def _bytes(at: int, name: str, value: int | str) -> int:
 
 
 def _word(at: int, name: str, value: str, known: dict[str, str]) -> str:
+    """Returns the known word that a value means, whatever its case. Raises Rejected, with the line, for any other."""
     found = known.get(value.lower())
     if found is None:
         raise _bad(at, name, f"{value!r} is none of {', '.join(known)}")
@@ -348,6 +372,7 @@ def _word(at: int, name: str, value: str, known: dict[str, str]) -> str:
 
 
 def _seconds(at: int, name: str, value: str | float) -> float:
+    """Returns a length of time in seconds, from a number or a duration's text. Raises Rejected, with the line, where it is none."""
     try:
         seconds = parse_duration(value) if isinstance(value, str) else float(value)
     except Rejected as error:
@@ -358,10 +383,12 @@ def _seconds(at: int, name: str, value: str | float) -> float:
 
 
 def _shown(value: str | float | None) -> str:
+    """Returns a value as text, a fraction as short as possible."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _time(at: int, text: str) -> float:
+    """Returns a time in seconds since the epoch. Raises Rejected, with the line, where it does not parse or is before 1970."""
     try:
         time = parse_time(text)
     except Rejected as error:
@@ -372,6 +399,7 @@ def _time(at: int, text: str) -> float:
 
 
 def _bad(at: int, name: str, what: str) -> Rejected:
+    """Returns the error that says what is wrong with a field of a line."""
     return Rejected(f"line {at}: {name}: {what}", reason="BadTrace", fields=(name,))
 
 
@@ -434,12 +462,15 @@ def _asked(job: TraceJob) -> dict[str, Any]:
 
 
 def _duration(seconds: float) -> str | float:
+    """Returns whole seconds as a duration's text, others as a number."""
     return format_duration(seconds) if seconds == round(seconds) else seconds
 
 
 def _moment(seconds: float) -> str:
+    """Returns a time as text, to the microsecond where it is no whole second."""
     return format_time(seconds, micro=seconds != int(seconds))
 
 
 def _text(obj: dict[str, Any]) -> str:
+    """Returns an object as one line of JSON."""
     return msgspec.json.encode(obj).decode()

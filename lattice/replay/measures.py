@@ -246,12 +246,14 @@ def waits_of(values: Iterable[float]) -> Waits:
     count = len(ascending)
 
     def percentile(percent: int) -> float:
+        """Returns the wait that this percentage of jobs did not exceed."""
         return ascending[max(0, -(-count * percent // 100) - 1)]
 
     return Waits(count, fsum(ascending) / count, percentile(50), percentile(95), percentile(99), ascending[-1])
 
 
 def _grouped(pairs: Iterable[tuple[Any, float]]) -> dict[Any, Waits]:
+    """Returns the waits of each group, in order of the groups."""
     groups: dict[Any, list[float]] = {}
     for key, wait in pairs:
         groups.setdefault(key, []).append(wait)
@@ -296,6 +298,7 @@ class _Samples:
                 self._add(self._jumped, each.start, each.end, count)
 
     def _add(self, row: list[int], begin: float, end: float, count: int) -> None:
+        """Counts `count` from `begin` to `end` into a row of changes at each sample."""
         row[_slot(begin, self._first, self._step)] += count
         row[_slot(end, self._first, self._step)] -= count
 

@@ -56,6 +56,7 @@ def pictures(done: Replayed, suffix: str) -> dict[str, bytes]:
 
 
 def _bytes(draw: Callable[[Figure, Replayed], None], done: Replayed, suffix: str) -> bytes:
+    """Returns what a function draws, as PNG or SVG; equal replays give equal bytes. Raises Rejected without matplotlib."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -232,6 +233,7 @@ def _coloured(ran: Sequence[Ran]) -> dict[str, str]:
 
 
 def _draw_bars(figure: Figure, axes: Axes, done: Replayed, bars: Sequence[tuple[Ran, tuple[int, int]]], time: _Time) -> None:
+    """Draws a rectangle for each stretch of nodes that a job held, coloured by tenant; small tenants share one colour."""
     from matplotlib.collections import PolyCollection
 
     colours = _coloured(done.ran)
@@ -249,6 +251,7 @@ def _draw_bars(figure: Figure, axes: Axes, done: Replayed, bars: Sequence[tuple[
 
 
 def _draw_shares(figure: Figure, axes: Axes, done: Replayed, names: Sequence[str], time: _Time) -> None:
+    """Draws for each group of nodes which share of them was held over time."""
     group_of = {facts.index: facts.group for facts in done.nodes}
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for each in done.ran:

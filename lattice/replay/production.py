@@ -218,6 +218,7 @@ class World:
     # Events
 
     def _submit(self, number: int, now: float) -> None:
+        """Adds a job to the pending work of its vcluster, with an event for its withdrawal where it has one."""
         job = self._jobs[number]
         need = need_of(job, self.state.node_cache) or job.need
         candidate = Candidate(
@@ -243,6 +244,10 @@ class World:
         self.done.withdrawn.append(work.job)
 
     def _end(self, work: _SubmittedJob, now: float) -> None:
+        """Ends a job that holds nodes, frees these and counts its usage; a job that has ended is ignored.
+
+        Where the end is not the one foreseen, it is corrected in the result, not as killed.
+        """
         if work.ended:
             return
         work.ended = True
@@ -257,6 +262,9 @@ class World:
     # Cycles
 
     def _cycle(self, vcluster: str, now: float) -> None:
+        """Runs one cycle of a vcluster on its pending work and notes what was placed and when others are to be looked at again; nothing
+        where nothing is pending.
+        """
         pending = self._pending.get(vcluster)
         if not pending:
             return
@@ -318,6 +326,7 @@ class World:
         heappush(self._events, (end, _END, int(candidate.key)))
 
     def _leave_queue(self, candidate: Candidate) -> None:
+        """Removes a candidate from its vcluster's pending work, and what is kept for the vcluster with its last one."""
         pending = self._pending[candidate.vcluster]
         del pending[candidate.uid]
         if not pending:
@@ -328,6 +337,7 @@ class World:
     # Counters
 
     def _run(self, work: _SubmittedJob, start: float) -> Run:
+        """Returns a job's run with the GPUs of its nodes, from this start on."""
         gpus = sum(self._gpus[node] for node in work.nodes)
         return Run(work.job.id, work.job.tenant, work.job.user, len(work.nodes), gpus, start)
 
@@ -348,10 +358,12 @@ class World:
 
 
 def _terms(log: Log) -> dict[str, Terms]:
+    """Returns the terms of all tenants with jobs; those that the log does not name have none."""
     tenants = sorted({job.tenant for job in log.jobs})
     return {name: Terms(target=log.tenants[name].share) if name in log.tenants else _NO_TERMS for name in tenants}
 
 
 def _account(log: Log, tenant: str) -> TenantAccount:
+    """Returns a tenant's account without use; unlimited where the log does not name the tenant."""
     terms = log.tenants.get(tenant)
     return TenantAccount() if terms is None else TenantAccount(terms.max_nodes, 0, terms.max_allocations, 0)

@@ -29,31 +29,40 @@ _ROUNDING: Final = 1e-6
 
 
 def _count(value: Any) -> int:
+    """Returns a whole number from 0 to 1,000,000. Raises Rejected for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**6:
         raise Rejected(f"{value!r} is no whole number from 0 to 1000000")
     return value
 
 
 def _depth(value: Any) -> int:
+    """Returns a whole number from 0 to MOST_DEPTH. Raises Rejected for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_DEPTH:
         raise Rejected(f"{value!r} is no whole number from 0 to {MOST_DEPTH}")
     return value
 
 
 def _seconds(value: Any) -> float:
+    """Returns a number of seconds, also from a duration's text. Raises Rejected where it does not parse."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
         return float(value)
     return parse_duration(str(value))
 
 
 def _switch(value: Any) -> bool:
+    """Returns true or false. Raises Rejected for anything else."""
     if not isinstance(value, bool):
         raise Rejected(f"{value!r} is neither true nor false")
     return value
 
 
 def _one_of(known: Mapping[str, str]) -> Callable[[Any], str]:
+    """Returns a function that returns the known word which a value means, whatever its case and dashes, and raises Rejected for any
+    other.
+    """
+
     def read(value: Any) -> str:
+        """Returns the known word that a value means. Raises Rejected for any other."""
         found = known.get(str(value).replace("-", "").replace("_", "").lower())
         if found is None:
             raise Rejected(f"{value!r} is none of {', '.join(known.values())}")
@@ -183,6 +192,7 @@ def _checked(word: str, value: Any) -> Any:
 
 
 def _weight(value: Any) -> float:
+    """Returns a weight of at least 0. Raises Rejected for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e9 < value < 1e9:
         raise Rejected(f"{value!r} is no number")
     if value < 0:
@@ -202,6 +212,7 @@ def _sum(name: str, line: int, vcluster: str, settings: Mapping[str, Any]) -> li
 
 
 def _bad(name: str, line: int, field: str, what: str) -> Rejected:
+    """Returns the error that says what is wrong with a field, with file and line."""
     return Rejected(f"{name}, line {line}: {field}: {what}", reason="BadWeights", fields=(field,))
 
 

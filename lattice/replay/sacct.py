@@ -64,6 +64,10 @@ class _SacctReader:
     lines: dict[str, int]
 
     def read_row(self, at: int, words: list[str]) -> None:
+        """Reads the words of one line into a job of the log; repeated headers and steps of jobs are ignored.
+
+        Raises Rejected, with the line, where a field is wrong or a job stands twice.
+        """
         if words == self.header:
             return  # of the next of several outputs in one file
         if len(words) != len(self.names):
@@ -291,6 +295,10 @@ def _need(row: _Row, nodes: int) -> Need:
 
 
 def _gpus_of(row: _Row, name: str) -> tuple[int, str]:
+    """Returns number and model of the GPUs in a field of resources, 0 and empty for none.
+
+    Raises Rejected, with the line, where it does not parse.
+    """
     total, kind = 0, ""
     for part in row.get(name).split(","):
         key, equals, value = part.partition("=")

@@ -90,19 +90,23 @@ def outcome(
 
 
 def _steady(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdict whether nodes were used enough until the last submission."""
     share = found.utilisation_submitting
     return [SuiteVerdict(kind, "utilisation until the last submission > 85 %", f"{share:.1%}", share > 0.85)]
 
 
 def _burst(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdict whether 99 of 100 jobs waited short enough."""
     return [SuiteVerdict(kind, "p99 wait < 4 h", format_duration(found.waits.p99), found.waits.p99 < 4 * 3600)]
 
 
 def _unfair(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdict whether tenants got nearly the shares agreed."""
     return [SuiteVerdict(kind, "greatest share deviation < 10 %", f"{found.deviation:.1%}", found.deviation < 0.10)]
 
 
 def _claims(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdict whether sensitive work never waited; not judged where there was none."""
     asked = "every sensitive wait = 0"
     if found.sensitive is None:
         return [SuiteVerdict(kind, asked, "the trace is too short to have sensitive work", None)]
@@ -111,7 +115,10 @@ def _claims(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[
 
 
 def _inversions(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdict whether high classes waited less than low ones, and one that is not judged yet."""
+
     def p95(low: int, high: int) -> float:
+        """Returns the wait that 95 of 100 jobs of these classes did not exceed; 0 without such jobs."""
         return waits_of([each.wait for each in _of_classes(done.ran, low, high)] or [0.0]).p95
 
     upper, lower = p95(7, 9), p95(1, 3)
@@ -123,10 +130,12 @@ def _inversions(kind: str, done: Replayed, found: Measures, timing: Timing) -> l
 
 
 def _of_classes(ran: Sequence[Ran], low: int, high: int) -> list[Ran]:
+    """Returns the jobs whose preemption class is from `low` to `high`."""
     return [each for each in ran if low <= each.job.preemption_class <= high]
 
 
 def _ramp(kind: str, done: Replayed, found: Measures, timing: Timing) -> list[SuiteVerdict]:
+    """Returns the verdicts whether the nodes were filled soon enough, and whether every cycle was short enough."""
     took = "never" if found.ramp_up is None else format_duration(found.ramp_up)
     longest = max(timing.seconds, default=0.0)
     return [

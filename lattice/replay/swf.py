@@ -50,6 +50,7 @@ _HEADER: Final = re.compile(rb";\s*(MaxNodes|MaxProcs)\s*:\s*(\d{1,12})(?:[\s(,;
 
 
 def _column() -> array[int]:
+    """Returns an empty column of 64-bit integers."""
     return array("q")
 
 
@@ -129,6 +130,7 @@ class _JobNumbers:
 
 
 def _read_header(trace: Trace, line: bytes) -> None:
+    """Stores the number of a header line, by its name in lower case; other comment lines are ignored."""
     found = _HEADER.match(line.strip())
     if found:
         trace.header[found[1].decode().lower()] = int(found[2])
@@ -177,9 +179,11 @@ def _wrong_count(at: int, words: list[bytes]) -> Rejected:
 
 
 def _wrong(at: int, place: int, word: bytes, what: str) -> Rejected:
+    """Returns the error that says what is wrong with a field (`place` from 0) of a line."""
     name = FIELDS[place]
     return Rejected(f"line {at}: {name} (field {place + 1}): '{_shown(word)}' {what}", reason="BadTrace", fields=(name,))
 
 
 def _shown(word: bytes) -> str:
+    """Returns the beginning of a word as printable text."""
     return repr(word[:40])[2:-1] + ("…" if len(word) > 40 else "")

@@ -142,6 +142,7 @@ def generate(kind: str, seed: int, *, nodes: int = NODES, hours: float = HOURS) 
 
 
 def _whole(seconds: float) -> float:
+    """Returns seconds as a whole number of at least 60."""
     return float(max(60, round(seconds)))
 
 
@@ -151,6 +152,9 @@ def _walltime(site: SyntheticSite, run: float) -> float:
 
 
 def _job(site: SyntheticSite, submit: float, nodes: int, run: float, tenant: str, vcluster: str, level: int = 5) -> TraceJob:
+    """Returns a job of these sizes with a walltime, one of five users of its tenant, and a name; `submit` in seconds since the trace's
+    begin.
+    """
     run = _whole(run)
     return TraceJob(
         id="", submit=BEGIN + float(round(submit)), nodes=nodes, most=nodes, run=run, walltime=_walltime(site, run), tenant=tenant,
@@ -208,10 +212,12 @@ def _steady(site: SyntheticSite) -> list[TraceJob]:
     gpu, cpu = site.gpu_nodes, site.open_nodes - site.gpu_nodes
 
     def ml(at: float) -> TraceJob:
+        """Returns a job of machine learning on nodes with four GPUs, submitted at this second."""
         job = _job(site, at, _width(site, gpu), _length(site), dice.one(_TENANTS), "ml-training", dice.one((3, 4, 5)))
         return replace(job, need=Need(gpus=4, gpu_type="GH200"))
 
     def hpc(at: float) -> TraceJob:
+        """Returns a job on nodes without GPUs, submitted at this second."""
         return _job(site, at, _width(site, cpu), _length(site), dice.one(_TENANTS), "hpc-batch", dice.one((3, 4, 5, 6)))
 
     services = [
@@ -226,6 +232,7 @@ def _burst(site: SyntheticSite) -> list[TraceJob]:
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:
+        """Returns a job of any tenant and at most an hour, submitted at this second."""
         return _job(site, at, _width(site, site.nodes), dice.between(0.05, 1.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", 5)
 
     spike = end / 3
@@ -242,6 +249,7 @@ def _unfair(site: SyntheticSite) -> list[TraceJob]:
     for tenant, load in zip(_TENANTS, (2.0, 0.3, 0.3, 0.3), strict=True):
 
         def make(at: float, tenant: str = tenant) -> TraceJob:
+            """Returns a small job of one tenant, submitted at this second."""
             return _job(site, at, 1 + int(dice.share() * 4), dice.between(0.2, 2.0) * _HOUR, tenant, "hpc-batch", 5)
 
         jobs += _stream(site, load, site.nodes, make, 0.0, end)
@@ -253,6 +261,7 @@ def _claims(site: SyntheticSite) -> list[TraceJob]:
     end, dice = site.hours * _HOUR, site.dice
 
     def make(at: float) -> TraceJob:
+        """Returns a job on the nodes that are not set aside for sensitive work, submitted at this second."""
         return _job(site, at, _width(site, site.open_nodes), _length(site), dice.one(_TENANTS), "hpc-batch", dice.one((3, 4, 5)))
 
     jobs = _stream(site, 1.1, site.open_nodes, make, 0.0, end)
@@ -275,11 +284,13 @@ def _inversions(site: SyntheticSite) -> list[TraceJob]:
     end, dice = site.hours * _HOUR, site.dice
 
     def low(at: float) -> TraceJob:
+        """Returns a long job of class 1 to 3, submitted at this second."""
         return _job(
             site, at, _width(site, site.nodes), dice.between(2.0, 8.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", dice.one((1, 2, 3))
         )
 
     def high(at: float) -> TraceJob:
+        """Returns a short job of class 7 to 9, submitted at this second."""
         return _job(
             site, at, _width(site, site.nodes), dice.between(0.2, 1.0) * _HOUR, dice.one(_TENANTS), "hpc-batch", dice.one((7, 8, 9))
         )

@@ -23,6 +23,7 @@ def rows(done: Replayed) -> Iterator[str]:
     writer = csv.writer(out, lineterminator="\n")
 
     def line(values: tuple[object, ...]) -> str:
+        """Returns one line of CSV."""
         out.seek(0)
         out.truncate()
         writer.writerow(values)

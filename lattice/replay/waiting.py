@@ -72,6 +72,7 @@ class WaitingJobs:
         self._remove(bisect_left(self._lasts, rank), rank)
 
     def _remove(self, at: int, rank: int) -> None:
+        """Removes a rank from block `at`, and the block with its last rank; what is no longer known of the block is marked as unknown."""
         ranks = self._ranks[at]
         del ranks[bisect_left(ranks, rank)]
         if not ranks:
@@ -163,6 +164,7 @@ class WaitingJobs:
             self._shortest[at] = min(map(self._estimate.__getitem__, self._ranks[at]))
 
     def _insert(self, at: int, ranks: list[int]) -> None:
+        """Inserts a block of these ranks, ascending, before block `at`."""
         self._ranks.insert(at, ranks)
         self._lasts.insert(at, ranks[-1])
         self._least.insert(at, min(map(self._nodes.__getitem__, ranks)))
@@ -170,6 +172,7 @@ class WaitingJobs:
         self._sizes.insert(at, None)
 
     def _drop(self, at: int) -> None:
+        """Removes block `at`."""
         del self._ranks[at], self._lasts[at], self._least[at], self._shortest[at], self._sizes[at]
 
     def __iter__(self) -> Iterator[int]:

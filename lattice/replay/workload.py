@@ -120,6 +120,7 @@ def _rule_against(trace: Trace, at: int, estimate: int, most: int) -> tuple[str,
 
 
 def _nothing_left(trace: Trace, left: Left) -> Rejected:
+    """Returns the error that no job is left to replay, and why."""
     total = len(trace.job)
     if not total:
         return Rejected("no job to replay: the trace has no line of a job", reason="BadTrace")

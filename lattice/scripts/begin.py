@@ -50,6 +50,9 @@ def _today(submitter: Submitter) -> datetime:
 
 
 def _local(word: str, now: datetime) -> datetime | None:
+    """Returns the local time that a word, a clock time or a date means, a clock time always in the future; None where it is none of
+    these.
+    """
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if word == "today":
         return now

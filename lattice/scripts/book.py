@@ -73,6 +73,10 @@ def from_book(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(placed: dict[str, Any], path: str, value: Any) -> None:
+    """Puts a value at a dotted path of a document; maps are merged.
+
+    Raises Rejected for a value given twice, or a path through something that is no map.
+    """
     head, dot, rest = path.partition(".")
     if not dot:
         if isinstance(value, Mapping) and isinstance(placed.get(head), dict):
@@ -90,6 +94,7 @@ def _put(placed: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _translate(path: str, value: Any) -> Any:
+    """Returns a value of the book's form in Lattice's form, with names in camelCase at any depth. Raises Rejected where it is wrong."""
     if path == "resources.nodes":
         return _nodes(value)
     if path in ("lifecycle.walltime", "lifecycle.grace_period"):
@@ -116,11 +121,13 @@ def _name(path: str, key: str) -> str:
 
 
 def _camel(word: str) -> str:
+    """Returns a name in snake_case as camelCase."""
     head, *rest = word.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
 def _enum(path: str, value: Any) -> Any:
+    """Returns the word that a value means at a path, whatever its case. Raises Rejected for any other."""
     words = _ENUMS[path]
     if not isinstance(value, str) or value.lower() not in words:
         raise Rejected(f"{path}: {value!r} is none of {', '.join(sorted(words))}", reason="BadDocument", fields=(path,))
@@ -128,12 +135,14 @@ def _enum(path: str, value: Any) -> Any:
 
 
 def _gigabytes(path: str, value: Any) -> str:
+    """Returns a whole number of gigabytes as a quantity. Raises Rejected for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise Rejected(f"{path}: {value!r} is not a whole number of gigabytes", reason="BadDocument", fields=(path,))
     return f"{value}G"
 
 
 def _nodes(value: Any) -> Any:
+    """Returns a number of nodes, or a range of min and max as text. Raises Rejected for a range with other fields."""
     if isinstance(value, Mapping):
         if set(value) != {"min", "max"}:
             raise Rejected("resources.nodes: a range has min and max, and nothing else", reason="BadDocument", fields=("resources.nodes",))
@@ -142,6 +151,7 @@ def _nodes(value: Any) -> Any:
 
 
 def _duration(path: str, value: Any) -> Any:
+    """Returns a duration as text; Slurm's forms are rewritten. Raises Rejected where it is neither."""
     if not isinstance(value, str):
         raise Rejected(f"{path}: {value!r} is not a duration in quotes, such as '24h' or '24:00:00'", reason="BadDocument", fields=(path,))
     try:

@@ -54,6 +54,10 @@ def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read_term(given: Given, key: str, op: str | None, value: str | None, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
+    """Puts one term of a constraint into `resources` or `constraints`; a word without a value that is no known key is a feature.
+
+    Raises Rejected for a value that does not parse or contradicts an earlier one.
+    """
     word = key.lower().replace("-", "_")
     if word in _SWITCHES and (value is None or value.lower() in _TRUE | _FALSE):
         _put(given, constraints, _SWITCHES[word], value is None or value.lower() in _TRUE)
@@ -83,6 +87,7 @@ def _read_term(given: Given, key: str, op: str | None, value: str | None, resour
 
 
 def _feature(given: Given, word: str, constraints: dict[str, Any]) -> None:
+    """Adds a feature to the constraints. Raises Rejected for one that is too long."""
     if len(word) > 63:
         raise given.rejected(f"the feature {word[:20]!r}... has {len(word)} characters, the limit is 63")
     constraints["features"] = sorted({*constraints.get("features", []), word})
@@ -95,6 +100,7 @@ def _put(given: Given, where: dict[str, Any], field: str, value: Any) -> None:
 
 
 def _one_of(given: Given, key: str, value: str, words: tuple[str, ...]) -> str:
+    """Returns the word that a value means, whatever its case. Raises Rejected for any other."""
     for word in words:
         if value.lower() == word.lower():
             return word
@@ -102,6 +108,7 @@ def _one_of(given: Given, key: str, value: str, words: tuple[str, ...]) -> str:
 
 
 def _size(given: Given, key: str, value: str) -> str:
+    """Returns a quantity's text unchanged. Raises Rejected where it does not parse."""
     try:
         parse_quantity(value)
     except Rejected as error:
@@ -140,6 +147,7 @@ def read_quantity(given: Given) -> str:
 
 
 def _number(given: Given, key: str, value: str | None) -> int:
+    """Returns a whole number from 0 on, of at most nine digits. Raises Rejected for anything else."""
     if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
         raise given.rejected(f"{key} needs a number, not {value!r}")
     return int(value)

@@ -114,6 +114,10 @@ def split_line(rest: str, place: str) -> list[str]:
 
 
 def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Given]], warnings: list[str]) -> None:
+    """Reads the options of one directive line into `given`, and adds a warning for each word that is ignored.
+
+    Raises Rejected for options that are not served and, in Lattice's own lines, for words that are no option.
+    """
     place = f"line {number}: {line.strip()}"
     words = split_line(line[len(dialect) + 1 :], place)
     while words:
@@ -184,4 +188,5 @@ def _take(
 
 
 def _equals(value: str | None) -> str:
+    """Returns a value with `=` before it; empty for None."""
     return "" if value is None else f"={value}"

@@ -262,6 +262,7 @@ _LATTICE_REFUSED: Final = {
 
 
 def _slurm() -> dict[str, Option]:
+    """Returns the options of #SBATCH lines by name."""
     table = {name: Option(name, slot) for name, slot in _ACTED_ON.items()}
     table |= {name: Option(name, slot, Argument.NONE) for name, slot in _SWITCHES.items()}
     table["exclusive"] = Option("exclusive", "exclusive", Argument.OPTIONAL)
@@ -274,6 +275,7 @@ def _slurm() -> dict[str, Option]:
 
 
 def _lattice() -> dict[str, Option]:
+    """Returns the options of #LATTICE lines by name."""
     table = {name: Option(name, slot) for name, slot in _LATTICE.items()}
     table |= {name: Option(name, slot, Argument.NONE) for name, slot in _LATTICE_SWITCHES.items()}
     return table | {name: Option(name, refused=why) for name, why in _LATTICE_REFUSED.items()}

@@ -52,6 +52,7 @@ class _Draft:
     notes: list[str]
 
     def value(self, slot: str) -> str | None:
+        """Returns the value given for a slot without blanks around it, empty for an option without a value; None where it is not given."""
         given = self.asked.get(slot)
         return None if given is None else (given.value or "").strip()
 
@@ -81,6 +82,11 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
 
 
 def _identity(draft: _Draft) -> dict[str, Any]:
+    """Returns the parts of a spec that say who asks, for what and where: user, tenant, project, group of the quota tree, vcluster,
+    Reservation, tags.
+
+    Raises Rejected for a value that is not allowed.
+    """
     spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("user", "project", "quota") if draft.value(slot)}
     tenant = tenant_of(draft.asked, draft.site)
     if tenant:
@@ -110,6 +116,7 @@ def _identity(draft: _Draft) -> dict[str, Any]:
 
 
 def _reservation(given: Given) -> str:
+    """Returns the name of one Reservation. Raises Rejected for none or several."""
     name = (given.value or "").strip()
     if not name or "," in name:
         raise given.rejected("name one reservation: an allocation runs in one")
@@ -117,6 +124,7 @@ def _reservation(given: Given) -> str:
 
 
 def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
+    """Returns the word that a value means, whatever its case. Raises Rejected for any other."""
     if value.lower() not in words:
         raise given.rejected(f"{value!r} is none of {', '.join(dict.fromkeys(words.values()))}")
     return words[value.lower()]
@@ -158,6 +166,10 @@ def _left_out(given: Given, what: str, field: str) -> str:
 
 
 def _vcluster(draft: _Draft) -> str:
+    """Returns the vcluster asked for, also by a partition that means it; empty where none is.
+
+    Raises Rejected for one that does not exist; where the vclusters are not known, warns and takes a partition's name as it is.
+    """
     given = draft.asked.get("vcluster")
     if given is None or not given.value:
         return ""
@@ -185,6 +197,7 @@ def _vcluster(draft: _Draft) -> str:
 
 
 def _environment(draft: _Draft) -> dict[str, Any]:
+    """Returns software, variables, working directory and output files of the work. Raises Rejected for a value that is not allowed."""
     if draft.value("image"):
         raise draft.asked["image"].rejected("OCI images are not served by this release; take it out", "NotServed")
     environment: dict[str, Any] = _software(draft)
@@ -221,6 +234,7 @@ def _software(draft: _Draft) -> dict[str, Any]:
 
 
 def _image(reference: UenvReference, draft: _Draft) -> str:
+    """Returns an image's reference as text, a relative path below the submitter's folder, with its mount point."""
     text, here = reference.text, draft.submitter.directory
     if text.startswith(".") and here:
         text = f"{here.rstrip('/')}/{text.removeprefix('./')}"
@@ -236,6 +250,7 @@ def _slurm_counts(draft: _Draft) -> dict[str, str]:
 
 
 def _workdir(draft: _Draft) -> str:
+    """Returns the working directory, a relative one below the submitter's; the submitter's own where none is asked for."""
     wanted, here = draft.value("workdir") or "", draft.submitter.directory
     if wanted.startswith("/") or not here:
         return wanted
@@ -243,6 +258,10 @@ def _workdir(draft: _Draft) -> str:
 
 
 def _output(draft: _Draft) -> dict[str, Any]:
+    """Returns the output files asked for; a Slurm script has slurm-%j.out unless it names one.
+
+    Warns of patterns that are not filled in; raises Rejected for an unknown mode.
+    """
     output: dict[str, Any] = {}
     for slot in ("stdout", "stderr"):
         value = draft.value(slot)
@@ -279,6 +298,10 @@ def _variables_from(given: Given) -> list[dict[str, str]]:
 
 
 def _variables(draft: _Draft) -> dict[str, str]:
+    """Returns the variables to export, with the submitter's values where none is given; warns of those that are ignored.
+
+    Raises Rejected for a wrong name, a NUL, or a name that looks like a secret.
+    """
     given = draft.asked.get("export")
     variables: dict[str, str] = {}
     if given is None:
@@ -313,6 +336,7 @@ def _variables(draft: _Draft) -> dict[str, str]:
 
 
 def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
+    """Returns nodes, resources of each and constraints asked for. Raises Rejected where a value is wrong or two contradict each other."""
     resources: dict[str, Any] = {}
     constraints: dict[str, Any] = {}
     if "constraint" in draft.asked:
@@ -337,6 +361,10 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _nodes(draft: _Draft, vcluster: str) -> int | str:
+    """Returns how many nodes are asked for, a number or a range: by option, by tasks, or by the list of nodes.
+
+    Raises Rejected where that list has fewer.
+    """
     asked = draft.asked
     listed = len(_node_set(asked["nodelist"])) if draft.value("nodelist") else 0
     moot = True
@@ -386,16 +414,23 @@ def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
 
 
 def _nodes_word(count: int) -> str:
+    """Returns a number of nodes in words, such as `1 node` or `3 nodes`."""
     return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _queue(draft: _Draft, vcluster: str) -> VClusterFacts | None:
+    """Returns the facts of the vcluster that work goes to, the only or the default one where none is named; None where it is not known."""
     known = draft.site.vclusters or {}
     name = vcluster or draft.site.default_vcluster or (next(iter(known)) if len(known) == 1 else "")
     return known.get(name)
 
 
 def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
+    """Puts number and model of each node's GPUs into `resources` and `constraints`, from options by node, by task or in all; nothing where
+    none is given.
+
+    Raises Rejected for a number in all with a range of nodes.
+    """
     given, by_task = draft.asked.get("gpus"), draft.asked.get("gpus-per-task")
     if by_task is not None and given is not None:
         draft.warnings.append(f"#SBATCH --gpus-per-task={by_task.value} ignored ({INSIDE})")
@@ -446,6 +481,7 @@ def _agree(draft: _Draft, given: Given, where: dict[str, Any], field: str, value
 
 
 def _node_set(given: Given) -> list[str]:
+    """Returns the node names of an option's value. Raises Rejected where it does not parse."""
     return _checked(given, lambda one: expand_nodes((one.value or "").strip()))
 
 
@@ -458,6 +494,7 @@ def _checked(given: Given, read: Callable[[Given], T]) -> T:
 
 
 def _count(given: Given) -> int:
+    """Returns a whole number from 1 to 16,777,216. Raises Rejected for anything else."""
     text = (given.value or "").strip()
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= 16_777_216:
         raise given.rejected(f"{text!r} is not a number from 1 on")
@@ -468,6 +505,7 @@ def _count(given: Given) -> int:
 
 
 def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
+    """Returns how many tasks run in all and on each node, and on which nodes, as far as that is given or follows."""
     asked = draft.asked
     tasks: dict[str, Any] = {}
     low, high = parse_node_count(nodes)
@@ -487,6 +525,10 @@ def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
 
 
 def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
+    """Returns walltime, class, requeue and times of the work, as far as they are given.
+
+    Raises Rejected for a value that is not allowed, or a service with a walltime.
+    """
     asked = draft.asked
     lifecycle: dict[str, Any] = {}
     if "service" in asked:
@@ -540,6 +582,11 @@ def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
 
 
 def _class(draft: _Draft) -> int | None:
+    """Returns the preemption class asked for, by number or by a QOS that stands for one; None where none is given, or, with a warning, the
+    QOS is not known.
+
+    Raises Rejected for a number outside 0 to 10.
+    """
     given = draft.asked.get("class")
     if given is None:
         return None

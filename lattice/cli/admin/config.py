@@ -63,6 +63,10 @@ def camel(key: str) -> str:
 
 
 def _get(console: Console) -> int:
+    """Prints the options in force, defaults included: all, or that of the key given and those below it.
+
+    Raises NotFound where there is none.
+    """
     try:
         spec = console.cluster.get(CONFIGS, "lattice", type=dict[str, Any]).get("spec") or {}
     except NotFound:
@@ -84,6 +88,7 @@ def _get(console: Console) -> int:
 
 
 def _value_text(value: Any) -> str:
+    """Returns an option's value as text; anything but text as JSON."""
     import json
 
     return value if isinstance(value, str) else json.dumps(value)
@@ -130,6 +135,10 @@ def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(console: Console) -> int:
+    """Changes options to the values given, makes the configuration where there is none, and prints what it set.
+
+    Raises Rejected for an option that does not exist or a value that is not allowed.
+    """
     from lattice.admission.strict import parse_strict
 
     change = parse_pairs(console.args.pairs, dict(flat(defaults())))

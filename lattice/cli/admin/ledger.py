@@ -49,6 +49,7 @@ def run(console: Console) -> int:
 
 
 def _read_status(console: Console) -> LedgerStatus:
+    """Returns the ledger's status. Raises NotFound where the scheduler has not written it yet."""
     status = console.cluster.get(LEDGERS, "lattice", type=Ledger).status
     if status is None:
         raise NotFound("the ledger is empty: the scheduler has not written it yet", reason="LedgerEmpty")
@@ -56,6 +57,7 @@ def _read_status(console: Console) -> LedgerStatus:
 
 
 def _show(console: Console) -> int:
+    """Prints the ledger's head and the use and limits of each tenant."""
     if console.is_document:
         console.objects("Ledger", [console.cluster.get(LEDGERS, "lattice", type=dict[str, Any])], one=True)
         return exits.DONE
@@ -81,6 +83,7 @@ def _show(console: Console) -> int:
 
 
 def _limit(limit: int | None) -> str:
+    """Returns a limit as text; `unlimited` for None."""
     return "unlimited" if limit is None else str(limit)
 
 
@@ -90,6 +93,7 @@ def names_of(names: Mapping[str, str]) -> dict[int, str]:
 
 
 def _verify(console: Console) -> int:
+    """Checks the stored ledger with a parser of its own and prints each fault; returns FAILED where there is one."""
     from lattice.ledger.verify import verify
 
     status = _read_status(console)
@@ -149,6 +153,7 @@ def _make(console: Console, *, exists: bool) -> int:
 
 
 def _read_ledger(console: Console) -> Ledger | None:
+    """Returns the ledger; None where there is none."""
     try:
         return console.cluster.get(LEDGERS, "lattice", type=Ledger)
     except NotFound:
@@ -156,10 +161,12 @@ def _read_ledger(console: Console) -> Ledger | None:
 
 
 def _recoveries(ledger: Ledger) -> int:
+    """Returns how many recoveries a ledger counts; 0 where it has no status."""
     return ledger.status.recoveries if ledger.status is not None else 0
 
 
 def _ask(console: Console, prefix: str) -> None:
+    """Asks the scheduler for a recovery, by an annotation of the ledger that consists of the prefix and the present time."""
     wish = {"metadata": {"annotations": {LEDGER_RECOVER: f"{prefix}{format_time(console.outside.now())}"}}}
     console.cluster.patch(LEDGERS, "lattice", wish, type=dict[str, Any])
 

@@ -42,6 +42,7 @@ def run(console: Console) -> int:
 
 
 def _ledger(console: Console) -> Ledger | None:
+    """Returns the ledger; None where it does not exist or may not be read."""
     try:
         return console.cluster.get(LEDGERS, "lattice", type=Ledger)
     except (NotFound, Denied):
@@ -49,6 +50,7 @@ def _ledger(console: Console) -> Ledger | None:
 
 
 def _config(console: Console) -> Config | None:
+    """Returns the configuration; None where it does not exist or may not be read."""
     try:
         return console.cluster.get(CONFIGS, "lattice", type=Config)
     except (NotFound, Denied):
@@ -84,10 +86,12 @@ def summary(
 
 
 def _leader(leader: Leadership) -> dict[str, Any]:
+    """Returns a leader as a part of the answer, with null for what is not known."""
     return {"holder": leader.holder or None, "silentSince": leader.silent_since or None, "message": leader.sentence or None}
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:
+    """Returns the answer as lines: leaders, nodes, allocations and ledger, and a line where the configuration is missing."""
     ledger = answer["ledger"]
     book = "not readable, or not there"
     if ledger is not None:
@@ -106,4 +110,5 @@ def _sentences(answer: dict[str, Any]) -> list[str]:
 
 
 def _counts(counts: dict[str, int]) -> str:
+    """Returns counts by word as text, such as `3 Ready, 1 Down`; empty where there are none."""
     return ", ".join(f"{count} {word}" for word, count in counts.items())

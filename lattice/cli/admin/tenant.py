@@ -145,6 +145,10 @@ def spec_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _budget_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the budget that the flags give, without those that are absent; None takes a value away.
+
+    Raises Rejected for a flag that does not parse.
+    """
     budget: dict[str, Any] = {}
     for flag, key in (
         ("gpu_hours_budget", "gpuHours"),
@@ -165,6 +169,7 @@ def _budget_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _quantity_of(flag: str, text: str) -> str:
+    """Returns a flag's number in thousandths, such as 150m. Raises Rejected where it does not parse."""
     try:
         return milli(Decimal(parse_quantity(text)))
     except Rejected as error:
@@ -181,10 +186,12 @@ def limit_of(flag: str, text: str) -> int | None:
 
 
 def _without_nothing(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a spec without the keys whose value is None, at any depth."""
     return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in spec.items() if value is not None}
 
 
 def _get(console: Console, name: str) -> int:
+    """Prints one tenant. Raises NotFound where there is none."""
     item = console.cluster.get(TENANTS, name, type=dict[str, Any])
     if console.is_document:
         console.objects("Tenant", [item], one=True)
@@ -218,6 +225,7 @@ def details(item: dict[str, Any]) -> list[str]:
 
 
 def _list(console: Console) -> int:
+    """Prints all tenants in order of their names, or a note that there are none."""
     items = console.cluster.list(TENANTS, type=dict[str, Any]).items
     if console.is_document:
         console.objects("Tenant", items, one=False)
@@ -231,6 +239,7 @@ def _list(console: Console) -> int:
 
 
 def _row(item: dict[str, Any], wide: bool) -> list[str]:
+    """Returns the cells of one tenant; the wide ones are empty unless asked for."""
     spec, status = item.get("spec") or {}, item.get("status") or {}
     quota, use = spec.get("quota") or {}, status.get("use") or {}
     ready: dict[str, Any] = next((one for one in status.get("conditions") or () if one["type"] == "Ready"), {})

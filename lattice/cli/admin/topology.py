@@ -69,11 +69,13 @@ def place_of(node: Node) -> Place:
 
 
 def _short(names: list[str]) -> str:
+    """Returns node names in node set notation, cut to 200 characters with ... at the end."""
     text = fold_nodes(sorted(names))
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _read(path: str, data: bytes) -> dict[str, Place]:
+    """Returns the place of each node in a file, Slurm's topology.conf or YAML. Raises Rejected where it is neither, or not UTF-8."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -90,6 +92,7 @@ def _read(path: str, data: bytes) -> dict[str, Place]:
 
 
 def _write(console: Console, name: str, place: Place) -> int:
+    """Writes a node's place and returns DONE; an error is printed, and its exit code returned."""
     try:
         console.cluster.patch(NODES, name, {"spec": {"group": place[0], "switch": place[1]}}, type=dict[str, Any])
     except LatticeError as error:
@@ -149,6 +152,10 @@ def read_slurm_topology(text: str) -> dict[str, Place]:
 
 
 def _place(places: dict[str, Place], nodes: str, place: Place) -> None:
+    """Puts all nodes of a node set at a place, into `places`.
+
+    Raises Rejected for a name that is not allowed, or a node that has another place already.
+    """
     for word in filter(None, place):
         if not _WORD.fullmatch(word):
             raise Rejected(

@@ -75,6 +75,7 @@ def _set_weights(console: Console, name: str) -> int:
 
 
 def _show_made(console: Console, made: dict[str, Any], *lines: str) -> int:
+    """Prints a vcluster as a document where that is asked for, else these lines."""
     if console.is_document:
         console.objects("VCluster", [made], one=True)
     else:
@@ -83,6 +84,7 @@ def _show_made(console: Console, made: dict[str, Any], *lines: str) -> int:
 
 
 def _get(console: Console, name: str) -> int:
+    """Prints one vcluster with its weights in force. Raises NotFound where there is none."""
     item = console.cluster.get(VCLUSTERS, name, type=dict[str, Any])
     if console.is_document:
         console.objects("VCluster", [item], one=True)
@@ -92,6 +94,7 @@ def _get(console: Console, name: str) -> int:
 
 
 def _list(console: Console) -> int:
+    """Prints all vclusters, or a note that there are none."""
     items = console.cluster.list(VCLUSTERS, type=dict[str, Any]).items
     if console.is_document:
         console.objects("VCluster", items, one=False)

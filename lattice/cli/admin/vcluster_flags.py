@@ -153,6 +153,10 @@ def profile_word(text: str) -> str:
 
 
 def _known(flag: str, text: str, words: dict[str, str], known: tuple[str, ...]) -> str:
+    """Returns the word that a text means, whatever its case, dashes and underscores.
+
+    Raises Rejected, which lists the known ones, for any other.
+    """
     found = words.get(re.sub(r"[-_ ]", "", text).lower())
     if found is None:
         raise Rejected(f"{flag}={text}: write {', '.join(dashed(word) for word in known)}", reason="BadInput")
@@ -160,6 +164,7 @@ def _known(flag: str, text: str, words: dict[str, str], known: tuple[str, ...]) 
 
 
 def _weight(name: str, text: str) -> Decimal:
+    """Returns a weight of at least 0. Raises Rejected where it is negative or no number."""
     flag = f"--{name.replace('_', '-')}"
     if text.startswith("-"):
         raise Rejected(f"{flag}={text}: a weight is at least 0", reason="BadInput")
@@ -173,18 +178,22 @@ _NONE: Final = object()
 
 
 def _limit(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any:
+    """Returns a flag's parsed value, the mark that takes the limit away for none or unlimited, None where the flag is absent."""
     return _NONE if text is not None and text.lower() in ("none", "unlimited") else _given(flag, text, parse)
 
 
 def _given(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any:
+    """Returns a flag's parsed value; None where it is absent."""
     return None if text is None else parse(flag, text)
 
 
 def _only_given(section: dict[str, Any]) -> dict[str, Any]:
+    """Returns a section without the keys that are absent; the mark of none becomes null, which takes the value away."""
     return {key: None if value is _NONE else value for key, value in section.items() if value is not None}
 
 
 def _duration(flag: str, text: str) -> str:
+    """Returns a duration's text unchanged. Raises Rejected where it does not parse."""
     try:
         parse_duration(text)
     except Rejected as error:
@@ -193,17 +202,20 @@ def _duration(flag: str, text: str) -> str:
 
 
 def _count(flag: str, text: str) -> int:
+    """Returns a whole number from 0 on. Raises Rejected for anything else."""
     if not text.isascii() or not text.isdigit():
         raise Rejected(f"{flag}={text}: not a number from 0 on", reason="BadInput")
     return int(text)
 
 
 def _positive(flag: str, text: str) -> int:
+    """Returns a whole number from 1 on. Raises Rejected for anything else."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise Rejected(f"{flag}={text}: not a number from 1 on, and not none", reason="BadInput")
     return int(text)
 
 
 def _flag_of(key: str) -> str:
+    """Returns the name of the flag for a key of a vcluster's limits, without its dashes before."""
     special = {"maxNodesPerAllocation": "max-nodes", "maxNodes": "max-total-nodes"}
     return special.get(key) or re.sub(r"([A-Z])", r"-\1", key).lower()

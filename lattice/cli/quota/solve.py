@@ -38,6 +38,7 @@ def run(console: Console) -> int:
 
 
 def _solve(console: Console) -> int:
+    """Reads the tree of a document, checks it, and prints what each group may use."""
     document = read_document(_text(console))
     _check(console, document)
     tree = document.tree()
@@ -61,6 +62,7 @@ def _check(console: Console, document: Document) -> None:
 
 
 def _text(console: Console) -> str:
+    """Returns the text of the document's file, or of standard input for `-`. Raises Rejected where it is too long or not UTF-8."""
     path = console.args.filename
     name = "standard input" if path == "-" else path
     reason = "BadDocument"

@@ -42,16 +42,19 @@ def run(console: Console) -> int:
 
 
 def _lines(console: Console) -> list[str]:
+    """Asks for the quota trees and returns them as lines."""
     return _text_lines(console, _ask_quotas(console))
 
 
 def _text_lines(console: Console, found: Quotas) -> list[str]:
+    """Returns quota trees as lines, or the names of their groups if that format is asked for."""
     if console.format == "name":
         return [group.name for tree in found.trees for group in tree.groups if group.name]
     return tree_lines(found, width=console.outside.columns, wide=console.format == "wide", color=console.color)
 
 
 def _ask_quotas(console: Console) -> Quotas:
+    """Returns the scheduler's answer on the quota trees, of one resource only where that is asked for."""
     found = ask_scheduler(console, "/v1/quota?" + urlencode({"namespaces": console.namespace}), Quotas, "is no quota tree")
     return _select(found, console.args.resource) if console.args.resource else found
 

@@ -109,17 +109,20 @@ def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str
 
 
 def _expected(one: Allocation) -> ExpectedStart | None:
+    """Returns the expected start of an allocation; None where none is told."""
     found = expected_of(one)
     return ExpectedStart(p50=found.p50, p90=found.p90, reason=found.reason) if found is not None else None
 
 
 def _nodes(one: Allocation) -> str:
+    """Returns the nodes that an allocation holds or held, or how many it asks for."""
     if one.status.nodes:
         return f"{one.status.nodes} ({plural(one.status.node_count, 'node')})"
     return f"{one.spec.resources.nodes} asked for"
 
 
 def _walltime(one: Allocation, now: float) -> str:
+    """Returns an allocation's walltime, and while it runs how much of it is left; empty where it has none."""
     text = clock(one.spec.lifecycle.walltime)
     if text and one.status.start_time and not is_final(one):
         left = parse_time(one.status.start_time) + _seconds(one) - now
@@ -128,10 +131,12 @@ def _walltime(one: Allocation, now: float) -> str:
 
 
 def _seconds(one: Allocation) -> float:
+    """Returns an allocation's walltime in seconds; 0 where it has none."""
     return parse_duration(one.spec.lifecycle.walltime or "0s")
 
 
 def _exit(end: Exit | None) -> str:
+    """Returns exit code, signal and where the failed process ran, in words; empty where no code is known."""
     if end is None or end.code is None:
         return ""
     signal = f", signal {end.signal}" if end.signal else ""
@@ -152,12 +157,14 @@ def _used(end: Exit | None) -> str:
 
 
 def _attempt(attempt: Attempt) -> str:
+    """Returns one earlier attempt as a line: reason, exit code, nodes, times."""
     code = f", exit {attempt.exit.code}" if attempt.exit is not None and attempt.exit.code is not None else ""
     when = f"{attempt.start_time or 'never started'} to {attempt.end_time or '?'}"
     return f"{attempt.attempt}: {attempt.reason}{code}, on {attempt.nodes or 'no node'}, {when}"
 
 
 def _next(one: Allocation) -> str:
+    """Returns the command that shows what matters next: why, or the output; empty where work ended before it started."""
     name = label(one)
     if is_final(one):
         return f"lattice logs {name}" if one.status.start_time else ""

@@ -120,10 +120,12 @@ def blocker_table(blockers: Sequence[Blocker], now: float, width: int = 0) -> li
 
 
 def _who(one: Blocker) -> str:
+    """Returns whose a blocker is, in words; a Reservation and nodes that are not available are called so."""
     return {"Reservation": "reservation", "Unavailable": "unavailable"}.get(one.kind) or one.whose
 
 
 def _what(one: Blocker) -> str:
+    """Returns what a blocker is: its name, the allocation with its job and user, or how many allocations."""
     if one.kind in ("Reservation", "Unavailable"):
         return one.name
     what = "waits ahead" if one.kind == "Ahead" else ""
@@ -139,10 +141,14 @@ def _what(one: Blocker) -> str:
 
 
 def _ago(one: Blocker, now: float) -> str:
+    """Returns how long ago a blocker began, in words."""
     return relative(one.since, now)
 
 
 def _until(one: Blocker, now: float) -> str:
+    """Returns until when a blocker holds nodes: the first and the last end of several; empty where it holds none, `unbounded` for a holder
+    without an end.
+    """
     if one.kind in ("Ahead", "Unavailable"):
         return ""
     if one.first is not None and one.first != one.until:
@@ -187,4 +193,5 @@ def quota_sentence(quota: Quota | None) -> str:
 
 
 def _use(use: Use) -> str:
+    """Returns a use before and after, and its limit, in words."""
     return f"{use.used} → {use.after} of {use.limit if use.limit is not None else 'unlimited'}"

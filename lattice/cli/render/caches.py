@@ -40,6 +40,7 @@ def progress_line(record: CacheRecord, shown: dict[str, int]) -> str:
 
 
 def _cells(record: CacheRecord, *, wide: bool) -> list[tuple[str, ...]]:
+    """Returns the cells of one node's images, those used last first, and of their sum."""
     rows = sorted(record.images, key=lambda row: -row.used)
     cells = [(record.node, *_image(row, wide=wide)) for row in rows]
     held = sum(row.size for row in record.images)
@@ -47,6 +48,7 @@ def _cells(record: CacheRecord, *, wide: bool) -> list[tuple[str, ...]]:
 
 
 def _image(row: CacheRow, *, wide: bool) -> tuple[str, ...]:
+    """Returns the cells of one image of a cache."""
     state = ", ".join(word for word, is_so in (("in use", row.in_use), ("sticky", row.sticky)) if is_so)
     name, version = row.repository.split("/")[-2:] if row.repository.count("/") else (row.repository, "")
     hexadecimal = row.digest.removeprefix("sha256:")

@@ -44,6 +44,7 @@ def gate_lines(found: QuotaExplanation, *, width: int, color: bool) -> list[str]
 
 
 def _head(found: QuotaExplanation) -> Iterator[str]:
+    """Yields the lines on whom an explanation is of, what it asks for or holds, and to which group it belongs."""
     verb = "holds" if found.holds else "asks for"
     kind = "may be preempted" if found.preemptible else "may not be preempted: it counts against the min of its group"
     who = f"{label(found.allocation)} of tenant {found.tenant} in {found.vcluster}"
@@ -53,6 +54,7 @@ def _head(found: QuotaExplanation) -> Iterator[str]:
 
 
 def _gate(number: int, gate: Gate, width: int, color: bool) -> Iterator[str]:
+    """Yields the lines of one gate: its verdict, its limits as a table, and who borrows."""
     verdict = _VERDICTS[gate.verdict]
     mark = "→" if gate.first else " "
     said = f"{gate.reason}: {gate.message}" if gate.reason else gate.message
@@ -70,6 +72,7 @@ def _gate(number: int, gate: Gate, width: int, color: bool) -> Iterator[str]:
 
 
 def _limit(one: Limit) -> list[str]:
+    """Returns the cells of one limit of a gate, marked where it blocks."""
     key = one.resource
     extra = [amount_text(key, number) if number is not None else "" for number in (one.min, one.max, one.request)]
     name = _WORDS.get(one.name, one.name)
@@ -78,6 +81,7 @@ def _limit(one: Limit) -> list[str]:
 
 
 def _conclusion(found: QuotaExplanation) -> str:
+    """Returns the sentence on which gate blocks first, or that none does, or that the work holds its nodes."""
     if found.holds:
         return "It holds its nodes: the figures include it"
     first = next((gate for gate in found.gates if gate.first), None)

@@ -63,6 +63,10 @@ class LineAssembler:
         self._open.clear()
 
     def _text(self, node: str, stream: str, time: object, text: str) -> Iterator[Shown]:
+        """Yields the lines that a piece of one node's output completes, and keeps the rest for the next piece.
+
+        A line has the time of its first piece.
+        """
         stamp, before = self._open.pop((node, stream), ("", ""))
         stamp = stamp or self._stamp(time)
         *whole, rest = (before + text).split("\n")
@@ -73,9 +77,11 @@ class LineAssembler:
             self._open[(node, stream)] = (stamp, rest)
 
     def _stamp(self, time: object) -> str:
+        """Returns a time as text; empty where times are not asked for or not known."""
         if not self.timestamps or time is None:
             return ""
         return time if isinstance(time, str) else format_time(float(str(time)), micro=True)
 
     def _line(self, node: str, stamp: str, text: str) -> str:
+        """Returns a line with its time and node before it, where these are asked for."""
         return f"{stamp + ' ' if stamp else ''}{node + ': ' if self.prefix and node else ''}{text}"

@@ -39,6 +39,7 @@ def node_table(rows: Sequence[NodeRow], home: Mapping[str, str], *, now: float, 
 
 
 def _cells(row: NodeRow, home: Mapping[str, str], now: float, *, wide: bool) -> tuple[str, ...]:
+    """Returns the cells of one node; `home`: the vcluster of each group. Those of the wide table are empty unless asked for."""
     index = "" if row.index is None else str(row.index)
     extra = (row.switch, row.features, index, row.kernel, row.agent, row.address, row.conformance, row.message)
     return (
@@ -93,12 +94,14 @@ def node_fields(node: Node, home: Mapping[str, str], now: float) -> list[tuple[s
 
 
 def _beside_memory(had: Capabilities) -> str:
+    """Returns what else is said of a node's memory, with a comma before each part; empty for none."""
     parts = [f"CXL {memory(had.cxl_memory)}"] if str(had.cxl_memory) != "0" else []
     parts += ["one domain with the GPUs"] if had.unified_memory else []
     return "".join(f", {part}" for part in parts)
 
 
 def _gpus(had: Capabilities) -> str:
+    """Returns number, model and memory of a node's GPUs; empty for none."""
     if not had.gpus:
         return ""
     each = f", {memory(had.gpu_memory)} each" if str(had.gpu_memory) != "0" else ""
@@ -112,10 +115,12 @@ def _conformance(node: Node) -> str:
 
 
 def _wanted(reason: str, by: str, when: str | None) -> str:
+    """Returns a reason with who gave it and when."""
     return f"{reason} (by {by or 'unknown'}, {when or 'time unknown'})"
 
 
 def _disable(node: Node) -> str:
+    """Returns why, by whom and since when a node is disabled, and whether it is fenced; empty where it is not disabled."""
     wish = node.spec.disable
     if wish is None:
         return ""

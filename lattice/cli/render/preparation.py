@@ -25,6 +25,7 @@ def preparation_text(found: Preparation, now: float, *, started: bool) -> str:
 
 
 def _by_node(busy: Sequence[tuple[str, StepRow]], now: float) -> Iterator[str]:
+    """Yields a line for each node that is busy with a step: which one, how many bytes, for how long."""
     for node, step in busy:
         yield f"{node}: {_words(step)}{_bytes([step])}{_time([step], now)}"
 
@@ -49,14 +50,17 @@ def _counts(found: Preparation, busy: Sequence[tuple[str, StepRow]]) -> list[str
 
 
 def _words(step: StepRow) -> str:
+    """Returns a step's name, and that it is being undone where it is."""
     return f"undoing {step.name}" if step.state == UNDOING else step.name
 
 
 def _bytes(steps: Sequence[StepRow]) -> str:
+    """Returns how many bytes of how many these steps have done, with a comma before it; empty where they have no size."""
     size = sum(step.size for step in steps)
     return f", {memory(sum(step.bytes for step in steps)) or 0} of {memory(size)}" if size else ""
 
 
 def _time(steps: Sequence[StepRow], now: float) -> str:
+    """Returns for how long the first of these steps has run, with a comma before it; empty below a second or where it is not known."""
     since = min((step.since for step in steps if step.since), default=0.0)
     return f", for {span(now - since)}" if since and now - since >= 1 else ""

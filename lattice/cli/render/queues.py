@@ -51,6 +51,7 @@ def queue_lines(found: Queues, *, now: float, width: int, plot_width: int, wide:
 
 
 def _queue(queue: Queue, now: float, width: int, wide: bool, color: bool) -> list[str]:
+    """Returns the lines of one queue: a head, a table of its entries, and how many were left out."""
     able = queue.pending - sum(queue.apart.values())
     parts = [
         f"{queue.vcluster}: {queue.policy}",
@@ -67,6 +68,7 @@ def _queue(queue: Queue, now: float, width: int, wide: bool, color: bool) -> lis
 
 
 def _entry(one: Entry, now: float, wide: bool) -> list[str]:
+    """Returns the cells of one entry: an allocation, or several of others taken together."""
     place = str(one.position) if one.position else ""
     if one.work is None:
         if one.position and one.count > 1:
@@ -91,6 +93,7 @@ def _entry(one: Entry, now: float, wide: bool) -> list[str]:
 
 
 def _window(one: Window, now: float) -> list[str]:
+    """Returns the cells of one Reservation's window."""
     kind = "maintenance" if one.maintenance else "reservation"
     start, end = (f"{moment} ({relative(moment, now)})" for moment in (one.start, one.end))
     return [one.name or "(of others)", kind, str(one.nodes), start, end]
@@ -125,6 +128,7 @@ def _resample(points: Sequence[Point], count: int) -> list[Point]:
 
 
 def _cell(point: Point, level: float) -> str:
+    """Returns the mark of one cell of the plot: what the node at this level does at this point."""
     if level <= point.running:
         return RUNNING
     if level <= point.running + point.planned:
@@ -133,6 +137,7 @@ def _cell(point: Point, level: float) -> str:
 
 
 def _painted(cells: str, color: bool) -> str:
+    """Returns cells of the plot, coloured by their marks if asked for."""
     if not color:
         return cells
     runs = ((key, "".join(run)) for key, run in groupby(cells))

@@ -56,6 +56,7 @@ def amount_text(key: str, amount: int) -> str:
 
 
 def _total(tree: QuotaTree, key: str, amount: int, *, first: bool) -> list[str]:
+    """Returns the cells of one resource's total; the first one has the title."""
     used = tree.used(ROOT).get(key, 0)
     numbers = [amount_text(key, number) for number in (used, amount)]
     request = amount_text(key, tree.request(ROOT).get(key, 0))
@@ -63,6 +64,7 @@ def _total(tree: QuotaTree, key: str, amount: int, *, first: bool) -> list[str]:
 
 
 def _group(tree: QuotaTree, name: str, total: dict[str, int]) -> list[list[str]]:
+    """Returns the cells of one group, a row for each resource of its max; the title is in the first."""
     group, runtime, effective = tree.group(name), tree.runtime(name), tree.effective_min(name)
     used, request = tree.used(name), tree.request(name)
     weight = group.weight(literal=tree.options.raw_weight)

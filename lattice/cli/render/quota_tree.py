@@ -66,6 +66,7 @@ def startable_lines(group: QuotaGroup) -> Iterator[str]:
 
 
 def _table(tree: QuotaTreeShown, at: str, *, width: int, wide: bool, color: bool) -> list[str]:
+    """Returns a quota tree as lines, with shorter bars where long ones do not fit the width; 0: any width."""
     columns = _COLUMNS if wide else _COLUMNS[:_PLAIN]
     for cells in (_LONG, _SHORT):
         rows = [_total(one, cells, first=place == 0) for place, one in enumerate(tree.totals)]
@@ -78,6 +79,7 @@ def _table(tree: QuotaTreeShown, at: str, *, width: int, wide: bool, color: bool
 
 
 def _total(one: Total, cells: int, *, first: bool) -> list[str]:
+    """Returns the cells of one resource's total; the first one has the title."""
     key = one.resource
     drawn = bar(one.used, one.divisible, 0, one.divisible, one.divisible, cells=cells)
     texts = [amount_text(key, number) for number in (one.used, one.divisible)]
@@ -85,6 +87,7 @@ def _total(one: Total, cells: int, *, first: bool) -> list[str]:
 
 
 def _group(group: QuotaGroup, tree: QuotaTreeShown, cells: int, at: str) -> Iterator[list[str]]:
+    """Yields the cells of one group, a row for each resource; title and note are in the first. A group without shares has one row."""
     title, divisible = "  " * (group.depth + 1) + _title(group), {one.resource: one.divisible for one in tree.totals}
     for place, share in enumerate(group.shares):
         note = _note(group, at) if place == 0 else ""
@@ -97,18 +100,21 @@ def _group(group: QuotaGroup, tree: QuotaTreeShown, cells: int, at: str) -> Iter
 
 
 def _title(group: QuotaGroup) -> str:
+    """Returns a group's name, marked where it is the reader's; for groups taken together, how many they are."""
     if not group.name:
         return f"({plural(group.count, 'other group')})"
     return f"{group.name} *" if group.whose == YOURS else group.name
 
 
 def _numbers(share: Share) -> list[str]:
+    """Returns the figures of a share as texts; empty for those that are absent."""
     key = share.resource
     shown = (share.used, share.runtime, share.min, share.max, share.borrowed or None, share.request)
     return [amount_text(key, number) if number is not None else "" for number in shown]
 
 
 def _bar(share: Share, divisible: int, cells: int) -> str:
+    """Returns the bar of a share, drawn up to what can matter of the divisible amount; empty where its runtime is not known."""
     if share.runtime is None:
         return ""
     most = share.runtime if share.max is None else share.max
@@ -117,9 +123,11 @@ def _bar(share: Share, divisible: int, cells: int) -> str:
 
 
 def _note(group: QuotaGroup, at: str) -> str:
+    """Returns for how long a group has been over what it may use, and its reason; empty where neither is given."""
     over = f"over for {age(group.over_since, parse_time(at))}" if group.over_since else ""
     return ", ".join(part for part in (over, group.reason) if part)
 
 
 def _colored(line: str) -> str:
+    """Returns a line with its bars in colour."""
     return Painted(_PAINTED.sub(lambda run: f"\x1b[{_COLORS[run.group()[0]]}m{run.group()}\x1b[0m", line))

@@ -36,6 +36,7 @@ def reservation_table(items: Sequence[Reservation], *, wide: bool, width: int, c
 
 
 def _row(one: Reservation, wide: bool) -> list[str]:
+    """Returns the cells of one Reservation; those of the wide table are empty unless asked for."""
     spec, status = one.spec, one.status
     ready = condition(status.conditions, READY)
     reason = ready.reason if ready is not None and ready.reason != status.state else ""
@@ -96,6 +97,7 @@ def repeats(spec: ReservationSpec) -> str:
 
 
 def _windows(spec: ReservationSpec, now: float) -> list[str]:
+    """Returns the next windows of a Reservation as texts; none where its times do not parse."""
     try:
         return [show_span(span) for span in islice(calendar_of(spec).spans(now), _NEXT)]
     except Rejected:
@@ -103,6 +105,7 @@ def _windows(spec: ReservationSpec, now: float) -> list[str]:
 
 
 def _people(spec: ReservationSpec) -> str:
+    """Returns who may use a Reservation, in words; maintenance and everybody have words of their own."""
     if spec.maintenance:
         return "maintenance"
     parts = [f"{what} {','.join(names)}" for what, names in _named(spec) if names]
@@ -110,6 +113,7 @@ def _people(spec: ReservationSpec) -> str:
 
 
 def _named(spec: ReservationSpec) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the names that a Reservation admits, by what they are names of."""
     return ("users", spec.users), ("tenants", spec.tenants), ("vclusters", spec.vclusters)
 
 

@@ -47,6 +47,7 @@ _NO_EXTRA = ("", "", "", "", "", "", "")
 
 
 def _cells(row: StatusRow, now: float, *, users: bool, namespaces: bool) -> tuple[str, ...]:
+    """Returns the cells of one row, with user and namespace only where asked for."""
     return (
         row.namespace if namespaces else "",
         str(row.number or ""),
@@ -64,6 +65,7 @@ def _cells(row: StatusRow, now: float, *, users: bool, namespaces: bool) -> tupl
 
 
 def _extra(detail: StatusDetail) -> tuple[str, ...]:
+    """Returns the further cells of the wide table."""
     return (
         detail.job,
         detail.tenant,

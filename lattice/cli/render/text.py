@@ -56,6 +56,7 @@ def printable(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
+    r"""Returns the character found as an escape such as \u001b."""
     return f"\\u{ord(found.group()):04x}"
 
 
@@ -144,6 +145,7 @@ def span(seconds: float) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _span(rest: int) -> str:
+    """Returns whole seconds as at most two units, such as 1h30m."""
     for unit, size, finer, least in _SPANS:
         if rest >= size:
             count, second = rest // size, rest % size // least
@@ -202,6 +204,7 @@ def plural(count: int, word: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def _width(text: str) -> int:
+    """Returns how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
@@ -218,6 +221,7 @@ def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
 
 
 def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color: bool) -> str:
+    """Returns one line of a table; a cell that is too wide is cut, and coloured by its text if asked for."""
     parts: list[str] = []
     for text, head, width in zip(cells, heads, widths, strict=True):
         taken, shown = _width(text), text
@@ -232,6 +236,7 @@ def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color
 
 
 def _cut(text: str, width: int) -> str:
+    """Returns as much of a text as fits in one column less than `width`, with … after it."""
     kept = ""
     for char in text:
         if _width(kept + char) > width - 1:

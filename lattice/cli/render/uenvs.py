@@ -57,17 +57,21 @@ def view_lines(found: UenvDetails, name: str) -> list[str] | None:
 
 
 def _view(view: ViewRow) -> str:
+    """Returns a view's name, with its description where it has one."""
     return f"{view.name}: {view.description}" if view.description else view.name
 
 
 def _cells(row: UenvRow, *, wide: bool) -> tuple[str, ...]:
+    """Returns the cells of one image; those of the wide table are empty unless asked for."""
     extra = (row.namespace, row.digest) if wide else ("", "")
     return (_label(row), row.system, row.uarch, _id(row), memory(row.size), row.created[:_DAY], *extra)
 
 
 def _label(row: UenvRow) -> str:
+    """Returns an image's name, version and tag as one text."""
     return f"{row.name}/{row.version}:{row.tag}"
 
 
 def _id(row: UenvRow) -> str:
+    """Returns the beginning of an image's digest, by which it can be named."""
     return row.digest.removeprefix("sha256:")[:ID_LENGTH]

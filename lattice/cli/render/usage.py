@@ -86,6 +86,7 @@ def history_lines(report: HistoryReport, *, width: int, wide: bool, color: bool)
 
 
 def _whose(report: UsageReport) -> str:
+    """Returns whose usage a report is of, in words; all tenants where it names nobody."""
     parts = [
         f"user {report.user}" if report.user else "",
         f"project {report.project}" if report.project else "",
@@ -95,6 +96,7 @@ def _whose(report: UsageReport) -> str:
 
 
 def _part(part: PartUse) -> list[str]:
+    """Returns the cells of one part of a report: its name, hours and attempts."""
     return [part.name or "(none)", _number(part.node_hours), _number(part.gpu_hours), str(part.attempts)]
 
 
@@ -108,6 +110,7 @@ def _budget_rows(budget: BudgetReport) -> list[list[str]]:
 
 
 def _budget_row(budget: BudgetReport, what: str, found: BudgetHours, *, first: bool) -> list[str]:
+    """Returns the cells of a budget's node or GPU hours (`what`); those that are the same for both are filled in the first row only."""
     share = found.used / found.limit
     outcome = budget.runs_out[:10] if budget.runs_out else "used up" if budget.fraction >= 1 else "not foreseen"
     name = f"{budget.scope.lower()} {budget.name}" + (f" ({budget.told_by})" if budget.told_by else "")
@@ -158,6 +161,7 @@ def _bar(share: float, longest: int) -> str:
 
 
 def _attempt(row: HistoryRow) -> list[str]:
+    """Returns the cells of one attempt of a history."""
     tries = f"{row.first_attempt}-{row.attempt}" if row.first_attempt is not None else str(row.attempt) if row.attempt > 1 else ""
     return [
         str(row.number or ""), row.job or row.name, row.user, row.project, row.vcluster, tries, row.state,
@@ -183,4 +187,5 @@ def _number(hours: float) -> str:
 
 
 def _painted(text: str, code: str) -> str:
+    """Returns a text in the colour of this ANSI code."""
     return f"\x1b[{code}m{text}\x1b[0m"

@@ -101,6 +101,7 @@ def weights_word(one: VCluster) -> str:
 
 
 def _row(one: VCluster, config: Config | None) -> list[str]:
+    """Returns the cells of one vcluster, with the policy in force."""
     policy, spec = _policy(one, config), one.spec
     return [
         one.metadata.name,
@@ -120,15 +121,18 @@ def _row(one: VCluster, config: Config | None) -> list[str]:
 
 
 def _policy(one: VCluster, config: Config | None) -> Policy:
+    """Returns the policy in force for a vcluster; without a configuration, the defaults stand for it."""
     return policy_of(one, config.spec.scheduling) if config is not None else policy_of(one)
 
 
 def _groups(one: VCluster) -> str:
+    """Returns the groups of nodes at home in a vcluster, with commas between them; empty for none."""
     selector = one.spec.nodes.selector
     return ",".join(selector.group) if selector is not None else ""
 
 
 def _borrowing(one: VCluster) -> str:
+    """Returns in words what a vcluster lends and borrows."""
     borrowing = one.spec.borrowing
     parts = ["lends idle home nodes"] if borrowing.lend else []
     if borrowing.borrow:
@@ -139,6 +143,7 @@ def _borrowing(one: VCluster) -> str:
 
 
 def _preemption(one: VCluster) -> str:
+    """Returns in words when and how often a vcluster's work may be preempted; empty where no limit is set."""
     preemption = one.spec.preemption
     parts = [f"not before {preemption.min_runtime}"] if preemption.min_runtime else []
     if preemption.max_per_allocation is not None:

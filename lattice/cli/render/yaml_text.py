@@ -25,6 +25,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Returns a text as a YAML node: in quotes where it has control characters, as a block where it has several lines."""
     escaped = printable(text) != text or not _UNFIT.isdisjoint(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if escaped else "|" if "\n" in text else None)
 

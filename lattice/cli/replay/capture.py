@@ -44,6 +44,7 @@ def run(console: Console, path: str | None) -> int:
 
 
 def _since(text: str, now: float) -> float:
+    """Returns a time given as a length before now, or as a time, seconds since the epoch. Raises Rejected where it is neither."""
     try:
         return now - parse_duration(text)
     except Rejected:

@@ -51,6 +51,7 @@ def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
 
 
 def _rows(workload: Workload, start: Sequence[int]) -> Iterator[bytes]:
+    """Yields the lines of a CSV file: a head, then job, submit, start, end and processors of each job."""
     yield b"job,submit,start,end,procs\n"
     for job, submit, began, ran, procs in zip(workload.job, workload.submit, start, workload.run, workload.procs, strict=True):
         yield f"{job},{submit},{began},{began + ran},{procs}\n".encode()

@@ -74,6 +74,7 @@ def run(console: Console) -> int:
 
 
 def _list(console: Console) -> int:
+    """Prints which cycles are recorded, of a local log or the scheduler's, and which are missing."""
     folder = console.args.log
     found = _local(Path(folder).expanduser()).cycles() if folder else _ask(console, "/v1/cycles", Cycles)
     if console.is_document:
@@ -85,6 +86,7 @@ def _list(console: Console) -> int:
 
 
 def _stretch(one: Stretch) -> list[str]:
+    """Returns the cells of one stretch of recorded cycles, with what is damaged or missing at its end."""
     torn = f"{one.torn} bytes of an unfinished cycle at its end are left out" if one.torn else ""
     last = str(one.last) if one.last else ""
     return [str(one.first), last, one.began, one.ended, memory(one.bytes), one.file, one.damage or torn]
@@ -108,12 +110,14 @@ def _log(console: Console, cycle: int) -> bytes:
 
 
 def _local(path: Path) -> CycleFolder:
+    """Returns the cycle log at a path. Raises Rejected where nothing is there."""
     if not path.exists():
         raise Rejected(f"--log={path}: there is no such file or folder", reason="BadInput")
     return CycleFolder(path)
 
 
 def _ask(console: Console, path: str, kind: type[P]) -> P:
+    """Returns the scheduler's answer on recorded cycles."""
     return ask_scheduler(console, path, kind, "is no record of cycles")
 
 
@@ -131,6 +135,7 @@ def _answer(found: Sequence[Reproduced]) -> Cycle | None:
 
 
 def _turn(one: Reproduced) -> DecidedCycle:
+    """Returns the decided cycle of one vcluster as a document, with the differences to what was recorded."""
     moment, name = one.turn.moment, one.turn.moment.vcluster
     policy = moment.policies.get(name)
     names = {index: facts.name for index, facts in moment.nodes.items()}
@@ -144,6 +149,7 @@ def _turn(one: Reproduced) -> DecidedCycle:
 
 
 def _decided(outcome: Outcome, names: dict[int, str]) -> Decided:
+    """Returns one outcome as a document; `names`: the node names by index."""
     candidate = outcome.candidate
     namespace, _, name = candidate.key.partition("/")
     score = None if outcome.score is None else outcome.score.total
@@ -156,10 +162,12 @@ def _decided(outcome: Outcome, names: dict[int, str]) -> Decided:
 
 
 def _differing(one: Difference) -> Differing:
+    """Returns one difference as a document."""
     return Differing(uid=one.uid, allocation=one.key, field=one.field, recorded=_text(one.recorded), now=_text(one.now))
 
 
 def _text(value: object) -> str:
+    """Returns a value as text; `absent` for None."""
     return value if isinstance(value, str) else "absent" if value is None else repr(value)
 
 
@@ -167,6 +175,7 @@ def _text(value: object) -> str:
 
 
 def _lines(shown: Cycle, console: Console) -> list[str]:
+    """Returns a decided cycle as lines: what was placed and waits in each vcluster, and whether it was reproduced."""
     width = console.outside.columns
     lines = [f"Cycle {shown.cycle} at {shown.at}, recorded by lattice {shown.program}"]
     for part in shown.vclusters:
@@ -185,6 +194,7 @@ def _lines(shown: Cycle, console: Console) -> list[str]:
 
 
 def _differences(shown: Cycle, width: int) -> list[str]:
+    """Returns the lines on a cycle that was not reproduced; for one that other rules recorded, only that it is not compared."""
     found = [one for part in shown.vclusters for one in part.differences]
     if shown.rules != shown.rules_now:
         age = "an older rule" if shown.rules < shown.rules_now else "a newer rule"
@@ -204,18 +214,22 @@ def _differences(shown: Cycle, width: int) -> list[str]:
 
 
 def _name(one: Decided) -> str:
+    """Returns an outcome's allocation as NAMESPACE/NAME; what it has where one is missing."""
     return f"{one.namespace}/{one.name}" if one.name else one.namespace
 
 
 def _score(one: Decided) -> str:
+    """Returns an outcome's score with three digits; empty for none."""
     return "" if one.score is None else f"{one.score:.3f}"
 
 
 def _placed(one: Decided) -> list[str]:
+    """Returns the cells of one placed allocation."""
     return [_name(one), one.user, str(len(one.nodes)), _score(one), fold_nodes(one.nodes), "backfilled" if one.backfilled else ""]
 
 
 def _all(waiting: Sequence[Decided], width: int) -> list[str]:
+    """Returns all waiting allocations as a table, with reason and sentence each."""
     return table(_WAITING, [[_name(one), one.user, _score(one), one.reason, one.message] for one in waiting], width=width)
 
 

@@ -83,12 +83,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _counts(group: argparse._ArgumentGroup) -> None:
+    """Adds the flags of the counts-only engine."""
     group.add_argument("--policy", choices=[policy.value for policy in Policy], help="how waiting jobs start, default easy")
     group.add_argument("--estimates", choices=[each.value for each in Estimates], help="run times the scheduler plans with, default user")
     group.add_argument("--schedule", metavar="OUT.csv", help="write each job's start there: job,submit,start,end,procs")
 
 
 def _production(group: argparse._ArgumentGroup) -> None:
+    """Adds the flags of the production cycle."""
     group.add_argument("--weights", action="append", metavar="FILE", help="a profile: vcluster → weights; several are compared")
     group.add_argument("--profile", choices=sorted(PROFILES), help="the weights of vclusters that nothing else describes")
     group.add_argument("--depth", type=_depth, metavar="D", help="blocked jobs that hold a reservation, default 10; 1 is EASY")
@@ -98,11 +100,13 @@ def _production(group: argparse._ArgumentGroup) -> None:
 
 
 def _reading(group: argparse._ArgumentGroup) -> None:
+    """Adds the flags of how a trace is read."""
     group.add_argument("--time-zone", metavar="ZONE", help="of its local times, such as Europe/Zurich; default UTC")
     group.add_argument("--class-of", action="append", metavar="QOS=CLASS", help="the preemption class of a QOS; others get 5")
 
 
 def _count(text: str) -> int:
+    """Returns a whole number from 1 to MOST_NODES. Raises ArgumentTypeError for anything else."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= MOST_NODES or len(text) > 12:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {MOST_NODES}")
     return int(text)
@@ -119,6 +123,7 @@ def _nodes(text: str) -> int | str:
 
 
 def _depth(text: str) -> int:
+    """Returns a whole number from 0 to 1000. Raises ArgumentTypeError for anything else."""
     if not text.isascii() or not text.isdigit() or int(text[:6]) > 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1000")
     return int(text)

@@ -74,10 +74,12 @@ def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress,
 
 
 def _progress_callback(progress: Progress, number: int, count: int, jobs: int) -> Any:
+    """Returns a function that shows how far replay `number` of `count` is, from the number of jobs that have ended."""
     return lambda done: progress.show("replaying", (number + done / jobs) / count)
 
 
 def _measure(name: str, done: Replayed, log: Log, target: float | None) -> Measures:
+    """Returns the measures of a replay. Raises Rejected, with the reason, where no job started at all."""
     if not done.ran:
         _, reason, message = done.stuck[0] if done.stuck else (None, "Withdrawn", "all were withdrawn while they waited")
         raise Rejected(f"{name}: no job started at all; the first waits with {reason}: {message}", reason="BadTrace")
@@ -99,6 +101,7 @@ def _profiles(paths: Sequence[str]) -> list[Profile]:
 
 
 def _text(path: str) -> str:
+    """Returns the text of a file. Raises Rejected where it is too long or not UTF-8."""
     data = read_file(path, _LONGEST)
     try:
         return data.decode()
@@ -107,6 +110,7 @@ def _text(path: str) -> str:
 
 
 def _target(text: str | None) -> float | None:
+    """Returns the target wait in seconds; None where none is given. Raises Rejected where it does not parse."""
     if text is None:
         return None
     try:
@@ -116,6 +120,7 @@ def _target(text: str | None) -> float | None:
 
 
 def _baseline(text: str) -> Mapping[str, Any]:
+    """Returns the report of a file, or the report.json of a folder. Raises Rejected where it does not parse or is no report."""
     path = Path(text)
     file = path / "report.json" if path.is_dir() else path
     try:
@@ -125,6 +130,7 @@ def _baseline(text: str) -> Mapping[str, Any]:
 
 
 def _folder(path: str, trace: str) -> Path:
+    """Returns the folder to write into, which need not exist. Raises Rejected where the path is a file, or looks like one."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         what = "is the trace" if folder.resolve() == Path(trace).resolve() else "is a file"
@@ -164,11 +170,13 @@ def _only_vcluster(profiles: Sequence[Profile]) -> str:
 
 
 def _counted(nodes: int | str, procs_per_node: int) -> Machine:
+    """Returns a machine of so many nodes, or of as many as an inventory file has."""
     count = nodes if isinstance(nodes, int) else len(_inventory(nodes).nodes)
     return Machine(count, procs_per_node)
 
 
 def _zone(name: str | None) -> tzinfo:
+    """Returns a time zone; UTC where none is given. Raises Rejected for an unknown one."""
     if name is None:
         return UTC
     try:
@@ -178,6 +186,7 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def _classes(given: Sequence[str]) -> dict[str, int]:
+    """Returns preemption classes by QOS, from texts QOS=CLASS. Raises Rejected where one does not parse."""
     classes: dict[str, int] = {}
     for text in given:
         name, equals, number = text.rpartition("=")
@@ -188,6 +197,7 @@ def _classes(given: Sequence[str]) -> dict[str, int]:
 
 
 def _inventory(path: str) -> Inventory:
+    """Returns the inventory of a file. Raises Rejected where it does not parse."""
     return read_inventory(_text(path), path)
 
 
@@ -262,6 +272,11 @@ def _write(console: Console, folder: Path, results: Sequence[tuple[Replayed, Mea
 
 
 def _pictures(console: Console, done: Replayed) -> dict[str, bytes]:
+    """Returns the pictures of a replay by file name; none where they are switched off, or, with a note, where they cannot be drawn and were
+    not asked for.
+
+    Raises Rejected where they were.
+    """
     wanted = console.args.plots
     if wanted == "none":
         return {}
@@ -277,6 +292,9 @@ def _pictures(console: Console, done: Replayed) -> dict[str, bytes]:
 
 
 def _print(console: Console, documents: Sequence[Mapping[str, Any]], base: Mapping[str, Any] | None) -> None:
+    """Prints the reports, as documents or as summaries; each but the first is compared with `base`, or with the first where that is
+    None.
+    """
     if console.is_document:
         console.document(documents[0] if len(documents) == 1 else {"format": 1, "kind": "ReplayComparison", "reports": list(documents)})
         return

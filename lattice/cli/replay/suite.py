@@ -27,10 +27,15 @@ def run(console: Console, path: str | None) -> int:
 
 
 def _seed(args: argparse.Namespace) -> int:
+    """Returns the seed given, 1 where none is."""
     return 1 if args.seed is None else int(args.seed)
 
 
 def _generate(console: Console, path: str | None) -> int:
+    """Writes a generated trace of the kind named, to a path, or to standard output for None and `-`.
+
+    Raises Rejected for wrong arguments.
+    """
     args = console.args
     if len(args.words) != 2:
         kinds = "; ".join(f"{name}: {kind.what}" for name, kind in synthetic.KINDS.items())
@@ -49,6 +54,10 @@ def _generate(console: Console, path: str | None) -> int:
 
 
 def _suite(console: Console, path: str | None) -> int:
+    """Replays the generated traces named (none: all) and prints their verdicts; returns FAILED where one does not hold.
+
+    Raises Rejected for wrong arguments.
+    """
     args = console.args
     unknown = [word for word in args.words[1:] if word not in synthetic.KINDS]
     if unknown or path is not None:
@@ -74,11 +83,13 @@ def _suite(console: Console, path: str | None) -> int:
 
 
 def _document(outcome: suite.Outcome) -> dict[str, object]:
+    """Returns one trace's outcome as a document."""
     verdicts = [{"asked": each.asked, "found": each.found, "holds": each.holds} for each in outcome.verdicts]
     return {"report": outcome.measures.document(), "verdicts": verdicts}
 
 
 def _table(found: list[suite.Outcome]) -> list[str]:
+    """Returns the outcomes as a table, a line for each verdict."""
     words = {True: "holds", False: "BROKEN", None: "not judged"}
     columns = [
         Column("TRACE"),

@@ -70,6 +70,7 @@ def run(console: Console) -> int:
 
 
 def _read(line: bytes) -> CacheRecord:
+    """Returns the record of one line. Raises Retry where it does not parse."""
     try:
         return msgspec.json.decode(line, type=CacheRecord)
     except msgspec.DecodeError as error:
@@ -77,6 +78,7 @@ def _read(line: bytes) -> CacheRecord:
 
 
 def _told(console: Console, records: list[CacheRecord]) -> int:
+    """Prints what nodes answered, those that failed as errors; returns DONE, SOME_FAILED, or FAILED where none succeeded."""
     failed = [record for record in records if not record.done]
     if console.format in ("json", "yaml"):
         console.document(json.loads(msgspec.json.encode(records)))

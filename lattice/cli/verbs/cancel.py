@@ -73,6 +73,10 @@ def _mine(console: Console) -> list[Allocation]:
 
 
 def _cancel(console: Console, one: Allocation) -> int:
+    """Asks for one allocation's end, prints that, and returns DONE; one that has ended stays as it is.
+
+    An error is printed and its exit code returned.
+    """
     if is_final(one):
         console.note(f"Allocation {label(one)} has ended already: {phase_of(one)}")
         return exits.DONE

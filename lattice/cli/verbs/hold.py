@@ -41,6 +41,10 @@ def run(console: Console) -> int:
 
 
 def _set(console: Console, one: Allocation, hold: bool) -> int:
+    """Holds or releases one allocation, prints that, and returns DONE.
+
+    An error, also of holding one that is not pending, is printed and its exit code returned.
+    """
     word = "Held" if hold else "Released"
     try:
         if hold and phase_of(one) != PENDING:

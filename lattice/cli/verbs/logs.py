@@ -95,14 +95,20 @@ def _check_attempt(one: Allocation, wanted: str) -> None:
 
 
 def _has_started(one: Allocation) -> bool:
+    """Tells whether an allocation has a start time."""
     return bool(one.status.start_time)
 
 
 def _since(text: str, now: float) -> str:
+    """Returns the time, as text, since which output is asked for; empty where none is given. Raises Rejected where it does not parse."""
     return format_time(oldest_end(text, now)) if text else ""
 
 
 def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> int:
+    """Prints the output of an allocation as it comes, whole lines at a time, and returns the exit code.
+
+    Raises Retry where the stream breaks, or, while following, ends before the work does.
+    """
     args = console.args
     stream = open_logs(
         console,
@@ -157,6 +163,7 @@ def _moment(time: str) -> str:
 
 
 def _say_detached(console: Console, one: Allocation) -> int:
+    """Says that the allocation goes on, and returns INTERRUPTED."""
     verb = "lattice logs -f" if console.args.follow else "lattice logs"
     console.note(f"Detached: allocation {label(one)} goes on. Its output: `{verb} {label(one)}`")
     return exits.INTERRUPTED

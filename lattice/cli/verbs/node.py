@@ -244,6 +244,7 @@ def wait_until_gone(
 
 
 def _exists(console: Console, name: str) -> bool:
+    """Tells whether there is a node of this name."""
     try:
         console.cluster.get(NODES, name, type=Node)
     except NotFound:

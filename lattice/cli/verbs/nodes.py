@@ -83,6 +83,7 @@ def _from_server(console: Console, names: Sequence[str]) -> tuple[Sequence[NodeR
 
 
 def _one(console: Console, name: str) -> Node:
+    """Returns a node. Raises NotFound with a hint where there is none."""
     try:
         return console.cluster.get(NODES, name, type=Node)
     except NotFound as error:
@@ -90,6 +91,7 @@ def _one(console: Console, name: str) -> Node:
 
 
 def _raw(console: Console, found: Sequence[NodeRow]) -> list[dict[str, Any]]:
+    """Returns the objects of these nodes: one by a request of its own, several out of the whole list."""
     if len(found) == 1:
         return [console.cluster.get(NODES, found[0].name, type=dict[str, Any])]
     wanted = {row.name for row in found}
@@ -97,6 +99,7 @@ def _raw(console: Console, found: Sequence[NodeRow]) -> list[dict[str, Any]]:
 
 
 def _homes(console: Console) -> dict[str, str]:
+    """Returns the vcluster of each group of nodes; empty where vclusters may not be read."""
     try:
         return homes(console.cluster.list(VCLUSTERS, type=VCluster).items)
     except (Denied, NotFound):

@@ -95,6 +95,11 @@ def sentences(plan: Plan, now: float, width: int = 0, *, wide: bool = False) -> 
 
 
 def _one(one: Planned, now: float, width: int, wide: bool) -> list[str]:
+    """Returns the lines on one planned allocation: whether, when and where it would start, what is before it, and what would let it start
+    now.
+
+    Wide ones show every part of the score.
+    """
     name = f"{one.allocation.namespace}/{one.allocation.name}"
     if one.verdict == NOW and one.placement is not None:
         head = f"{name} starts now"
@@ -119,6 +124,7 @@ def _one(one: Planned, now: float, width: int, wide: bool) -> list[str]:
 
 
 def _optimal(plan: Plan) -> str:
+    """Returns how the cycle's value compares with what the solver found; empty where none was asked."""
     bound = plan.optimal
     if bound is None:
         return ""

@@ -49,6 +49,7 @@ def run(console: Console) -> int:
 
 
 def _lines(console: Console) -> list[str]:
+    """Returns the queues as lines; as names only if that format is asked for."""
     found = _ask_queues(console)
     if console.format == "name":
         return [one.vcluster for one in found.vclusters]
@@ -64,6 +65,10 @@ def _lines(console: Console) -> list[str]:
 
 
 def _ask_queues(console: Console) -> Queues:
+    """Returns the scheduler's answer on its queues, no older than this person's last write where the scheduler can be reached in time.
+
+    Where it cannot, an older answer is shown with a note.
+    """
     args = console.args
     which = args.queue or args.vcluster or ""
     path = "/v1/queue" + (f"/{quote(which, safe='')}" if which else "")

@@ -51,6 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_create(create: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `lattice reservation create`."""
     create.add_argument("name", metavar="NAME")
     create.add_argument("--nodes", metavar="NODES", help="these nodes, for example nid[001-064]")
     create.add_argument("--node-count", metavar="N", help="so many nodes, chosen by the scheduler")
@@ -81,6 +82,7 @@ def run(console: Console) -> int:
 
 
 def _create(console: Console) -> int:
+    """Creates the Reservation that the flags describe, and prints that; with --dry-run it is only judged."""
     args = console.args
     for flag, meant in (("tenant", args.tenant), ("vcluster", args.vcluster)):
         if meant:
@@ -97,6 +99,10 @@ def _create(console: Console) -> int:
 
 
 def _list(console: Console) -> int:
+    """Prints the Reservations in the states asked for (none given: in all), or a note that there are none.
+
+    Raises Rejected for an unknown state.
+    """
     wanted = [word.strip().capitalize() for word in (console.args.state or "").split(",") if word.strip()]
     unknown = [word for word in wanted if word not in STATES]
     if unknown:
@@ -115,6 +121,7 @@ def _list(console: Console) -> int:
 
 
 def _show(console: Console) -> int:
+    """Prints one Reservation. Raises NotFound where there is none, or none that this person may read."""
     name = console.args.name
     try:
         if console.is_document:
@@ -129,6 +136,7 @@ def _show(console: Console) -> int:
 
 
 def _delete(console: Console) -> int:
+    """Deletes the Reservations named, prints each, errors too, and returns the exit code of them all."""
     codes = []
     for name in console.args.names:
         try:
@@ -144,11 +152,13 @@ def _delete(console: Console) -> int:
 
 
 def _complained(console: Console, error: LatticeError) -> int:
+    """Prints an error and returns its exit code."""
     console.complain(*explain(error))
     return exits.of_error(error)
 
 
 def _not_found(name: str) -> NotFound:
+    """Returns the error that there is no Reservation of this name."""
     return NotFound(f'no reservation "{name}". Hint: `lattice reservation list` shows them', reason="ReservationNotFound")
 
 
@@ -272,6 +282,7 @@ def _recurrence(args: argparse.Namespace, now: float) -> dict[str, Any]:
 
 
 def _rule(text: str) -> dict[str, Any]:
+    """Returns a recurrence from text such as daily, weekly, 3d or weekly:mon,fri. Raises Rejected for anything else."""
     word, colon, days = text.strip().lower().partition(":")
     every = _EVERY.fullmatch(text.strip().lower())
     if every is not None:
@@ -285,6 +296,7 @@ def _rule(text: str) -> dict[str, Any]:
 
 
 def _count(flag: str, text: str) -> int:
+    """Returns a whole number from 1 on, of at most nine digits. Raises Rejected for anything else."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
         raise Rejected(f"{flag}={text}: not a number from 1 on", reason="BadInput")
     return int(text)

@@ -47,6 +47,7 @@ def run(console: Console) -> int:
     from lattice.cli.watch import clear, repeat
 
     def again() -> None:
+        """Clears the screen and shows the answer once more."""
         clear(console)
         show(console)
 
@@ -54,12 +55,18 @@ def run(console: Console) -> int:
 
 
 def _named(console: Console) -> int:
+    """Shows the allocations named on the command line, and returns the exit code."""
     from lattice.cli.verbs.status_objects import show_named
 
     return show_named(console)
 
 
 def _listed(console: Console) -> int:
+    """Shows the list of allocations that the flags ask for: from the gateway if it answers and no document is wanted, else from the API
+    server.
+
+    Raises Rejected where flags exclude each other.
+    """
     args = console.args
     states = parse_states(args.state)
     if args.active:

@@ -62,6 +62,11 @@ def _say_whose_tenant(console: Console) -> None:
 
 
 def _run(console: Console) -> int:
+    """Submits all documents one after another and returns the exit code of them all; stops at an error, which is raised, and at an
+    interruption.
+
+    With --dry-run nothing is submitted.
+    """
     documents = gather_documents(console)
     if console.args.dry_run:
         return _dry_run(console, documents)
@@ -84,6 +89,7 @@ def _run(console: Console) -> int:
 
 
 def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
+    """Prints what would be submitted: as the server would make it, or as the flags say, judged without a cluster."""
     if console.args.dry_run == "server":
         shown, warned = [], []
         for document in documents:
@@ -143,6 +149,10 @@ def _judge_offline(console: Console, document: dict[str, Any]) -> None:
 
 
 def _submit(console: Console, document: dict[str, Any]) -> int:
+    """Submits one document, waits for its number, prints it, and returns the exit code.
+
+    Where a signal or an error comes after it was submitted, a note says so; the error is raised.
+    """
     name = str(document["metadata"].get("name", ""))
     console.server_warnings.clear()
     try:
@@ -162,6 +172,7 @@ def _submit(console: Console, document: dict[str, Any]) -> int:
 
 
 def _describe_detachment(made: Allocation) -> str:
+    """Returns the sentence that an allocation is submitted and goes on, and how to follow it."""
     return f"Detached: allocation {label(made)} is submitted and goes on. Follow it with `lattice wait {label(made)}`"
 
 
@@ -218,6 +229,10 @@ def create(console: Console, document: dict[str, Any]) -> Allocation:
 
 
 def _find_ours(console: Console, metadata: dict[str, Any]) -> Allocation:
+    """Returns the allocation of the same name where an earlier try made it from the same request.
+
+    Raises AlreadyExists where it is another one.
+    """
     there = console.cluster.get(ALLOCATIONS, metadata["name"], metadata["namespace"], type=Allocation)
     wanted = (metadata.get("annotations") or {}).get(REQUEST_HASH)
     if wanted and there.metadata.annotations.get(REQUEST_HASH) == wanted:
@@ -228,6 +243,7 @@ def _find_ours(console: Console, metadata: dict[str, Any]) -> Allocation:
 
 
 def _await_number(console: Console, made: Allocation) -> Allocation:
+    """Returns an allocation with its number, or without one where none came within NUMBER_SECONDS."""
     if made.status.number is not None:
         return made
     for now in changes(console, made, deadline=console.outside.now() + NUMBER_SECONDS):
@@ -238,6 +254,7 @@ def _await_number(console: Console, made: Allocation) -> Allocation:
 
 
 def _say_without_number(console: Console, made: Allocation) -> None:
+    """Prints the name of an allocation that has no number yet, and why it may have none."""
     console.say(made.metadata.name if console.args.parsable else f"Submitted allocation {made.metadata.name}")
     why = leadership(console).sentence or "the scheduler has not answered yet"
     console.note(f"Note: it has no number after {NUMBER_SECONDS:.0f} s: {why}")

@@ -47,6 +47,7 @@ def client_version() -> str:
 
 
 def _cluster(console: Console) -> str:
+    """Returns the version of Lattice in the cluster; empty where it is not there or may not be read."""
     try:
         data = console.cluster.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]).get("data") or {}
     except (NotFound, Denied):

@@ -52,6 +52,7 @@ def run(console: Console) -> int:
 
 
 def _seconds(timeout: str) -> float:
+    """Returns a time limit in seconds. Raises Rejected where it does not parse."""
     try:
         return parse_duration(timeout)
     except Rejected as error:
@@ -59,6 +60,9 @@ def _seconds(timeout: str) -> float:
 
 
 def _wait_for(console: Console, one: Allocation, deadline: float | None) -> int:
+    """Waits until an allocation has ended, or started if that is asked for, and returns the exit code: of its work, DONE for a start,
+    NOT_YET at the deadline (None: no deadline).
+    """
     wants_start = console.args.goal == "started"
     reached = until(console, one, lambda now: is_final(now) or (wants_start and bool(now.status.start_time)), deadline=deadline)
     if reached is None:
