@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lattice.errors import Corrupt
 from lattice.scheduling.cluster.backfill_table import BackfillReservation, BackfillTable, Slot, least_free, on_present_buckets
+from lattice.scheduling.cluster.free_counts import AdjustedCounts, FreeCounts
 from lattice.scheduling.cluster.free_from_now import FreeFromNow
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
 from lattice.scheduling.cluster.releases import Releases
@@ -70,6 +71,7 @@ class AvailabilityProfile:
             self._buckets_stamp = stamp
             self.table.clear()
         self.late, self.now, releases.now = late, now, now
+        node_cache.log.trim()
         self._least.clear()
         self.free_from_now.drop_pools()
         self.table.forget_removed()
@@ -145,25 +147,42 @@ class AvailabilityProfile:
             return left
         return left if self.windows.open_for(bucket, start, end, reservation) else 0
 
-    def capacities(
-        self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "", least: int = 0
-    ) -> dict[Bucket, int]:  # fmt: skip
-        """Returns `capacity` by bucket, for each of these buckets; an empty dict where they have fewer than `least` nodes together."""
+    def capacities(self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "") -> dict[Bucket, int]:
+        """Returns `capacity` by bucket, for each of these buckets."""
         caps = self.releases.free_of(buckets, start)
         if reservation or self.windows.crosses(start, end):
             open_for = self.windows.open_for
             for bucket in buckets:
                 if not open_for(bucket, start, end, reservation):
                     caps[bucket] = 0
-        total = sum(caps.values())
+        for bucket, slots in self.table.by_bucket.items():
+            if caps.get(bucket):
+                caps[bucket] = self.least_free_in(bucket, slots, start, end)
+        return caps
+
+    def pool_at(self, pool: FreeCounts, start: float, end: float, reservation: str = "", least: int = 0) -> FreeCounts | None:
+        """Returns a pool of the nodes of `pool` that are free throughout [start, end); None where they are fewer than `least`.
+
+        `pool`: one of `FreeCountsByNeed`. `reservation`: as in `capacity`. The result is valid until nodes or reservations change.
+        """
+        caps = self.releases.gained(pool, start)
+        total = pool.whole.total + sum(caps.values()) - sum([len(bucket.free) for bucket in caps])
+        if reservation or self.windows.crosses(start, end):
+            open_for = self.windows.open_for
+            for bucket in pool.buckets:
+                if not open_for(bucket, start, end, reservation):
+                    total -= caps.get(bucket, len(bucket.free))
+                    caps[bucket] = 0
         for bucket, slots in self.table.by_bucket.items():
             if total < least:
-                break
+                return None
             count = caps.get(bucket)
+            if count is None:
+                count = len(bucket.free) if bucket in pool.members else 0
             if count:
                 left = caps[bucket] = self.least_free_in(bucket, slots, start, end)
                 total -= count - left
-        return caps if total >= least else {}
+        return AdjustedCounts(caps).pool_of(pool) if total >= least else None
 
     def least_free_in(self, bucket: Bucket, slots: Mapping[str, Slot], start: float, end: float) -> int:
         """Returns the fewest nodes of a bucket that are free and kept by no reservation at any time in [start, end), at least 0.

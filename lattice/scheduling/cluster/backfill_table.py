@@ -129,6 +129,18 @@ class BackfillTable:
         """Returns the one addition or removal of a reservation that made a layout (its number); None: it is no longer known."""
         return self._changes.get(layout)
 
+    def touched_since(self, layout: int) -> Collection[Bucket] | None:
+        """Returns the buckets of the reservations that were added or removed since this layout; None: that is no longer known."""
+        touched: set[Bucket] = set()
+        at = self.layout
+        while at != layout:
+            change = self._changes.get(at)
+            if change is None:
+                return None
+            touched.update([bucket for bucket, _ in change.slots])
+            at = change.before
+        return touched
+
     def slots(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
         """Returns how many nodes a reservation keeps of which present bucket, whether or not it is in the table."""
         before, slots = self._removed.get(reservation.uid, _NONE)
@@ -230,10 +242,16 @@ def least_free(releases: Releases, bucket: Bucket, slots: Collection[Slot], star
     """
     least = releases.free_at(bucket, start)
     met = [slot for slot in slots if slot[0] < end and slot[1] > start]
-    if not met:
-        return least
+    if len(met) <= 1:
+        return least if not met else _beside_one(releases, bucket, met[0], start, least)
     least -= sum([count for begin, _, count in met if begin <= start])
     for point in [begin for begin, _, _ in met if begin > start]:
         left = releases.free_at(bucket, point) - sum([count for begin, stop, count in met if begin <= point < stop])
         least = min(least, left)
     return max(0, least)
+
+
+def _beside_one(releases: Releases, bucket: Bucket, slot: Slot, start: float, free: int) -> int:
+    """Returns what `least_free` does where one slot shares time with the work; `free`: the nodes that are free at its start."""
+    begin, _, count = slot
+    return max(0, free - count if begin <= start else min(free, releases.free_at(bucket, begin) - count))

@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_LONGEST: Final = 10_000
-"""The log is cut when it is longer."""
+_LONGEST: Final = 30_000
+"""The log is cut when it has more changes than this."""
 
 
 class ChangeLog(Generic[T]):
-    """The last changes of buckets in order, each as (bucket, by how much its free nodes grew; negative: fell).
+    """The last changes of buckets, in order.
 
-    A position is a number that only grows: how many changes there had been when it was read.
+    A position is a number that only grows: how many items there had been when it was read. `entries`: three items for each change, one
+    after the other: the bucket, an end, and by how many more of its nodes are held until then (negative: fewer; 0: free nodes came or
+    went). They are no tuples, since each would be an object that the garbage collector looks at.
     """
 
     __slots__ = ("_dropped", "entries")
 
     def __init__(self) -> None:
-        self.entries: list[tuple[T, int]] = []
+        self.entries: list[Any] = []
         self._dropped = 0
-        """How many of the first changes were cut off."""
+        """How many of the first items were cut off."""
 
     @property
     def position(self) -> int:
-        """Returns the present end of the log; give it to `since` later."""
+        """Returns the present end of the log; give it to `changed` or `moved` later."""
         return self._dropped + len(self.entries)
 
-    def since(self, position: int) -> dict[T, int] | None:
-        """Returns the buckets that changed since the log stood at `position`, each with the sum by which its free nodes grew.
+    def trim(self) -> None:
+        """Cuts the log where it is too long; earlier positions are then out of reach."""
+        if len(self.entries) > 3 * _LONGEST:
+            self._dropped += len(self.entries)
+            self.entries.clear()
+
+    def changed(self, position: int) -> set[T]:
+        """Returns the buckets that changed since the log stood at `position`, which must be a position since it was last cut."""
+        return set(self.entries[position - self._dropped :: 3])
+
+    def moved(self, position: int) -> dict[tuple[T, float], int] | None:
+        """Returns by (bucket, end) by how many more nodes are held until then than when the log stood at `position`; some may be 0.
 
         None: the log no longer reaches back so far; a log of more than 10,000 changes is emptied by the call.
         """
-        if len(self.entries) > _LONGEST:
-            self._dropped += len(self.entries)
-            self.entries.clear()
         if position < self._dropped:
             return None
-        found: dict[T, int] = {}
-        for changed, by in self.entries[position - self._dropped :]:
-            found[changed] = found.get(changed, 0) + by
+        at, found = position - self._dropped, dict[tuple[T, float], int]()
+        for bucket, end, by in zip(self.entries[at::3], self.entries[at + 1 :: 3], self.entries[at + 2 :: 3], strict=True):
+            found[bucket, end] = found.get((bucket, end), 0) + by
         return found

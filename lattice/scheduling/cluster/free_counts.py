@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lattice.errors import Corrupt
-from lattice.scheduling.cluster.group_counts import GroupCounts, Groups, JoinedCounts
+from lattice.scheduling.cluster.group_counts import AdjustedGroups, GroupCounts, Groups, JoinedCounts
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need
 
@@ -30,6 +30,7 @@ class FreeCounts:
         "_node_cache",
         "_sizes",
         "_tally",
+        "adjustment",
         "buckets",
         "by_group",
         "caps",
@@ -38,7 +39,6 @@ class FreeCounts:
         "mixed",
         "number",
         "parts",
-        "reduction",
         "whole",
     )
 
@@ -53,8 +53,8 @@ class FreeCounts:
         """The number of the set of buckets; a pool made by `capped` or `sharing` keeps the number of its origin."""
         self.buckets = buckets
         self.caps: Mapping[Bucket, int] | None = None
-        self.reduction: ReducedCounts | None = None
-        """The counts that this pool shares with all pools reduced alike; None: it has none but its own, or those of all free nodes."""
+        self.adjustment: AdjustedCounts | None = None
+        """The counts that this pool shares with all pools adjusted alike; None: it has none but its own, or those of all free nodes."""
         self.members = {bucket: node_cache.table.rank(bucket.key.group) for bucket in buckets}
         self.by_group: dict[int, list[Bucket]] = {}
         for bucket, rank in self.members.items():
@@ -80,13 +80,13 @@ class FreeCounts:
         pool._count(caps)
         return pool
 
-    def sharing(self, reduction: ReducedCounts, groups_of: Callable[[Groups], Groups]) -> FreeCounts:
-        """Returns a pool of the same buckets that may give only the nodes that `reduction` allows.
+    def sharing(self, adjustment: AdjustedCounts, groups_of: Callable[[Groups], Groups]) -> FreeCounts:
+        """Returns a pool of the same buckets that may give the nodes that `adjustment` allows.
 
-        `groups_of`: returns the reduced counts for counts of all free nodes; the counts of the new pool are made by it.
+        `groups_of`: returns the adjusted counts for counts of all free nodes; the counts of the new pool are made by it.
         """
-        pool = self._like(reduction.caps)
-        pool.reduction = reduction
+        pool = self._like(adjustment.caps)
+        pool.adjustment = adjustment
         pool.whole = groups_of(self.whole)
         pool.parts = {name: pool.whole if part is self.whole else groups_of(part) for name, part in self.parts.items()}
         return pool
@@ -141,7 +141,7 @@ class FreeCounts:
     def _like(self, caps: Mapping[Bucket, int]) -> FreeCounts:
         """Returns a pool of the same buckets that may give at most `caps` nodes of each; the caller must still set its counts."""
         pool = FreeCounts.__new__(FreeCounts)
-        pool.reduction = None
+        pool.adjustment = None
         pool._node_cache, pool.buckets, pool.members, pool.by_group = self._node_cache, self.buckets, self.members, self.by_group
         pool.kinds, pool.mixed, pool.caps, pool._inside = self.kinds, self.mixed, caps, self._inside
         pool._tally, pool._sizes, pool._mixture, pool.number = self._tally, self._sizes, self._mixture, self.number
@@ -169,52 +169,55 @@ class FreeCounts:
         self.parts = {name: GroupCounts(groups) for name, groups in parts.items()}
 
 
-class ReducedCounts:
-    """The counts of pools of which fewer nodes may be used than are free; all pools made of it share them.
+class AdjustedCounts:
+    """The counts of pools of which other numbers of nodes may be used than are free now; all pools made of it share them.
 
-    `caps`: by bucket the nodes that may be used, where not every free one may.
+    `caps`: by bucket the nodes that may be used, where these may be others than the free ones.
     """
 
-    __slots__ = ("_pools", "_reduced", "caps")
+    __slots__ = ("_adjusted", "_by", "_pools", "caps")
 
     def __init__(self, caps: dict[Bucket, int]) -> None:
         self.caps = caps
-        self._reduced: dict[GroupCounts, GroupCounts] = {}
-        """By counts of free nodes: the same counts without the nodes that may not be used."""
+        self._by = {bucket: cap - len(bucket.free) for bucket, cap in caps.items()}
+        """By bucket: how many nodes more than the free ones may be used, fewer if negative."""
+        self._adjusted: dict[GroupCounts, AdjustedGroups] = {}
+        """By counts of free nodes: the same counts, adjusted."""
         self._pools: dict[int, FreeCounts] = {}
 
     def pool_of(self, pool: FreeCounts) -> FreeCounts:
-        """Returns a pool of `FreeCountsByNeed` without the nodes that may not be used; it follows `change`."""
+        """Returns a pool of `FreeCountsByNeed` with the nodes that may be used; it follows the node cache and `set_cap`."""
         found = self._pools.get(pool.number)
         if found is None:
             found = self._pools[pool.number] = pool.sharing(self, self._groups)
         return found
 
-    def change(self, bucket: Bucket, cap: int, by: int) -> None:
-        """Sets how many nodes of a bucket may be used, which are `by` more than before (fewer if negative)."""
-        if cap == len(bucket.free):
-            self.caps.pop(bucket, None)
-        else:
-            self.caps[bucket] = cap
-        if by:
-            reduced = self._reduced
+    def set_cap(self, bucket: Bucket, cap: int) -> None:
+        """Sets how many nodes of a bucket may be used; to be called for each bucket in `caps` whose free nodes have changed."""
+        by = cap - len(bucket.free)
+        more = by - self._by.get(bucket, 0)
+        self.caps[bucket], self._by[bucket] = cap, by
+        if more:
+            adjusted = self._adjusted
             for part, rank in bucket.counters:
-                if part in reduced:
-                    reduced[part].count_change(rank, by)
+                if part in adjusted:
+                    adjusted[part].adjust(rank, more)
 
     def _groups(self, groups: Groups) -> Groups:
-        """Returns the reduced counts of counts of all free nodes: joined ones are made of reduced parts."""
-        return groups.joined_of([self._part(part) for part in groups.parts]) if isinstance(groups, JoinedCounts) else self._part(groups)
+        """Returns the adjusted counts of counts of all free nodes: joined ones are made of adjusted parts."""
+        if isinstance(groups, JoinedCounts):
+            return groups.joined_of([self._part(part) for part in groups.parts if isinstance(part, BucketCounts)])
+        return self._part(groups) if isinstance(groups, BucketCounts) else groups
 
-    def _part(self, part: GroupCounts) -> GroupCounts:
-        """Returns a copy of the counts of free nodes `part` without the nodes that may not be used, made at the first question and kept."""
-        found = self._reduced.get(part)
+    def _part(self, part: BucketCounts) -> AdjustedGroups:
+        """Returns the counts of free nodes `part`, adjusted; made at the first question and kept."""
+        found = self._adjusted.get(part)
         if found is None:
-            found = self._reduced[part] = part.copy()
-            for bucket, cap in self.caps.items():
-                for counted, rank in bucket.counters:
-                    if counted is part:
-                        found.count_change(rank, cap - len(bucket.free))
+            ranks, changes = part.ranks, dict[int, int]()
+            for bucket, by in self._by.items():
+                if by and (rank := ranks.get(bucket)) is not None:
+                    changes[rank] = changes.get(rank, 0) + by
+            found = self._adjusted[part] = AdjustedGroups(part, changes)
         return found
 
 
@@ -223,12 +226,22 @@ def on_switches_of_their_own(buckets: Sequence[Bucket]) -> bool:
     return len({bucket.key.switch for bucket in buckets}) == len(buckets)
 
 
+class BucketCounts(GroupCounts):
+    """The free nodes of some buckets, counted by group; `ranks`: by bucket the rank of its group."""
+
+    __slots__ = ("ranks",)
+
+    def __init__(self, groups: Mapping[int, int], ranks: Mapping[Bucket, int]) -> None:
+        super().__init__(groups)
+        self.ranks = ranks
+
+
 class GroupCountsByClass:
     """The counts by group that pools share; each counts the free nodes of some buckets, and the buckets tell it every change."""
 
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
-        self._parts: dict[tuple[Bucket, ...], GroupCounts] = {}
+        self._parts: dict[tuple[Bucket, ...], BucketCounts] = {}
 
     def groups_of(self, buckets: Sequence[Bucket]) -> Groups:
         """Returns the free nodes of these buckets by group, as shared counts.
@@ -244,8 +257,7 @@ class GroupCountsByClass:
                 return self._part(tuple(buckets))
         if len(classes) <= 1:
             return self._part(tuple(buckets))
-        places = {hardware: place for place, hardware in enumerate(classes)}
-        return JoinedCounts([self._part(tuple(some)) for some in classes.values()], {rank: places[one] for rank, one in home.items()})
+        return JoinedCounts([self._part(tuple(some)) for some in classes.values()])
 
     def clear(self) -> None:
         """Drops all counts and takes them off the buckets that update them."""
@@ -260,15 +272,16 @@ class GroupCountsByClass:
             if part.groups != GroupCounts(self._counts(buckets)).groups:
                 raise Corrupt("the free nodes of a pool differ from its buckets", reason="PoolDiffers")
 
-    def _part(self, buckets: tuple[Bucket, ...]) -> GroupCounts:
+    def _part(self, buckets: tuple[Bucket, ...]) -> BucketCounts:
         """Returns the counts of the free nodes of exactly these buckets; makes them at the first question and lets the buckets
         update them.
         """
         part = self._parts.get(buckets)
         if part is None:
-            part = self._parts[buckets] = GroupCounts(self._counts(buckets))
-            for bucket in buckets:
-                bucket.counters.append((part, self._node_cache.table.rank(bucket.key.group)))
+            ranks = {bucket: self._node_cache.table.rank(bucket.key.group) for bucket in buckets}
+            part = self._parts[buckets] = BucketCounts(self._counts(buckets), ranks)
+            for bucket, rank in ranks.items():
+                bucket.counters.append((part, rank))
         return part
 
     def _counts(self, buckets: Iterable[Bucket]) -> dict[int, int]:

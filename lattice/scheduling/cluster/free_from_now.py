@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from lattice.scheduling.cluster.backfill_table import BackfillTable
-from lattice.scheduling.cluster.free_counts import FreeCounts, ReducedCounts
+from lattice.scheduling.cluster.free_counts import AdjustedCounts, FreeCounts
 from lattice.scheduling.cluster.node_cache import Bucket, NodeCache
 from lattice.scheduling.cluster.windows import Windows
 
@@ -31,7 +31,7 @@ class _UsableUntil:
     which they are true.
     """
 
-    counts: ReducedCounts
+    counts: AdjustedCounts
     layout: int
     position: int
 
@@ -78,14 +78,14 @@ class FreeFromNow:
         # A Reservation closes nearly all buckets to work that names it, so each pool of such work has counts of its own.
         key = (end, reservation, windows_only, pool.number) if reservation else (self._horizon(end), "", windows_only, 0)
         kept, layout, cache = self._kept.get(key), self._profile.table.layout, self._node_cache
-        changed = cache.log.since(kept.position) if kept is not None and kept.layout == layout else None
-        if kept is None or changed is None:
+        moved = None if kept is None else self._profile.table.touched_since(kept.layout)
+        if kept is None or moved is None:
             caps = self._reductions(pool.members if reservation else cache.buckets.values(), end, reservation, windows_only=windows_only)
-            kept = self._kept[key] = _UsableUntil(ReducedCounts(caps), layout, cache.log.position)
-        elif changed:
-            self._follow(kept.counts, changed, end, reservation, windows_only=windows_only)
-            kept.position = cache.log.position
-        return kept.counts.pool_of(pool)
+            kept = self._kept[key] = _UsableUntil(AdjustedCounts(caps), layout, cache.log.position)
+        elif moved or kept.position != cache.log.position:
+            self._follow(kept, moved, end, reservation, windows_only=windows_only)
+            kept.layout, kept.position = layout, cache.log.position
+        return kept.counts.pool_of(pool) if kept.counts.caps else pool
 
     def _horizon(self, end: float) -> float:
         """Returns the last time before `end` at which a reservation or a window begins: nothing changes from there to `end`."""
@@ -122,14 +122,17 @@ class FreeFromNow:
             return 0 if profile.windows.closed(bucket, profile.now, end, reservation) is not None else len(bucket.free)
         return profile.capacity(bucket, profile.now, end, reservation)
 
-    def _follow(self, counts: ReducedCounts, changed: Mapping[Bucket, int], end: float, reservation: str, *, windows_only: bool) -> None:
-        """Brings kept counts up to date with the buckets that changed in the node cache; `changed`: their change of free nodes."""
-        reserved = self._profile.table.by_bucket
-        free_of_windows = not (reservation or self._profile.windows.crosses(self._profile.now, end))
-        for bucket, by in changed.items():
-            if free_of_windows and (windows_only or bucket not in reserved):
-                counts.change(bucket, len(bucket.free), by)
-                continue
-            before = counts.caps.get(bucket, len(bucket.free) - by)
-            cap = self._capacity(bucket, end, reservation, windows_only=windows_only)
-            counts.change(bucket, cap, cap - before)
+    def _follow(
+        self, kept: _UsableUntil, moved: Collection[Bucket], end: float, reservation: str, *, windows_only: bool
+    ) -> None:  # fmt: skip
+        """Sets anew how many nodes may be used of the buckets that have changed, of those only that are kept in part, or closed.
+
+        `moved`: the buckets of which reservations keep more or fewer nodes since; the node cache's log names the others.
+        """
+        profile = self._profile
+        reserved = () if windows_only else profile.table.by_bucket
+        crossed = profile.windows.crosses(profile.now, end)
+        changed = self._node_cache.log.changed(kept.position)
+        for bucket in changed.union(moved) if moved else changed:
+            if reservation or bucket in reserved or bucket in moved or (crossed and bucket.key.marks):
+                kept.counts.set_cap(bucket, self._capacity(bucket, end, reservation, windows_only=windows_only))

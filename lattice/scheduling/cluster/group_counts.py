@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_not, itemgetter
-from typing import Final
+from typing import Final, Protocol
 
 from lattice.scheduling.cluster.stretches import Line, neighbours
 
@@ -24,48 +24,25 @@ _MOST: Final = 1 << 62
 """More than any count and rank."""
 
 
-class GroupCounts:
-    """Counts of the nodes of each group (by rank), and the groups in order of that number; of one fingerprint or of several.
+class GroupSizes(Protocol):
+    """Nodes by group as one ascending list of numbers."""
 
-    Changes are only noted, and counted in when a group is asked about: the next change often takes them back.
-    """
-
-    __slots__ = ("_groups", "_line", "_sizes", "noted", "total")
-
-    total: int
-    _groups: dict[int, int]
-    _sizes: list[int]
-    noted: dict[int, int]
-    """Changes by group that are not counted in yet; whoever adds one changes `total` too."""
-    _line: Line | None
-    """The groups in order of rank; None: made when it is next asked for."""
-
-    def __init__(self, groups: Mapping[int, int]) -> None:
-        self._groups = {rank: count for rank, count in groups.items() if count > 0}
-        self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
-        self.noted = {}
-        self._line = None
-        self.total = sum(self._groups.values())
-
-    def copy(self) -> GroupCounts:
-        """Returns an independent copy: later changes of one do not show in the other."""
-        part = GroupCounts.__new__(GroupCounts)
-        part._groups, part._sizes, part.noted, part.total = self._groups.copy(), self._sizes.copy(), self.noted.copy(), self.total
-        part._line = None if self._line is None else self._line.copy()
-        return part
-
-    def count_change(self, rank: int, by: int) -> None:
-        """Counts `by` more nodes of a group (fewer if negative)."""
-        noted = self.noted
-        noted[rank] = noted.get(rank, 0) + by
-        self.total += by
+    __slots__ = ()
 
     @property
-    def groups(self) -> dict[int, int]:
-        """Returns how many nodes each group has, by rank; groups without any are left out."""
-        if self.noted:
-            self._settle()
-        return self._groups
+    def total(self) -> int:
+        """Returns how many nodes all groups have together."""
+        ...
+
+    def sizes(self) -> list[int]:
+        """Returns for each group one number, count shifted left beside the rank, ascending."""
+        ...
+
+
+class SizedGroups(GroupSizes):
+    """Answers about nodes by group that follow from their sizes; subclasses keep or compute these."""
+
+    __slots__ = ()
 
     @property
     def ordered(self) -> list[tuple[int, int]]:
@@ -87,12 +64,52 @@ class GroupCounts:
         """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
         if self.total < nodes:
             return 0
-        sizes = self._sizes if not self.noted else self.sizes()
+        sizes = self.sizes()
         return 1 if sizes[-1] >> _BITS >= nodes else _fewest(sizes, nodes)
 
     def largest(self, groups: int) -> int:
         """Returns how many nodes the `groups` largest groups hold together."""
         return sum([size >> _BITS for size in self.sizes()[-groups:]]) if groups > 0 else 0
+
+
+class GroupCounts(SizedGroups):
+    """Counts of the nodes of each group (by rank), and the groups in order of that number; of one fingerprint or of several.
+
+    Changes are only noted, and counted in when a group is asked about: the next change often takes them back.
+    """
+
+    __slots__ = ("_groups", "_line", "_sizes", "noted", "total", "version")
+
+    total: int
+    _groups: dict[int, int]
+    _sizes: list[int]
+    noted: dict[int, int]
+    """Changes by group that are not counted in yet; whoever adds one changes `total` too."""
+    _line: Line | None
+    """The groups in order of rank; None: made when it is next asked for."""
+    version: int
+    """Grows when noted changes are counted in."""
+
+    def __init__(self, groups: Mapping[int, int]) -> None:
+        self._groups = {rank: count for rank, count in groups.items() if count > 0}
+        self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
+        self.noted = {}
+        self._line = None
+        self.total = sum(self._groups.values())
+        self.version = 0
+
+    def count_change(self, rank: int, by: int) -> None:
+        """Counts `by` more nodes of a group (fewer if negative)."""
+        noted = self.noted
+        noted[rank] = noted.get(rank, 0) + by
+        self.total += by
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """Returns how many nodes each group has, by rank; groups without any are left out."""
+        if self.noted:
+            self._settle()
+        return self._groups
 
     def line(self) -> Line:
         """Returns the groups in order of rank with how many nodes each has; some may have none."""
@@ -110,6 +127,7 @@ class GroupCounts:
 
     def _settle(self) -> None:
         """Counts the noted changes in, one group at a time, or all at once where more than a quarter of the groups changed."""
+        self.version += 1
         if _MANY * len(self.noted) > len(self._sizes):
             self._settle_many()
             return
@@ -147,15 +165,66 @@ class GroupCounts:
         self.noted.clear()
 
 
-class JoinedCounts:
-    """Several GroupCounts that have no group in common, read as one; it stores no counts, so that many pools may share a part."""
+class AdjustedGroups(SizedGroups):
+    """Other counts with more, or fewer, nodes in some groups; they follow those counts, and are made when a group is asked about."""
 
-    __slots__ = ("_home", "_line", "parts")
+    __slots__ = ("_by", "_extra", "_groups", "_made_of", "_of", "_sizes")
 
-    def __init__(self, parts: Sequence[GroupCounts], home: Mapping[int, int]) -> None:
-        """Joins these parts; `home`: by the rank of a group, the place in `parts` of the one that counts it."""
+    def __init__(self, of: GroupCounts, by: dict[int, int]) -> None:
+        """Adjusts the counts `of`; `by`: by rank, how many nodes more (fewer if negative) a group has."""
+        self._of = of
+        self._by = by
+        self._extra = sum(by.values())
+        self._made_of = -1
+        """The version of the counts that `_groups` and `_sizes` were made of; −1: they are to be made anew."""
+        self._groups: dict[int, int] = {}
+        self._sizes: list[int] = []
+
+    @property
+    def total(self) -> int:
+        """Returns how many nodes all groups have together."""
+        return self._of.total + self._extra
+
+    def adjust(self, rank: int, by: int) -> None:
+        """Gives a group `by` more nodes (fewer if negative) beside those that its own count changes by."""
+        self._by[rank] = self._by.get(rank, 0) + by
+        self._extra += by
+        self._made_of = -1
+
+    @property
+    def groups(self) -> dict[int, int]:
+        """Returns how many nodes each group has, by rank; groups without any are left out."""
+        self.sizes()
+        return self._groups
+
+    def line(self) -> Line:
+        """Returns the groups in order of rank with how many nodes each has; some may have none."""
+        groups, line = self.groups, self._of.line().copy()
+        if not all(line.put(rank, groups.get(rank, 0)) for rank in self._by):
+            ranks = sorted(groups)
+            line = Line(ranks, [groups[rank] for rank in ranks])
+        return line
+
+    def sizes(self) -> list[int]:
+        """Returns for each group one number, count shifted left beside the rank, ascending."""
+        own = self._of.groups
+        if self._made_of != self._of.version:
+            self._made_of = self._of.version
+            groups = own.copy()
+            for rank, by in self._by.items():
+                groups[rank] = groups.get(rank, 0) + by
+            self._groups = {rank: count for rank, count in groups.items() if count}
+            self._sizes = sorted([count << _BITS | rank for rank, count in self._groups.items()])
+        return self._sizes
+
+
+class JoinedCounts(SizedGroups):
+    """Several counts that have no group in common, read as one; it stores no counts, so that many pools may share a part."""
+
+    __slots__ = ("_line", "parts")
+
+    def __init__(self, parts: Sequence[GroupCounts | AdjustedGroups]) -> None:
         self.parts = parts
-        self._home = home
         self._line: tuple[list[list[int]], Line, Callable[[list[int]], Sequence[int]]] | None = None
         """The line made last, with the ranks of each part that it was made of, and a function that puts the parts' counts in its order."""
 
@@ -167,6 +236,10 @@ class JoinedCounts:
             total += part.total
         return total
 
+    def sizes(self) -> list[int]:
+        """Returns for each group one number, count shifted left beside the rank, ascending."""
+        return self._top()
+
     @property
     def groups(self) -> dict[int, int]:
         """Returns how many nodes each group has, by rank; groups without any are left out."""
@@ -175,22 +248,13 @@ class JoinedCounts:
             groups |= part.groups
         return groups
 
-    @property
-    def ordered(self) -> list[tuple[int, int]]:
-        """Returns (nodes, rank) of each group, ascending."""
-        return [(size >> _BITS, size & _RANK) for size in self._top()]
-
-    def joined_of(self, parts: Sequence[GroupCounts]) -> JoinedCounts:
+    def joined_of(self, parts: Sequence[AdjustedGroups]) -> JoinedCounts:
         """Returns a JoinedCounts of other parts, each of which counts the groups of the part in the same place here."""
-        joined = JoinedCounts(parts, self._home)
+        joined = JoinedCounts(parts)
         if self._line is not None:
             ranks, line, ordered = self._line
             joined._line = ranks, line.copy(), ordered
         return joined
-
-    def count_change(self, rank: int, by: int) -> None:
-        """Counts `by` more nodes of a group (fewer if negative)."""
-        self.parts[self._home[rank]].count_change(rank, by)
 
     def holding(self, nodes: int) -> int | None:
         """Returns the rank of the smallest group that holds at least `nodes`; None if none does."""
@@ -200,11 +264,6 @@ class JoinedCounts:
             if sizes and sizes[-1] >= asked and (size := sizes[bisect_left(sizes, asked)]) < least:
                 least = size
         return least & _RANK if least < _MOST else None
-
-    def at_least(self, nodes: int) -> Iterator[tuple[int, int]]:
-        """Yields (nodes, rank) of every group with at least `nodes`, ascending."""
-        sizes = self._top()
-        return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
         """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
@@ -244,8 +303,8 @@ class JoinedCounts:
         return sizes
 
 
-Groups = GroupCounts | JoinedCounts
-"""Nodes by group, counted in itself or joined of parts."""
+Groups = GroupCounts | AdjustedGroups | JoinedCounts
+"""Nodes by group: counted in itself, adjusted from other counts, or joined of parts."""
 
 
 def _fewest(sizes: Sequence[int], nodes: int) -> int:

@@ -211,9 +211,7 @@ class NodeCache:
     losses: int = 0
     """Grows when nodes become held that no cycle placed work on, or held for longer than was known: backfill reservations may fail."""
     log: ChangeLog[Bucket] = field(default_factory=ChangeLog)
-    """The changes of buckets: by how much the free nodes of each grew (0: only its ends changed)."""
-    ends_log: ChangeLog[tuple[Bucket, float]] = field(default_factory=ChangeLog)
-    """The changes of `Bucket.ends`: by how much the nodes of a bucket grew that are held until an end."""
+    """The changes of buckets: of the nodes that they hold until an end, and of the free ones."""
     pool_numbers: Iterator[int] = field(default_factory=itertools.count)
     """The next item is a number that no other pool of this node cache has."""
 
@@ -268,7 +266,7 @@ class NodeCache:
         taken = self.taken
         for index in indices:
             taken[index] = until
-        self.watts += _hold_lowest(counts, until, self.log, self.ends_log)
+        self.watts += _hold_lowest(counts, until, self.log)
         self.changes += 1
 
     def take(self, indices: Iterable[int], until: float = NEVER, *, planned: bool = False) -> None:
@@ -296,8 +294,7 @@ class NodeCache:
                 gone.setdefault(of_node[index], []).append(index)
         for bucket, lost in gone.items():
             bucket.hold(lost, until)
-            self.ends_log.entries.append(((bucket, until), len(lost)))
-            self._count_change(bucket, -len(lost))
+            self._count_change(bucket, -len(lost), until, len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
         """Marks nodes as no longer held; indices that are not held are ignored."""
@@ -313,8 +310,7 @@ class NodeCache:
                 back.setdefault((of_node[index], before), []).append(index)
         for (bucket, end), given in back.items():
             bucket.release(given, end)
-            self.ends_log.entries.append(((bucket, end), -len(given)))
-            self._count_change(bucket, len(given))
+            self._count_change(bucket, len(given), end, -len(given))
 
     def split(self, masks: frozenset[int]) -> None:
         """Replaces the node sets along which buckets are split: each bucket then lies wholly inside or outside of each of `masks`.
@@ -361,18 +357,25 @@ class NodeCache:
             bucket = self.table.of_node[index]
             _less(bucket.ends, self.taken[index])
             bucket.ends[until] = bucket.ends.get(until, 0) + 1
-            self.ends_log.entries += [((bucket, self.taken[index]), -1), ((bucket, until), 1)]
-            self._count_change(bucket, 0)
+            self._count_change(bucket, 0, self.taken[index], -1)
+            self._count_change(bucket, 0, until, 1)
         self.taken[index] = until
 
-    def _count_change(self, bucket: Bucket, by: int) -> None:
-        """Notes that the free nodes of a bucket grew by `by`, in its version, in the log and in the counts that follow it."""
+    def _count_change(self, bucket: Bucket, by: int, end: float = NEVER, held: int = 0) -> None:
+        """Notes that the free nodes of a bucket grew by `by`, and those that are held until `end` by `held`, wherever they are counted."""
         bucket.version += 1
         self.changes += 1
-        self.log.entries.append((bucket, by))
+        self.log.entries += (bucket, end, held)
         if by:
             for part, rank in bucket.counters:
                 part.count_change(rank, by)
+
+    def _count_entered(self, bucket: Bucket, end: float | None, sign: int) -> None:
+        """Notes that a usable node came into a bucket (`sign` +1) or left it (−1): a free one (`end` None), or one held until `end`."""
+        if end is None:
+            self._count_change(bucket, sign)
+        else:
+            self._count_change(bucket, 0, end, sign)
 
     def _enter(self, facts: NodeFacts) -> None:
         """Puts a node into its bucket, as free or as held until the end in `taken`, and logs that; a node that may not work becomes a
@@ -385,8 +388,7 @@ class NodeCache:
             bucket.enter(facts.index, end)
             if end is not None:
                 self.due = min(self.due, end)
-                self.ends_log.entries.append(((bucket, end), 1))
-            self._count_change(bucket, 1 if end is None else 0)
+            self._count_entered(bucket, end, 1)
 
     def _leave(self, facts: NodeFacts) -> Bucket:
         """Removes a node from its bucket and logs that; returns the bucket, which may be empty now."""
@@ -395,15 +397,11 @@ class NodeCache:
         if facts.usable:
             end = self.taken.get(facts.index)
             bucket.leave(facts.index, end)
-            if end is not None:
-                self.ends_log.entries.append(((bucket, end), -1))
-            self._count_change(bucket, -1 if end is None else 0)
+            self._count_entered(bucket, end, -1)
         return bucket
 
 
-def _hold_lowest(
-    counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket], ends_log: ChangeLog[tuple[Bucket, float]]
-) -> int:
+def _hold_lowest(counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket]) -> int:
     """Holds the lowest free nodes of each bucket until `until`, so many of each, and logs the changes; returns their watts."""
     watts = 0
     for bucket, count in counts:
@@ -412,8 +410,7 @@ def _hold_lowest(
         ends = bucket.ends
         ends[until] = ends.get(until, 0) + count
         bucket.version += 1
-        log.entries.append((bucket, -count))
-        ends_log.entries.append(((bucket, until), count))
+        log.entries += (bucket, until, count)
         for part, rank in bucket.counters:  # as `part.count_change` does, without a call for each
             noted = part.noted
             noted[rank] = noted.get(rank, 0) - count

@@ -6,15 +6,13 @@ Never optimistic: ends are rounded up, and nodes of unknown end stay held.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket, NodeCache
-from lattice.scheduling.cluster.step_function import NOTHING, StepFunction
 
 EPOCH: Final = 4096.0
 NEAR: Final = 256.0
@@ -24,6 +22,10 @@ A rounded time stays the same until a new epoch begins or the time comes near.
 """
 _STEPS: Final = 128
 """A time this many steps away is rounded up to one step: the step doubles with each doubling of the distance."""
+_FEW: Final = 8
+"""Up to so many buckets are looked at one by one; for more, those that gain nodes are found by time.
+
+Up to twice as many ends are added up anew."""
 
 
 def round_up(time: float, now: float) -> float:
@@ -50,20 +52,28 @@ class _OfBucket(NamedTuple):
     """How many nodes are free before the first of `times`, then from each of them on; one longer than `times`."""
 
 
-@dataclass(slots=True)
-class _OfPool:
-    """The releases of one pool: the sums over its buckets, kept up to date change by change."""
+class _Gains:
+    """The nodes of some buckets that come free at each time, and these times in order; kept up to date change by change."""
 
-    changes: int
-    """The node cache's `changes` for which these sums are true."""
-    log_position: int
-    ends_position: int
-    """The positions in the node cache's logs of free nodes and of ends for which these sums are true."""
-    first: int
-    """How many nodes are free now."""
-    gains: dict[float, int]
-    """How many nodes come free at each time."""
-    free: StepFunction = NOTHING
+    __slots__ = ("at", "members", "times")
+
+    def __init__(self, members: Mapping[Bucket, int]) -> None:
+        self.members = members
+        """The buckets whose nodes are counted."""
+        self.at: dict[float, int] = {}
+        self.times: list[float] = []
+
+    def count_gain(self, time: float, by: int) -> None:
+        """Counts `by` more nodes (fewer if negative) that come free at a time."""
+        at = self.at
+        before = at.get(time)
+        if before is None:
+            at[time] = by
+            insort(self.times, time)
+        elif before + by:
+            at[time] = before + by
+        else:
+            del at[time], self.times[bisect_left(self.times, time)]
 
 
 class Releases:
@@ -80,7 +90,14 @@ class Releases:
         """From this time on rounded times are to be rounded again; seconds since the epoch."""
         self._rounded: dict[float, float] = {}
         self._by_bucket: dict[Bucket, _OfBucket] = {}
-        self._by_pool: dict[int, _OfPool] = {}
+        self._by_time: dict[float, dict[Bucket, int]] = {}
+        """How many nodes of which bucket come free at each time, as of `_position`."""
+        self._by_pool: dict[int, _Gains] = {}
+        """By the pool's number: what its buckets gain when, as of `_position`."""
+        self._all = _Gains({})
+        """What all buckets gain when, as of `_position`."""
+        self._position = -1
+        """The position in the node cache's log for which sums are true; −1: all are to be made anew."""
 
     def is_current(self, now: float, overrun: float) -> bool:
         """Tells whether the rounded times still hold at `now` with this overrun (seconds); if not, the caller must call `restart`."""
@@ -93,7 +110,7 @@ class Releases:
         self._valid_until = NEVER
         self._rounded.clear()
         self._by_bucket.clear()
-        self._by_pool.clear()
+        self._position = -1
 
     def expire_with_epoch(self) -> None:
         """Limits the validity of all rounded times to the end of the present epoch (4,096 s)."""
@@ -105,82 +122,100 @@ class Releases:
             return len(bucket.free)
         known = self._by_bucket.get(bucket)
         if known is None or known.version != bucket.version:
+            if len(bucket.ends) <= 2 * _FEW:
+                rounded = self._rounded
+                gained = [count for end, count in bucket.ends.items() if end < NEVER and (rounded.get(end) or self._round(end)) <= time]
+                return len(bucket.free) + sum(gained)
             known = self.of_bucket(bucket)
         return known.counts[bisect_right(known.times, time)]
 
     def free_of(self, buckets: Iterable[Bucket], time: float) -> dict[Bucket, int]:
         """Returns how many nodes of each of these buckets are free at a time if no work starts until then."""
-        if time <= self.now:
-            return {bucket: len(bucket.free) for bucket in buckets}
-        known_of, found = self._by_bucket, dict[Bucket, int]()
-        for bucket in buckets:
-            known = known_of.get(bucket)
-            if known is None or known.version != bucket.version:
-                known = self.of_bucket(bucket)
-            found[bucket] = known.counts[bisect_right(known.times, time)]
+        return {bucket: self.free_at(bucket, time) for bucket in buckets}
+
+    def gained(self, pool: FreeCounts, time: float) -> dict[Bucket, int]:
+        """Returns how many nodes of a pool's buckets are free at a time, for those of which more are free then than now.
+
+        Other buckets may be among them.
+        """
+        if len(pool.buckets) <= _FEW:
+            return self.free_of(pool.buckets, time)
+        self._follow()
+        found: dict[Bucket, int] = {}
+        members, by_time, times = pool.members, self._by_time, self._all.times
+        for each in times[: bisect_right(times, time)]:
+            for bucket, count in by_time[each].items():
+                if bucket in members:
+                    found[bucket] = (found[bucket] if bucket in found else len(bucket.free)) + count
         return found
 
     def of_bucket(self, bucket: Bucket) -> _OfBucket:
         """Computes and keeps the releases of a bucket as it is now."""
-        gains = self._gains(bucket.ends)
+        gains: dict[float, int] = {}
+        rounded = self._rounded
+        for end, count in bucket.ends.items():
+            if end < NEVER:
+                time = rounded.get(end) or self._round(end)
+                gains[time] = gains.get(time, 0) + count
         times = sorted(gains)
         counts = list(accumulate(map(gains.__getitem__, times), initial=len(bucket.free)))
         known = self._by_bucket[bucket] = _OfBucket(bucket.version, times, counts)
         return known
 
-    def of_pool(self, pool: FreeCounts) -> StepFunction:
-        """Returns how many nodes of a pool's buckets are free over time if no work starts; the first step, from `ALWAYS`, counts now."""
-        known, cache = self._by_pool.get(pool.number), self._node_cache
-        if known is not None and known.changes == cache.changes:
-            return known.free
-        if known is None or not self._follow(known, pool):
-            known = self._by_pool[pool.number] = self._summed(pool)
-        known.changes, known.log_position, known.ends_position = cache.changes, cache.log.position, cache.ends_log.position
-        known.free = StepFunction.of_changes(known.first, known.gains)
-        return known.free
+    def gains_of(self, pool: FreeCounts) -> Mapping[float, int]:
+        """Returns how many nodes of a pool's buckets come free at each time."""
+        self._follow()
+        known = self._by_pool.get(pool.number)
+        if known is None:
+            known = self._by_pool[pool.number] = _Gains(pool.members)
+            for time, ends in self._by_time.items():
+                count = sum([count for bucket, count in ends.items() if bucket in pool.members])
+                if count:
+                    known.at[time] = count
+            known.times = sorted(known.at)
+        return known.at
 
-    def _summed(self, pool: FreeCounts) -> _OfPool:
-        """Sums up the releases of a pool's buckets anew."""
-        first, gains = 0, dict[float, int]()
-        for bucket in pool.buckets:
-            first += len(bucket.free)
-            for time, count in self._gains(bucket.ends).items():
-                gains[time] = gains.get(time, 0) + count
-        return _OfPool(0, 0, 0, first, gains)
-
-    def _follow(self, known: _OfPool, pool: FreeCounts) -> bool:
-        """Counts in a pool's sums what has changed since they were true; returns False where the logs no longer reach back so far."""
-        cache, members, gains = self._node_cache, pool.members, known.gains
-        freed, moved = cache.log.since(known.log_position), cache.ends_log.since(known.ends_position)
-        if freed is None or moved is None:
-            return False
-        known.first += sum([by for bucket, by in freed.items() if bucket in members])
+    def _follow(self) -> None:
+        """Counts in all sums what has changed in the node cache since they were true; begins anew where its log is too short."""
+        log = self._node_cache.log
+        if self._position == log.position:
+            return
+        moved = log.moved(self._position)
+        if moved is None:
+            self._by_time, self._all = {}, _Gains({})
+            self._by_pool.clear()
+            moved = {(bucket, end): count for bucket in self._node_cache.buckets.values() for end, count in bucket.ends.items()}
+        self._position = log.position
         for (bucket, end), by in moved.items():
-            if by and bucket in members and end < NEVER:
-                time = self._rounded.get(end) or self._round(end)
-                left = gains.get(time, 0) + by
-                if left:
-                    gains[time] = left
-                else:
-                    del gains[time]
-        return True
+            if by and end < NEVER:
+                self._count_end(bucket, self._rounded.get(end) or self._round(end), by)
+
+    def _count_end(self, bucket: Bucket, time: float, by: int) -> None:
+        """Counts `by` more nodes (fewer if negative) of a bucket that come free at a time in all sums."""
+        ends = self._by_time.get(time)
+        if ends is None:
+            ends = self._by_time[time] = {}
+        left = ends.get(bucket, 0) + by
+        if left:
+            ends[bucket] = left
+        else:
+            del ends[bucket]
+            if not ends:
+                del self._by_time[time]
+        self._all.count_gain(time, by)
+        for gains in self._by_pool.values():
+            if bucket in gains.members:
+                gains.count_gain(time, by)
 
     def differs(self, other: Releases) -> str:
         """Returns a sentence on the first bucket whose known releases differ from those of `other`; empty: none differs."""
         for bucket, known in self._by_bucket.items():
             if known.version == bucket.version and known != other.of_bucket(bucket):
                 return f"the ends of bucket {bucket.key} differ from those that are known"
+        other._follow()
+        if self._position == self._node_cache.log.position and self._by_time != other._by_time:
+            return "the ends by time differ from those of the buckets"
         return ""
-
-    def _gains(self, ends: Mapping[float, int]) -> dict[float, int]:
-        """Returns how many nodes come free at each rounded time; `ends`: how many are held until when."""
-        gains: dict[float, int] = {}
-        rounded = self._rounded
-        for end, count in ends.items():
-            if end < NEVER:
-                time = rounded.get(end) or self._round(end)
-                gains[time] = gains.get(time, 0) + count
-        return gains
 
     def _round(self, end: float) -> float:
         """Returns when nodes that are held until `end` count as free."""

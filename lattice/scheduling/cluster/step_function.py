@@ -62,7 +62,3 @@ class StepFunction:
             counts.insert(last, counts[last - 1])
         counts[first:last] = [count + by for count in counts[first:last]]
         return StepFunction(times, counts)
-
-
-NOTHING: Final = StepFunction([ALWAYS], [0])
-"""The function that is 0 at all times."""

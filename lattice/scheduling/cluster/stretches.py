@@ -29,18 +29,22 @@ class Line:
     def copy(self) -> Line:
         """Returns a copy with counts of its own; the ranks are shared."""
         line = Line(self.ranks, list(self.counts))
-        line._places, line._closest = self._places, self._closest
+        line._places, line._closest = self._placed(), self._closest
         return line
 
     def put(self, rank: int, count: int) -> bool:
         """Sets the nodes of a group; returns False, without a change, where the group is not in the line."""
-        if self._places is None:
-            self._places = {each: place for place, each in enumerate(self.ranks)}
-        place = self._places.get(rank)
+        place = self._placed().get(rank)
         if place is None:
             return False
         self.counts[place] = count  # type: ignore[index]  # a line that is changed has a list
         return True
+
+    def _placed(self) -> dict[int, int]:
+        """Returns the place in the line of each group, by rank."""
+        if self._places is None:
+            self._places = {each: place for place, each in enumerate(self.ranks)}
+        return self._places
 
     def closest(self, groups: int) -> int:
         """Returns the least distance in ranks between the first and the last of `groups` groups; the line must have so many."""

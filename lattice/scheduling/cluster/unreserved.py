@@ -67,16 +67,13 @@ class UnreservedNodes:
         free = self.of_pool(pool)
         times, counts = free.times, free.counts
         last, at = bisect_left(times, before), 1
-        gains: set[float] | None = None
         while at < last:
             if counts[at] >= nodes:
                 short = free.first_below(nodes, at, times[at] + duration)
                 if short:
                     at = short + 1  # whatever begins before that step meets it too
                     continue
-                if gains is None:
-                    gains = self._gains(pool)
-                if times[at] in gains:
+                if self._may_gain(pool, times[at]):
                     yield times[at]
             at += 1
 
@@ -159,8 +156,8 @@ class UnreservedNodes:
 
     def _summed(self, pool: FreeCounts) -> StepFunction:
         """Makes the function of a pool anew from releases, reservations and the edges of windows."""
-        now, released = self._releases.now, self._releases.of_pool(pool)
-        changes, first = released.changes(), released.counts[0]
+        now, gains = self._releases.now, self._releases.gains_of(pool)
+        changes, first = dict(gains), pool.whole.total
         for time in self.windows.edges(pool.members):
             if time > now:
                 changes[time] = changes.get(time, 0)
@@ -191,10 +188,9 @@ class UnreservedNodes:
         self._known[number, table.layout] = free
         return free
 
-    def _gains(self, pool: FreeCounts) -> set[float]:
-        """Returns the times at which nodes of a pool may come free: work or a reservation ends, a window begins or ends."""
-        gains = set(self._releases.of_pool(pool).times)
-        gains.update([stop for _, stop, _ in self._table.kept(pool.members)])
-        for window in self.windows.ordered:
-            gains |= {window.start, window.end}
-        return gains
+    def _may_gain(self, pool: FreeCounts, time: float) -> bool:
+        """Tells whether nodes of a pool may come free at a time: work or a reservation ends then, a window begins or ends."""
+        if time in self._releases.gains_of(pool) or any(time in (window.start, window.end) for window in self.windows.ordered):
+            return True
+        table = self._table
+        return any(one.end == time and table.nodes_of(uid, pool.members) for uid, one in table.by_uid.items())

@@ -93,12 +93,12 @@ class Cycle:
 
     def _order(self) -> Sequence[int]:
         """Returns the places of the candidates to evaluate, in order; scores are computed only where they are shown, or decide."""
-        candidates, strategy = self._queue.candidates, self._placer.classes.strategy
+        candidates, by_total, strategy = self._queue.candidates, self._queue.by_total, self._placer.classes.strategy
         if self._needless:
             coming = {place for place, one in enumerate(candidates) if one.uid not in self._needless}
-            return [*coming] if len(coming) < 2 else [place for place in strategy.order(self._scores.totals) if place in coming]
+            return [*coming] if len(coming) < 2 else [place for place in by_total.order(self._scores.totals, strategy) if place in coming]
         decided = len(candidates) < 2 or (not self._explain and self.reservations.holders.decide_order(candidates))
-        order = range(len(candidates)) if decided else strategy.order(self._scores.totals)
+        order = range(len(candidates)) if decided else by_total.order(self._scores.totals, strategy)
         return self.reservations.put_holders_first(candidates, order)
 
     def evaluate(self, entry: Entry) -> Outcome:

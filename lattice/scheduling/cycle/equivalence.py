@@ -199,10 +199,8 @@ class EquivalenceClass:
             before = None
         for start in eq_classes.profile.unreserved.starts(self.pool, nodes, duration, NEVER if before is None else before.start):
             end = round_up(start + duration, now)
-            caps = eq_classes.profile.capacities(self.pool.members, start, end, self.reservation, nodes)
-            if sum(caps.values()) < nodes:
-                continue
-            counts = self._choose(self.pool.capped(caps), nodes, nodes)
+            pool = eq_classes.profile.pool_at(self.pool, start, end, self.reservation, nodes)
+            counts = None if pool is None else self._choose(pool, nodes, nodes)
             if counts is not None:
                 by_key = tuple((bucket.key, count) for bucket, count in counts)
                 return BackfillReservation(candidate.uid, candidate.vcluster, start, end, by_key)
@@ -332,7 +330,7 @@ class EquivalenceClass:
         if size < least:
             return None
         own = pool.members is self._members
-        if own and self._ordinary and (pool.caps is None or pool.reduction is not None) and (counts := self._in_one_group(pool, size)):
+        if own and self._ordinary and (pool.caps is None or pool.adjustment is not None) and (counts := self._in_one_group(pool, size)):
             return counts
         ask = self._own_ask if own else self._ask(pool)
         while size >= least:
@@ -351,7 +349,7 @@ class EquivalenceClass:
         """Chooses nodes of one fingerprint and the plainest hardware in one group, the best possible choice; None where no group
         has enough.
         """
-        plainest = pool if len(self.kinds) <= 1 else _reduced_alike(self._plain_pools()[0], pool)
+        plainest = pool if len(self.kinds) <= 1 else _adjusted_alike(self._plain_pools()[0], pool)
         if nodes == 1 or self.conformance == IGNORED:
             rank = plainest.whole.holding(nodes)
             return None if rank is None else inside(plainest, None, rank, nodes, self._prefer)
@@ -387,7 +385,7 @@ class EquivalenceClass:
         """
         if pool.members is self._members:
             for plain in self._plain_pools():
-                yield _reduced_alike(plain, pool)
+                yield _adjusted_alike(plain, pool)
             return
         counts = {bucket: pool.cap(bucket) for bucket in pool.buckets}
         classes = self._eq_classes.by_pressure(pool.kinds)
@@ -442,11 +440,11 @@ class EquivalenceClass:
         return NoFit(short) if found is None else Fit(pool, found)
 
 
-def _reduced_alike(part: FreeCounts, pool: FreeCounts) -> FreeCounts:
+def _adjusted_alike(part: FreeCounts, pool: FreeCounts) -> FreeCounts:
     """Returns a part of all free nodes with as many nodes of each bucket as `pool` has."""
     if pool.caps is None:
         return part
-    return part.capped(pool.caps) if pool.reduction is None else pool.reduction.pool_of(part)
+    return part.capped(pool.caps) if pool.adjustment is None else pool.adjustment.pool_of(part)
 
 
 def _thriftier(pool: FreeCounts, left: int, least: int) -> Iterator[tuple[FreeCounts, int]]:

@@ -37,6 +37,8 @@ START_ALLOWANCE: Final = 60.0
 
 OVERRUN: Final = 60.0
 """Seconds past its end for which a holder is assumed to keep its nodes."""
+_TENTHS: Final = [level / 10 for level in range(11)]
+_SCORES_BY_CLASS: Final = [Score(tenth) for tenth in _TENTHS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,22 @@ class Scoring(Protocol):
         ...
 
 
+class ClassScores:
+    """Implements QueueScores by preemption class alone: a tenth of each candidate's class."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._classes = [candidate.preemption_class for candidate in candidates]
+
+    @property
+    def totals(self) -> Sequence[float]:
+        """Returns the total score of each candidate, in the order in which they were given."""
+        return [_TENTHS[level] for level in self._classes]
+
+    def ordered(self, order: Sequence[int]) -> Iterator[Score]:
+        """Yields the scores of the candidates at these places of the given order."""
+        return map(_SCORES_BY_CLASS.__getitem__, map(self._classes.__getitem__, order))
+
+
 class ClassThenWaiting:
     """Scores without a cost function: the higher preemption class first, then the longer wait; used where none is configured."""
 
@@ -90,8 +108,7 @@ class ClassThenWaiting:
         """Returns a tenth of each candidate's preemption class as its score, whatever nodes and time are; the cycle breaks ties by earlier
         submission.
         """
-        by_class = [Score(rank / 10) for rank in range(11)]
-        return ScoreList([by_class[candidate.preemption_class] for candidate in candidates])
+        return ClassScores(candidates)
 
 
 @dataclass
@@ -353,11 +370,10 @@ def claim_of(
     `borrowed`: those of the nodes at home in other vclusters. `allowance`: seconds from the placement to its first process.
     """
     end = None if candidate.walltime is None else now + allowance + candidate.walltime + candidate.grace
-    return NodeHolder(
-        uid=candidate.uid, key=candidate.key, tenant=candidate.tenant, user=candidate.user, vcluster=candidate.vcluster,
-        preemption_class=candidate.preemption_class, nodes=nodes, since=now, end=end, walltime=candidate.walltime,
-        checkpointable=candidate.checkpointable, preemptible=candidate.preemptible, sensitive=candidate.sensitive,
-        borrowed=borrowed, name=candidate.name, quota=candidate.quota,
+    return NodeHolder(  # by position, which takes half the time
+        candidate.uid, candidate.key, candidate.tenant, candidate.user, candidate.vcluster, candidate.preemption_class, nodes, now, None,
+        end, candidate.walltime, candidate.checkpointable, candidate.preemptible, candidate.sensitive, False, borrowed, 0,
+        candidate.name, False, None, False, candidate.quota,
     )  # fmt: skip
 
 

@@ -6,11 +6,12 @@ The columns are kept from cycle to cycle, so candidates that stay cost nothing. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NEVER
 from lattice.scheduling.model.hardware import Need
+from lattice.scheduling.model.strategies import Strategy
 from lattice.scheduling.model.work import Candidate
 
 _SPARE: Final = 10_000
@@ -86,6 +87,24 @@ class RequestNumbers:
         self._naming.clear()
 
 
+class OrderByTotal:
+    """The order of a queue by the totals of its scores, kept while no total changes."""
+
+    __slots__ = ("_order", "_totals")
+
+    def __init__(self) -> None:
+        self._totals: Sequence[float] = ()
+        self._order: Sequence[int] = ()
+
+    def order(self, totals: Sequence[float], strategy: Strategy) -> Sequence[int]:
+        """Returns the places of the totals in the order of evaluation, as the strategy wants it."""
+        if strategy.first_come:
+            return strategy.order(totals)
+        if totals != self._totals:
+            self._totals, self._order = totals, strategy.order(totals)
+        return self._order
+
+
 class PendingQueue:
     """The candidates of one vcluster in order of submission, with columns beside them: `shapes`, `people` and `opens`.
 
@@ -103,6 +122,7 @@ class PendingQueue:
         self.opens: list[float] = []
         """Until when each candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates must check them."""
         self._numbers = RequestNumbers()
+        self.by_total = OrderByTotal()
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
         self._entered = 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.scheduling.cluster.eligibility import admitted_nodes, census_of
-from lattice.scheduling.cluster.free_counts import FreeCounts, FreeCountsByNeed, ReducedCounts
+from lattice.scheduling.cluster.free_counts import AdjustedCounts, FreeCounts, FreeCountsByNeed
 from lattice.scheduling.cluster.group_counts import GroupCounts, fewest_first, spread, tight
 from lattice.scheduling.cluster.node_cache import NodeCache, indices_of
 from lattice.scheduling.cluster.releases import EPOCH, NEAR, round_up
@@ -71,21 +71,20 @@ def test_pools_of_which_some_nodes_are_kept_count_as_ones_made_of_the_rest_whate
     free_counts = FreeCountsByNeed(node_cache)
     node_cache.take(roll.sample(range(24), 4))
     buckets = list(node_cache.buckets.values())
-    caps = {bucket: roll.randint(0, len(bucket.free)) for bucket in buckets if roll.random() < 0.5}
-    reduced = ReducedCounts({bucket: cap for bucket, cap in caps.items() if cap != len(bucket.free)})
+    caps = {bucket: roll.randint(0, len(bucket.members)) for bucket in buckets if roll.random() < 0.5}
+    adjusted = AdjustedCounts(caps)
     for _ in range(12):
         pool = free_counts.pool_for(roll.choice(NEEDS), "")
-        whole = pool.capped({bucket: reduced.caps.get(bucket, len(bucket.free)) for bucket in pool.buckets})
-        some = reduced.pool_of(pool)
+        whole = pool.capped({bucket: adjusted.caps.get(bucket, len(bucket.free)) for bucket in pool.buckets})
+        some = adjusted.pool_of(pool)
         assert counted(some) == counted(whole)
         assert some.whole.ordered == whole.whole.ordered
         assert [some.cap(bucket) for bucket in some.buckets] == [whole.cap(bucket) for bucket in whole.buckets]
         before = {bucket: len(bucket.free) for bucket in buckets}
         (node_cache.take if roll.random() < 0.5 else node_cache.give)(roll.sample(range(24), 3))
         for bucket, free in before.items():
-            if len(bucket.free) != free:
-                cap, now = reduced.caps.get(bucket, free), roll.randint(0, len(bucket.free))
-                reduced.change(bucket, now, now - cap)
+            if len(bucket.free) != free and (bucket in adjusted.caps or roll.random() < 0.5):
+                adjusted.set_cap(bucket, roll.randint(0, len(bucket.free)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-4, 4)), max_size=30))
