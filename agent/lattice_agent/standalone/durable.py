@@ -82,21 +82,16 @@ def take_right(run_directory: str, directory: str, data: bytes) -> None:
         raise
 
 
-def is_taken(run_directory: str, directory: str, data: bytes) -> bool:
-    """Tells whether a claim other than `data` stands in one of the two directories, so that somebody else has the right to start."""
-    return any(_other_claim(os.path.join(place, CLAIM), data) for place in (run_directory, directory))
-
-
-def _other_claim(path: str, data: bytes) -> bool:
-    """Tells whether the file holds a claim other than `data`; False where there is none, True where it cannot be read."""
+def has_right(run_directory: str, data: bytes) -> bool:
+    """Tells whether the claim in the run directory is this one (`data`), so that who wrote it has the right to start, and nobody else."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(os.path.join(run_directory, CLAIM), os.O_RDONLY)
     except OSError:
         return False
     try:
-        return os.read(fd, len(data) + 1) != data
+        return os.read(fd, len(data) + 1) == data
     except OSError:
-        return True
+        return False
     finally:
         os.close(fd)
 

@@ -157,11 +157,11 @@ def keep_mounts(request: dict[str, Any], report: int) -> None:
 def note_crash(request: dict[str, Any]) -> None:
     """Appends the traceback of the present exception to the file `crash` in the attempt's directory, for people.
 
-    A request that names no such directory has it written into the working directory. A failure to write is passed over.
+    That of a request that names no such directory goes to the standard error, which is the agent's. A failure to write is passed over.
     """
     directory = request.get("launch", {}).get("directory", "")
     with contextlib.suppress(OSError):
-        fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if directory else 2
         os.write(fd, traceback.format_exc().encode())
 
 

@@ -487,8 +487,8 @@ def run(launch: Launch, report: int) -> None:
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
-        if durable.is_taken(launch.run_directory, launch.directory, claim):  # its work may run: no end is written over it
-            send(report, {"taken": True})
+        if not durable.has_right(launch.run_directory, claim):  # another shim may have it, or take it yet: the end is not this one's
+            send(report, {"failure": failure, "unfit": unfit})
             return
     else:
         leftovers.separate_ipc()

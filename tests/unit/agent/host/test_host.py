@@ -521,15 +521,16 @@ async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(plac
     async with machine(place) as (host, ends):
         host.scopes.close()
         host.scopes = host.watch.scopes = host.launcher.scopes = ProcessScopes()
-        record = await run(host, ends, uid="a", key=Key("a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
+        record = await run(host, ends, uid="alone-a", key=Key("alone-a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
         assert record.tasks[0].code == 2
-        ours = work(script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")
+        key = Key("alone-b", 1)  # not KEY: on the whole machine it ends whatever names it, also what other tests run meanwhile
+        ours = work(key.uid, script="#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n")
         await host.prepare(ours)
         await host.start(ours)
-        await until(lambda: len(host.scopes.work(KEY)) >= 3)
-        await host.kill(KEY)
+        await until(lambda: len(host.scopes.work(key)) >= 3)
+        await host.kill(key)
         assert (await ends.record()).tasks[0].signal == 9
-        assert await host.remaining(KEY) == 0
+        assert await host.remaining(key) == 0
 
 
 @contextmanager

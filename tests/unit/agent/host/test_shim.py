@@ -84,18 +84,37 @@ async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of
                 answer = await client.request({"op": "start", "launch": described})
         finally:
             client.close()
-        assert answer == {"taken": True}
+        assert (answer["unfit"], "its state cannot be written" in answer["failure"]) == (True, True)
         assert files(described["run_directory"], described["directory"]) == [durable.CLAIM]
 
 
-@pytest.mark.parametrize("place", ["run", "state"])
+async def test_a_shim_that_fails_before_another_takes_the_right_writes_no_end(tmp_path: Path) -> None:
+    described, client = launch(tmp_path), RunnerClient()
+    Path(described["run_directory"]).rmdir()
+    Path(described["run_directory"]).touch()  # no claim can be made there, by nobody yet
+    try:
+        async with asyncio.timeout(20):
+            answer = await client.request({"op": "start", "launch": described})
+    finally:
+        client.close()
+    assert (answer["unfit"], "its state cannot be written" in answer["failure"]) == (True, True)
+    assert files(described["directory"]) == [], "whoever asked decides, once he has the right"
+
+
+async def test_a_request_that_breaks_leaves_no_file_in_the_root_directory() -> None:
+    client = RunnerClient()
+    try:
+        async with asyncio.timeout(20):
+            assert await client.request({"op": "probe"}) == {"lost": True}
+    finally:
+        client.close()
+    assert not Path("/crash").exists()
+
+
 @pytest.mark.parametrize(
-    ("kept", "taken"),
-    [(b"1\n2 3 4.0 5.0\n", False), (b"1\n2 3 4.0 5.0\nmore", True), (b"1\n9 3 4.0 5.0\n", True), (b"", True), (None, False)],
+    ("kept", "has"), [(b"1\n2 3 4.0 5.0\n", True), (b"1\n2 3 4.0 5.0\nmore", False), (b"1\n9 3 4.0 5.0\n", False), (b"", False), (None, False)]
 )
-def test_the_right_is_somebody_elses_where_another_claim_stands(tmp_path: Path, place: str, kept: bytes | None, *, taken: bool) -> None:
-    for name in ("run", "state"):
-        (tmp_path / name).mkdir()
+def test_a_shim_has_the_right_where_its_own_claim_stands(tmp_path: Path, kept: bytes | None, *, has: bool) -> None:
     if kept is not None:
-        (tmp_path / place / durable.CLAIM).write_bytes(kept)
-    assert durable.is_taken(str(tmp_path / "run"), str(tmp_path / "state"), b"1\n2 3 4.0 5.0\n") is taken
+        (tmp_path / durable.CLAIM).write_bytes(kept)
+    assert durable.has_right(str(tmp_path), b"1\n2 3 4.0 5.0\n") is has
