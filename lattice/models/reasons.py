@@ -126,6 +126,7 @@ STAGING_REASONS: Final[tuple[Reason, ...]] = (
         "wait",
     ),
     Reason("NodesPrepared", "the wait is over: every node has started", ""),
+    Reason("SoftwareStaged", "every node has the images of the site's registry that the work asks for", ""),
 )
 """What a placed allocation waits for before it starts (condition Staged)."""
 

@@ -88,7 +88,9 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
         nodes = verdict.nodes if isinstance(verdict, Begun) else status.node_count
         message = f"all of its {nodes} nodes have started" if nodes != 1 else f"node {status.head or node} has started"
         conditions = with_condition(conditions, STARTED, TRUE, "TasksStarted", message, generation=generation, now=at)
-        if condition(conditions, STAGED) is not None:
+        if status.software and not hollow:
+            conditions = with_condition(conditions, STAGED, TRUE, "SoftwareStaged", _brought(work), generation=generation, now=at)
+        elif condition(conditions, STAGED) is not None:
             conditions = with_condition(conditions, STAGED, TRUE, "NodesPrepared", message, generation=generation, now=at)
     if verdict.start and not status.start_time:
         change["startTime"] = format_time(max(verdict.start, _moment(status.scheduled_time)))
@@ -111,6 +113,14 @@ def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, 
     if hollow:
         change["hollow"] = True
     return change
+
+
+def _brought(work: Work) -> str:
+    """Returns the sentence that every node of the attempt has the images of the site's registry that the work asks for."""
+    count, nodes = len(work.status.software), work.status.node_count
+    size = sum(image.size for image in work.status.software)
+    images = f"image of {size} bytes" if count == 1 else f"{count} images of {size} bytes in all"
+    return f"each of its {nodes} nodes has its {images}" if nodes > 1 else f"node {work.status.head} has its {images}"
 
 
 def _moment(text: str | None) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lattice.cli.render.answers import expected_sentence
 from lattice.cli.render.status_table import kill_words
 from lattice.cli.render.text import age, clock, fields, memory, plural, span
-from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, PENDING
+from lattice.lifecycle.conditions import condition
+from lattice.models.conditions import CANCELLED, COMPLETED, ENDING, PENDING, STAGED
 from lattice.scheduling.queries.answers import ExpectedStart
 from lattice.scheduling.queries.status_rows import (
     blocker,
@@ -88,6 +89,7 @@ def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str
             ("Nodes", _nodes(one)),
             ("Head node", status.head),
             ("Steps", steps),
+            ("Staged", _staged(one)),
             ("Attempt", f"{status.attempt} of at most {spec.lifecycle.requeue.max + 1}" if status.attempt > 1 else ""),
             ("Earlier", attempts),
             ("User", spec.user),
@@ -119,6 +121,14 @@ def _nodes(one: Allocation) -> str:
     if one.status.nodes:
         return f"{one.status.nodes} ({plural(one.status.node_count, 'node')})"
     return f"{one.spec.resources.nodes} asked for"
+
+
+def _staged(one: Allocation) -> str:
+    """Returns when every node had what the work needs of the site's registry, or why they have it not yet; empty: nothing was brought."""
+    found = condition(one.status.conditions, STAGED)
+    if found is None or not one.status.software:
+        return ""
+    return f"{found.last_transition_time}: {found.message}" if found.status == "True" else f"not yet: {found.message}"
 
 
 def _walltime(one: Allocation, now: float) -> str:

@@ -12,9 +12,9 @@ import pytest
 
 from lattice_agent.attempts import Key
 from lattice_agent.host.scopes import CgroupScopes, ProcessScopes, Scopes, choose, find_mount
-from tests.unit.agent.machine import UID, has_cgroups, needs_root, until
+from tests.unit.agent.machine import has_cgroups, needs_root, until
 
-KEY, OTHER = Key(UID, 1), Key(UID, 2)
+KEY, OTHER = Key("scopes", 1), Key("scopes", 2)
 
 PURE = "sysfs /sys sysfs rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 HYBRID = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
