@@ -233,7 +233,7 @@ class Journal:
         return (self.state_dir / "instance").stat().st_mtime
 
     def mark_settled(self, key: Key, now: float, seq: int = 0) -> None:
-        """Marks an attempt settled at `now` by the plan of this seq (0: unknown), and deletes its script and its run directory.
+        """Marks an attempt settled at `now` by the plan of this seq (0: unknown), and deletes script, notes on steps and run directory.
 
         Its exit record and output stay on disk for 7 days. Of an attempt without a directory on disk nothing stays.
         """
@@ -246,7 +246,7 @@ class Journal:
                 (directory / "settled-by").write_text(f"{seq}\n", encoding="utf-8")
         if key in self.in_memory_only():
             self.bring_to_disk(key)
-        for name in ("script", durable.RESERVE):  # first, so that a full disk has room for the mark
+        for name in ("script", durable.RESERVE, "steps"):  # first, so that a full disk has room for the mark; every step is undone
             (directory / name).unlink(missing_ok=True)
         durable.write_durably(str(directory), "settled", f"{now!r}\n".encode())
         shutil.rmtree(self.run_directory(key), ignore_errors=True)
