@@ -66,6 +66,7 @@ def test_work_names_a_label_and_runs_in_its_image_on_every_node(registry: Regist
     pinned = me.get("label")["status"]["software"]
     assert [(one["source"], one["mount"], one["repository"]) for one in pinned] == [("app/42:v1", "/user-environment", f"uenv/{PLACE}")]
 
+
 def test_work_is_staged_once_every_node_has_its_image_and_bare_work_never(registry: RegistryProgram, me: Person) -> None:
     me.apply("staged", nodes=2, entrypoint="sleep 2", environment={"uenv": "app/42:v1"})
     status = until(lambda: (found := me.get("staged")["status"]).get("startTime") and found, within=60, what="its start")
@@ -76,7 +77,6 @@ def test_work_is_staged_once_every_node_has_its_image_and_bare_work_never(regist
     me.ended("staged")
     me.apply("bare-work", entrypoint="true")
     assert "Staged" not in [one["type"] for one in me.ended("bare-work")["conditions"]]
-
 
 
 def test_an_image_without_attached_metadata_has_that_which_is_in_it(registry: RegistryProgram, me: Person) -> None:

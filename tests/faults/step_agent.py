@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -215,11 +214,14 @@ class StepAgent:
         async with self._group as group:
             ticking = group.create_task(self._tick())
             self._read_plan()
-            while not (self._result.exists() and not self._machine.attempts and not self._busy):
-                await asyncio.sleep(0.005)
+            await self._over()
             ticking.cancel()
             for worker in self._workers:
                 worker.cancel()
+
+    async def _over(self) -> None:
+        while not (self._result.exists() and not self._machine.attempts and not self._busy):  # noqa: ASYNC110 - files tell nobody
+            await asyncio.sleep(0.005)
 
     @property
     def _result(self) -> Path:
@@ -269,7 +271,7 @@ class StepAgent:
         while True:
             await self._wake[key].wait()
             self._wake[key].clear()
-            while (delay := await self._effects.carry_out(key)) is not None:
+            while (delay := await self._effects.carry_out(key)) is not None:  # noqa: ASYNC110 - it is repeated, not awaited
                 await asyncio.sleep(delay)
             if not self._wake[key].is_set():
                 self._busy.discard(key)
@@ -323,7 +325,7 @@ async def main(place: Path) -> None:
                 return
         except LatticeError as error:  # as systemd starts an agent again
             print(f"the agent ends: {error.message}", file=sys.stderr)
-            time.sleep(0.2)
+            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,15 @@ def moments(kind: str) -> list[tuple[str, float]]:
         for state in STATES:
             found += [(f"{step} {state} before", 0.0), (f"{step} {state} after", 0.0)]
         found += [(f"{step} begun after", LONGEST_STEP[step]), (f"{step} undoing after", LONGEST_STEP[step])]
-    return [*found, ("start", 0.0), ("start", 0.03), ("started", 0.0), ("started", 0.2), *((name, 0.0) for name in AFTERWARDS), ("forget", 0.02)]
+    return [
+        *found,
+        ("start", 0.0),
+        ("start", 0.03),
+        ("started", 0.0),
+        ("started", 0.2),
+        *((name, 0.0) for name in AFTERWARDS),
+        ("forget", 0.02),
+    ]
 
 
 def targets(kind: str, moment: str) -> list[str]:
@@ -120,7 +128,9 @@ def software(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 def _uenv(folder: Path, stack: ExitStack) -> Software:
     """An image of a registry and one of a file of the user's, mounted side by side."""
     folder.chmod(0o755)
-    content = make_image(folder / "app", {"app": "x\n", "blob": os.urandom(1 << 19).hex()}, described("app", "/user-environment")).read_bytes()
+    content = make_image(
+        folder / "app", {"app": "x\n", "blob": os.urandom(1 << 19).hex()}, described("app", "/user-environment")
+    ).read_bytes()
     own = Path(stack.enter_context(open_directory()), "own.squashfs")
     make_image(own, {"own": "y\n"})
     registry = stack.enter_context(running_registry(folder))
@@ -144,12 +154,16 @@ def _table(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     reporter = request.config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and STRUCK:
-        reporter.write_line(f"\nfaults at steps, seed {SEED}: {STRUCK.total()}: " + ", ".join(f"{n} {what}" for what, n in sorted(STRUCK.items())))
+        reporter.write_line(
+            f"\nfaults at steps, seed {SEED}: {STRUCK.total()}: " + ", ".join(f"{n} {what}" for what, n in sorted(STRUCK.items()))
+        )
 
 
 @needs_mksquashfs()
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_a_fault_at_a_step_leaves_nothing_loses_no_exit_code_and_starts_nothing_twice(case: Case, software: Callable[[str], Software]) -> None:
+def test_a_fault_at_a_step_leaves_nothing_loses_no_exit_code_and_starts_nothing_twice(
+    case: Case, software: Callable[[str], Software]
+) -> None:
     with open_directory() as place, ExitStack() as stack:
         if {"full", "read-only"} & {fault.target for fault in case.faults}:
             stack.enter_context(small_disk(place))
@@ -157,7 +171,9 @@ def test_a_fault_at_a_step_leaves_nothing_loses_no_exit_code_and_starts_nothing_
         trial.prepare()
         try:
             trial.run()
-            STRUCK.update(target if count or target in ("full", "read-only") else f"{target} that was not there" for target, count in trial.struck)
+            STRUCK.update(
+                target if count or target in ("full", "read-only") else f"{target} that was not there" for target, count in trial.struck
+            )
             assert [*wrong(trial, case)] == []
             assert trial.left() == []
         finally:

@@ -76,6 +76,11 @@ def files(*directories: str) -> list[str]:
     return [path.name for directory in directories for path in Path(directory).iterdir()]
 
 
+def replace_by_file(directory: str) -> None:
+    Path(directory).rmdir()
+    Path(directory).touch()
+
+
 async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of_the_one_that_has_it(tmp_path: Path) -> None:
     described, client = launch(tmp_path), RunnerClient()
     with full_after_a_claim(Path(described["run_directory"])):
@@ -90,8 +95,7 @@ async def test_a_shim_that_cannot_take_the_right_writes_nothing_over_the_work_of
 
 async def test_a_shim_that_fails_before_another_takes_the_right_writes_no_end(tmp_path: Path) -> None:
     described, client = launch(tmp_path), RunnerClient()
-    Path(described["run_directory"]).rmdir()
-    Path(described["run_directory"]).touch()  # no claim can be made there, by nobody yet
+    replace_by_file(described["run_directory"])  # no claim can be made there, by nobody yet
     try:
         async with asyncio.timeout(20):
             answer = await client.request({"op": "start", "launch": described})
@@ -108,11 +112,12 @@ async def test_a_request_that_breaks_leaves_no_file_in_the_root_directory() -> N
             assert await client.request({"op": "probe"}) == {"lost": True}
     finally:
         client.close()
-    assert not Path("/crash").exists()
+    assert "crash" not in files("/")
 
 
 @pytest.mark.parametrize(
-    ("kept", "has"), [(b"1\n2 3 4.0 5.0\n", True), (b"1\n2 3 4.0 5.0\nmore", False), (b"1\n9 3 4.0 5.0\n", False), (b"", False), (None, False)]
+    ("kept", "has"),
+    [(b"1\n2 3 4.0 5.0\n", True), (b"1\n2 3 4.0 5.0\nmore", False), (b"1\n9 3 4.0 5.0\n", False), (b"", False), (None, False)],
 )
 def test_a_shim_has_the_right_where_its_own_claim_stands(tmp_path: Path, kept: bytes | None, *, has: bool) -> None:
     if kept is not None:
