@@ -59,6 +59,8 @@ from lattice_agent.state.log_store import LogStore
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
 """The CPUs and the memory that a hollow node reports, unless an inventory says otherwise."""
+SCRATCH_HELD = "scratch_quota"
+"""The feature of a node on which work can use no more scratch space than it asks for."""
 STIMULUS_EVENTS = 1024
 """Events that a real node keeps in memory: those of 50 to 100 allocations, half a MiB."""
 HOLLOW_GROUP = 64
@@ -109,6 +111,9 @@ class AgentSettings(StartSettings):
     cache_high: int = field(default=90, metadata={"help": "percent of that beyond which images are evicted before a pull"})
     cache_low: int = field(default=70, metadata={"help": "percent down to which they are"})
     cache_free: str = field(default="50G", metadata={"help": "bytes that stay free on its file system whatever is pulled"})
+    scratch_dir: Path | None = field(
+        default=None, metadata={"help": "directory of a local disk in which each allocation has its scratch space; default: in memory"}
+    )
     registry_auth: str = field(default="", metadata={"help": "file with the logins to registries, of Docker's form (auths)"})
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
@@ -368,10 +373,15 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             hooks=HookDirectories(settings.prologue_dir, settings.epilogue_dir),
             cache=ImageCache(settings.cache_dir, settings.cache_limits()),
             registry_auth=settings.registry_auth,
+            scratch_dir=settings.scratch_dir,
         ) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
-        me = NodeDescription(node, host.facts(), host.instance(), address, settings.group, settings.features, declared=settings.declared())
+        features = (*settings.features, *((SCRATCH_HELD,) if host.scratch.is_limited and SCRATCH_HELD not in settings.features else ()))
+        me = NodeDescription(
+            node, host.facts(), host.instance(), address, settings.group, features, declared=settings.declared(),
+            scratch_bytes=host.scratch.most_bytes,
+        )  # fmt: skip
 
         def server(agents: dict[str, Agent], counted: AgentMetrics) -> Coroutine[Any, Any, None]:
             """Makes the task that serves this node's gRPC: talk of reporters, logs, steps, the image cache, and its report to people."""

@@ -95,11 +95,18 @@ class NodeWork:
     """Whether images of which no view is asked for give the one that they declare."""
     user_files: bool = True
     """Whether an image may be a file of the user's own."""
+    scratch_bytes: int = 0
+    """Bytes of scratch space on this node; 0: it asks for none."""
 
     @property
     def wants_software(self) -> bool:
-        """Tells whether the agent mounts images for the work on this node: the work names some, and at least one of its tasks runs here."""
-        return bool(self.tasks and (self.uenv or self.tools_uenv))
+        """Tells whether the agent mounts images for the work on this node, also where none of its tasks begins."""
+        return bool(self.uenv or self.tools_uenv)
+
+    @property
+    def needs_account(self) -> bool:
+        """Tells whether something is done here with the rights of its user: tasks, mounts, scratch space."""
+        return bool(self.tasks or self.scratch_bytes or self.wants_software)
 
 
 @dataclass(frozen=True)

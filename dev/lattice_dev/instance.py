@@ -370,7 +370,7 @@ class Instance:
         audit.write_policy(self.where.directory / "audit-policy.yaml", reads=here.options.audit_reads)
         self._write_kubeconfigs(here)
         for node in here.nodes:
-            for part in ("state", "prologue.d", "epilogue.d"):
+            for part in ("state", "scratch", "prologue.d", "epilogue.d"):
                 (self.where.node(node) / part).mkdir(mode=0o755, parents=True, exist_ok=True)
             if not (self.where.node(node) / "boot_id").exists():
                 _write_boot_id(self.where, node)

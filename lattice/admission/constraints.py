@@ -22,10 +22,13 @@ EXACT_NAMES: Final = 512
 
 
 def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the sizes in `spec.resources` parse, and that the GPU memory is above 0."""
+    """Checks that the sizes in `spec.resources` and `spec.data` parse, and that GPU memory and scratch space are above 0."""
     del facts
     resources = asked.spec.resources
-    sizes = (("spec.resources.memory", resources.memory), (f"{CONSTRAINTS}.gpuMemory", resources.constraints.gpu_memory))
+    sizes = (
+        ("spec.resources.memory", resources.memory), (f"{CONSTRAINTS}.gpuMemory", resources.constraints.gpu_memory),
+        ("spec.data.scratchPerNode", asked.spec.data.scratch_per_node),
+    )  # fmt: skip
     for field, text in sizes:
         if text is None:
             continue

@@ -14,7 +14,8 @@ from lattice.lifecycle.settle import is_final
 from lattice.units import format_duration, parse_duration, parse_time
 
 IMMUTABLE: Final = (
-    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "quota", "reservation",
+    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "data", "quota",
+    "reservation",
 )  # fmt: skip
 """Fields of spec that may never change; a test compares them with the model's."""
 IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue", "notBefore", "deadline")

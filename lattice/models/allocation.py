@@ -227,11 +227,30 @@ class Telemetry(Part):
     """Prod, Debug or Audit."""
 
 
+class Data(Part):
+    """The scratch space that an allocation has on each of its nodes, and the data that is brought there."""
+
+    scratch_per_node: Quantity | None = None
+    """Space on each node, for TMPDIR; empty at the start, gone at the end."""
+    defaults: bool | None = None
+    """Whether home, scratch and output are mounted."""
+    output: Text | None = None
+    """Where its results go."""
+    mounts: UntypedList | None = None
+    """What is mounted."""
+
+    rules: ClassVar = tuple(
+        Rule(f"!has(self.{name})", f"spec.data.{name} is not served yet: data is not staged by this release; remove the field")
+        for name in ("defaults", "output", "mounts")
+    )
+
+
 IMAGES_ARE_PINNED = "status.software is written once: every attempt uses the same images"
 
 
 IMMUTABLE = (
-    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "quota", "reservation",
+    "tenant", "user", "project", "vcluster", "intent", "environment", "entrypoint", "script", "tasks", "resources", "data", "quota",
+    "reservation",
 )  # fmt: skip
 
 
@@ -288,8 +307,8 @@ class AllocationSpec(Part):
     """Leaf of the elastic quota tree: a name or a path; default: where work of its vcluster, tenant or namespace belongs."""
     reservation: Text | None = None
     """The Reservation to run in."""
-    data: Untyped | None = None
-    """Data to bring."""
+    data: Data | None = None
+    """Data to bring, and scratch space."""
     connectivity: Untyped | None = None
     """Network domains and ports."""
     depends_on: UntypedList | None = None
@@ -332,7 +351,6 @@ class AllocationSpec(Part):
     )
     rules: ClassVar = (
         not_served("scriptFrom", "scripts above 64 KiB are not read from ConfigMaps by this release"),
-        not_served("data", "data is not staged by this release"),
         not_served("connectivity", "network domains are not served by this release"),
         not_served("dependsOn", "dependencies are not released by this release", unless="size(self.dependsOn) == 0"),
         not_served("checkpoint", "checkpoints are not taken by this release", unless="self.checkpoint.?strategy.orValue('Auto') == 'Auto'"),

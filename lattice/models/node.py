@@ -81,6 +81,8 @@ class Capabilities(Part):
     """Memory of each GPU; 0: unknown."""
     cxl_memory: Quantity = 0
     """Memory behind CXL, beside `memory`."""
+    scratch: Quantity = 0
+    """Scratch space: the file system of `--scratch-dir`, or half of the memory."""
     unified_memory: bool = False
     """True: CPU and GPU memory are one domain."""
     nominal_watts: Annotated[int, Field(ge=0, le=1000000)] = 0

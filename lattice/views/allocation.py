@@ -6,6 +6,7 @@ instead.
 
 from __future__ import annotations
 
+from lattice.units import quantity_bytes
 from lattice.views.meta import Metadata, View
 
 
@@ -65,6 +66,17 @@ class Resources(View, frozen=True):
     constraints: Constraints = Constraints()
 
 
+class Data(View, frozen=True):
+    """The scratch space on each node."""
+
+    scratch_per_node: int | str | None = None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Returns the bytes of scratch space on each node; 0: none is asked for. Raises Rejected for what is no quantity."""
+        return quantity_bytes(self.scratch_per_node) if self.scratch_per_node is not None else 0
+
+
 class Tasks(View, frozen=True):
     """The number of processes and the nodes they run on; `on` None: the default of entrypoint or script."""
 
@@ -104,6 +116,7 @@ class AllocationSpec(View, frozen=True):
     environment: SoftwareReferences = SoftwareReferences()
     tasks: Tasks = Tasks()
     resources: Resources = Resources()
+    data: Data = Data()
     lifecycle: Lifecycle = Lifecycle()
     hold: bool = False
     cancel: Cancel | None = None

@@ -54,6 +54,7 @@ class Capabilities(View, frozen=True):
     gpu_type: str = ""
     gpu_memory: int | str = 0
     cxl_memory: int | str = 0
+    scratch: int | str = 0
     unified_memory: bool = False
     nominal_watts: int = 0
     architecture: str = ""

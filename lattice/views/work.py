@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lattice.views.allocation import AllocationStatus, Cancel, Lifecycle, Resources, Tasks
+from lattice.views.allocation import AllocationStatus, Cancel, Data, Lifecycle, Resources, Tasks
 from lattice.views.meta import Metadata, View
 
 
@@ -47,6 +47,7 @@ class WorkSpec(View, frozen=True):
     script: str | None = None
     tasks: Tasks = Tasks()
     resources: Resources = Resources()
+    data: Data = Data()
     lifecycle: Lifecycle = Lifecycle()
     reservation: str = ""
     cancel: Cancel | None = None

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a deadline that is no time": ({"lifecycle.deadline": "tomorrow"}, ("spec.lifecycle.deadline", '"tomorrow"', "date-time")),
     "too many requeues": ({"lifecycle.requeue": {"max": 1000}}, ("spec.lifecycle.requeue.max", "1000", "100")),
     "no task on a node": ({"tasks": {"perNode": 0}}, ("spec.tasks.perNode", "0", "1")),
-    "what is not served yet": ({"data": {"output": "s3://x"}}, ("spec.data is not served yet", "remove the field")),
+    "what is not served yet": ({"data": {"output": "s3://x"}}, ("spec.data.output is not served yet", "remove the field")),
     "GPUs of a type, and none": (
         {"resources.gpus": 0, "resources.constraints.gpuType": "GH200"},
         ("spec.resources.constraints.gpuType is GH200 and spec.resources.gpus is 0", "at least 1"),
@@ -413,7 +413,7 @@ def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everythi
         done = me.apply("empty", entrypoint="true", ok=False)
         assert (done.returncode, "spec.user is empty" in done.stderr, "try again" in done.stderr) == (1, True, True), done.stderr
         done = me.apply("data", entrypoint="true", data={"output": "s3://x"}, ok=False)
-        assert "spec.data is not served yet" in done.stderr
+        assert "spec.data.output is not served yet" in done.stderr
         me.apply("full", entrypoint="true", user="alice", tenant=tenant.name, vcluster="hpc-batch")
         assert me.ended("full")["phase"] == "Completed"
         me.lattice("cancel", "before")

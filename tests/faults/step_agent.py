@@ -139,15 +139,12 @@ class Saboteur:
             with suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
-            mend = filler.unlink
+            timer = threading.Timer(MENDED_SECONDS, filler.unlink)
         else:
             subprocess.run(["mount", "--bind", state, state], check=True)
             subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
-
-            def mend() -> None:
-                subprocess.run(["mount", "-o", "remount,bind,rw", state], check=True)
-
-        timer = threading.Timer(MENDED_SECONDS, mend)
+            argv = ["mount", "-o", "remount,bind,rw", state]
+            timer = threading.Timer(MENDED_SECONDS, subprocess.run, (argv,))
         timer.daemon = True
         timer.start()
 
@@ -166,9 +163,9 @@ class StruckNotes(StepJournal):
         super().__init__(journal)
         self._saboteur = saboteur
 
-    def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None) -> None:
+    def note(self, key: Key, step: str, state: str, *, durable: bool, variables: Mapping[str, str] | None = None, at: float = 0.0) -> None:
         self._saboteur.reached(f"{step} {state} before")
-        super().note(key, step, state, durable=durable, variables=variables)
+        super().note(key, step, state, durable=durable, variables=variables, at=at)
         self._saboteur.reached(f"{step} {state} after")
 
 
@@ -320,7 +317,10 @@ async def main(place: Path) -> None:
     cache = ImageCache(place / "cache", CacheLimits(free=0))
     while True:
         try:
-            async with open_host(place / "state", place / "memory", node=setup.node, clock=SystemClock(), hooks=hooks, cache=cache) as host:
+            async with open_host(
+                place / "state", place / "memory", node=setup.node, clock=SystemClock(), hooks=hooks, cache=cache,
+                scratch_dir=directory_of(place, "scratch"),
+            ) as host:  # fmt: skip
                 await StepAgent(place, setup, host).run()
                 return
         except LatticeError as error:  # as systemd starts an agent again

@@ -28,13 +28,16 @@ from tests.unit.agent.machine import has_cgroups, needs_root, open_directory
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
 LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "22")) >= 100
 STATES = ("begun", "done", "undoing", "undone")
-STEPS = {"bare": ("probe", "scope", "hooks"), "uenv": ("probe", "scope", "hooks", "images", "mounts")}
+STEPS = {"bare": ("probe", "scope", "scratch", "hooks"), "uenv": ("probe", "scope", "scratch", "hooks", "images", "mounts")}
 """By kind of work, the steps that it has."""
-LONGEST_STEP = {"probe": 0.02, "scope": 0.005, "hooks": 0.08, "images": 0.35, "mounts": 0.03}
+LONGEST_STEP = {"probe": 0.02, "scope": 0.005, "scratch": 0.01, "hooks": 0.08, "images": 0.35, "mounts": 0.03}
 """Seconds within which a fault in the middle of a step comes."""
 AFTERWARDS = ("exited", "told before", "told after", "forget")
 """Moments after the work, beside the undoing of steps."""
 PLACE = "deploy/daint/gh200/app/42"
+SCRATCH = {"scratchPerNode": "1Mi"}
+IN_SCRATCH = "echo x > $TMPDIR/x && ln -s {place} $TMPDIR/out || exit 98"
+"""Leaves a file there, and a link that leads out."""
 
 pytestmark = [
     pytest.mark.faults,
@@ -115,7 +118,7 @@ def software(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     """Gives what work of a kind asks for; the registry is begun with the first that needs one."""
     folder = tmp_path_factory.mktemp("steps")
     with ExitStack() as stack:
-        made: dict[str, Software] = {"bare": Software()}
+        made: dict[str, Software] = {"bare": Software(data=SCRATCH, check=IN_SCRATCH)}
 
         def give(kind: str) -> Software:
             if kind not in made:
@@ -126,7 +129,7 @@ def software(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 
 
 def _uenv(folder: Path, stack: ExitStack) -> Software:
-    """An image of a registry and one of a file of the user's, mounted side by side."""
+    """An image of a registry and one of a file of the user's, mounted side by side, and scratch space on a disk."""
     folder.chmod(0o755)
     content = make_image(
         folder / "app", {"app": "x\n", "blob": os.urandom(1 << 19).hex()}, described("app", "/user-environment")
@@ -141,8 +144,8 @@ def _uenv(folder: Path, stack: ExitStack) -> Software:
         "layer": layer,
     }  # fmt: skip
     environment = {"uenv": f"app/42:v1:{{place}}/mounted,{own}:{{place}}/also"}
-    check = "[ -e {place}/mounted/app ] && [ -e {place}/also/own ] || exit 99"
-    return Software(environment, images=(image,), registry=registry.url, check=check)
+    check = "[ -e {place}/mounted/app ] && [ -e {place}/also/own ] || exit 99\n" + IN_SCRATCH
+    return Software(environment, SCRATCH, images=(image,), registry=registry.url, check=check, disk=True)
 
 
 STRUCK: Counter[str] = Counter()

@@ -54,6 +54,8 @@ class Software:
     images: tuple[Mapping[str, Any], ...] = ()
     registry: str = ""
     check: str = ""
+    disk: bool = False
+    """Whether scratch space is on a disk; else it is in memory."""
 
 
 class Trial:
@@ -73,6 +75,8 @@ class Trial:
         for name in ("state", "memory", "cache", "work", "mounted", "also", "prologue.d", "epilogue.d"):
             (place / name).mkdir(exist_ok=True)
             (place / name).chmod(0o755)
+        if self.software.disk:
+            (place / "scratch").mkdir()
         work.chmod(0o777)
         (work / "witness").touch()
         (work / "witness").chmod(0o666)
@@ -189,7 +193,7 @@ class Trial:
         yield from (f"socket {line}" for line in Path("/proc/net/unix").read_text().splitlines() if place in line)
         begins = private_tmp.beginning(f"{place}/state/attempts")
         yield from (f"directory {path}" for path in Path("/tmp").iterdir() if path.name.startswith(begins))
-        yield from (f"run directory {path}" for path in (self.place / "memory").iterdir())
+        yield from (f"run directory {path}" for path in (self.place / "memory").rglob("*") if path.name != "scratch")
         yield from (f"scratch {path}" for path in (self.place / "scratch").rglob("*") if path.is_file() or path.name.startswith(self.uid))
         yield from (f"attempt {key}" for key in self.journal.known() if not self.journal.is_settled(key))
         yield from (f"step {name}" for name in StepJournal(self.journal).standing(self.key))

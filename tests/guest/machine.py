@@ -17,7 +17,7 @@ from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lattice" / "guest"
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "loop", "squashfs")
-DISK_MODULES = ("virtio_blk", "ext4")
+DISK_MODULES = ("virtio_blk", "ext4", "quota_v2")
 DISK = "/srv"
 """Where the guest has its disk, which outlives it."""
 

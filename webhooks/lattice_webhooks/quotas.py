@@ -218,5 +218,15 @@ def _amounts(kind: Hardware) -> Mapping[str, int]:
 def _hardware(node: Node) -> Hardware:
     had = facts_of(node, 0, usable=True, state="", homes={})
     return Hardware(
-        had.cpus, had.memory, had.gpus, had.features, had.hollow, had.cxl_memory, had.gpu_type, had.gpu_memory, had.unified, had.watts
+        had.cpus,
+        had.memory,
+        had.gpus,
+        had.features,
+        had.hollow,
+        had.cxl_memory,
+        had.gpu_type,
+        had.gpu_memory,
+        had.unified,
+        had.watts,
+        had.scratch,
     )

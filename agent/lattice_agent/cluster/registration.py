@@ -54,6 +54,8 @@ class NodeDescription:
     hollow: bool = False
     switch: str = ""
     declared: StaticCapabilities = NOTHING
+    scratch_bytes: int = 0
+    """Scratch space that one allocation may ask for."""
 
     def status(self, *, healthy: bool = True) -> dict[str, Any]:
         """Returns the fields of `LatticeNode.status` that the agent writes, conditions and cached images apart."""
@@ -64,6 +66,7 @@ class NodeDescription:
                 "memory": format_bytes(self.facts.memory_bytes // _MEBIBYTE * _MEBIBYTE),
                 "architecture": self.facts.architecture,
                 "features": list(features),
+                "scratch": format_bytes(self.scratch_bytes),
                 **self.declared.capabilities(),
             },
             "health": "Healthy" if healthy else "Unhealthy",

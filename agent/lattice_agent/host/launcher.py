@@ -23,6 +23,7 @@ from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.prologue import Prologue, PrologueStep
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
+from lattice_agent.host.scratch import STEP, Scratch
 from lattice_agent.host.threads import Threads, whole
 from lattice_agent.host.watch import ShimWatch
 from lattice_agent.state.journal import Journal
@@ -53,6 +54,7 @@ class Launcher:
         reserves: Reserves,
         hooks: Hooks | None,
         mounts: Mounts,
+        scratch: Scratch,
         images: Images | None = None,
     ) -> None:
         """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them. `images` None: it keeps no images."""
@@ -60,22 +62,26 @@ class Launcher:
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
         self._preparing = Threads(f"its state directory {journal.state_dir}", count=2, within=ANSWER_SECONDS)
-        self._hooks, self._mounts, self.images = hooks, mounts, images
+        self._hooks, self._mounts, self._scratch, self.images = hooks, mounts, scratch, images
         self.prologue = Prologue(self._steps(), StepJournal(journal), self._preparing, clock)
         self._places: dict[Key, RunContext] = {}
         self._fresh: dict[Key, dict[str, Any]] = {}
         """Launch descriptions of attempts prepared here and not yet started, without the values of Secrets."""
+        self._first: set[Key] = set()
+        """Attempts of which nothing was known before this agent: nobody else has asked for their start."""
 
     def drop_context(self, key: Key) -> None:
         """Drops the launch data kept in memory for an attempt; called once nothing more of it is started."""
         self._places.pop(key, None)
         self._fresh.pop(key, None)
+        self._first.discard(key)
 
     def _steps(self) -> tuple[PrologueStep, ...]:
         """Returns the steps of the prologue in order; the epilogue undoes them in reverse."""
         steps = [
             PrologueStep("probe", self._probe, again=True),
             PrologueStep("scope", self._make_scope, self._remove_scope, again=True),
+            PrologueStep(STEP, self._make_scratch, self._scratch.wipe, lasting=True, wanted=_wants_scratch),
         ]
         if self._hooks is not None:
             steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
@@ -92,11 +98,14 @@ class Launcher:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
         if work.tasks:
             await asyncio.to_thread(launch.check, work)
+        if await self._prepared(work, self._journal.entry, work.key) is None:
+            self._first.add(work.key)
         await self._prepared(work, self._journal.write_journal, work, self._facts.boot_id)
         try:
             exported = await self.prologue.carry_out(work)
             if place := self._places.get(work.key):
                 self._places[work.key] = place = dataclasses.replace(place, exported=exported)
+            if place and work.tasks:
                 describing = whole(self._preparing.call(self._describe, work, place))
                 self._fresh[work.key] = await self._recorded(work, describing)  # views may not fit what the login sets
         except Retry as error:
@@ -117,10 +126,10 @@ class Launcher:
     # the steps
 
     async def _probe(self, work: NodeWork) -> Mapping[str, str]:
-        """Finds account and working directory of an attempt with tasks, opens its output files, and keeps the answer in memory; returns no
-        variables.
+        """Finds account and working directory where something is done as the user, opens his output files where tasks run, and keeps the
+        answer in memory; returns no variables.
         """
-        if work.tasks:
+        if work.needs_account:
             self._places[work.key] = await self._find_place(work)
             starts.reached(self._clock, "probe", work.key.uid, node=work.node)
         return {}
@@ -129,6 +138,11 @@ class Launcher:
         """Makes the attempt's scope with its limits, and writes its script; returns no variables."""
         await self._prepared(work, self._lay_down, work)
         return {}
+
+    async def _make_scratch(self, work: NodeWork) -> Mapping[str, str]:
+        """Makes the scratch space of the work; returns TMPDIR. Raises Rejected where too little is free."""
+        account = self._places[work.key].account if _is_root() else None
+        return await self._recorded(work, self._scratch.make(work, account))
 
     async def _remove_scope(self, key: Key) -> None:
         """Removes the attempt's scope; raises Retry while a process is left in it."""
@@ -195,8 +209,8 @@ class Launcher:
         account = await asyncio.to_thread(_account_of, work)
         request = {
             "op": "probe",
-            "directories": [work.workdir] if work.workdir else [account.home, "/"],
-            "files": [path for path in dict.fromkeys((work.stdout, work.stderr)) if path],
+            "directories": [work.workdir] if work.workdir and work.tasks else [*filter(None, (work.workdir,)), account.home, "/"],
+            "files": [path for path in dict.fromkeys((work.stdout, work.stderr)) if path and work.tasks],
             "truncate": not work.append,
             "user": account.uid if _is_root() else None,
             "group": account.gid,
@@ -262,10 +276,13 @@ class Launcher:
             described = await self._described_again(work)
         place = self._places[work.key]
         values = environment.effective(private, work, workdir=place.workdir, exported=place.exported, software=place.software)
-        request = {"op": "start", "launch": described | {"private": values}}
+        started = described | {"private": values, "alone": work.key in self._first}
+        request = {"op": "start", "launch": started}
         answer: dict[str, Any] = {}
+        self._first.discard(work.key)
         for _ in range(LAUNCHES):
             answer = await self._ask(request, why_not="the command does not begin")
+            started["alone"] = False
             if "running" in answer:
                 return self._watch.follow_shim(work.key, Running(*answer["running"]))
             if running := await self._started(work):  # taken, or its shim could not answer
@@ -335,6 +352,9 @@ class Launcher:
         )
         if place.software.images:
             described["hold_procs"] = self.scopes.hold_procs(work.key)
+        if work.scratch_bytes:
+            space = self._scratch.space(work)
+            described |= {"scratch": space.path, "scratch_bytes": space.memory_bytes if _is_root() else 0}
         return described | dataclasses.asdict(self.scopes.entrances(work.key))
 
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
@@ -350,6 +370,8 @@ class Launcher:
                     try:
                         return await self._starter.request(request)
                     except UnknownOutcome:
+                        if "launch" in request:
+                            request["launch"]["alone"] = False
                         await self._clock.sleep(pause)
                         pause = min(1.0, 2 * pause)
         except TimeoutError:
@@ -381,6 +403,11 @@ def _state_unfit(work: NodeWork, error: Retry) -> Rejected:
 def _wants_images(work: NodeWork) -> bool:
     """Tells whether images of the site's registry are pinned for the work."""
     return bool(work.software)
+
+
+def _wants_scratch(work: NodeWork) -> bool:
+    """Tells whether the work asks for scratch space."""
+    return bool(work.scratch_bytes)
 
 
 def _wants_software(work: NodeWork) -> bool:

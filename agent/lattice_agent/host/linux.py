@@ -23,6 +23,7 @@ from lattice_agent.host.interface import MachineFacts, OnExit
 from lattice_agent.host.launcher import Launcher
 from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.runner_client import RunnerClient
+from lattice_agent.host.scratch import Scratch, ScratchDirectory
 from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
 from lattice_agent.metrics import AgentMetrics
@@ -58,6 +59,7 @@ class LinuxHost:
         directories: HookDirectories,
         cache: ImageCache | None = None,
         registry_auth: str = "",
+        scratch: ScratchDirectory | None = None,
     ) -> None:
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
@@ -80,9 +82,12 @@ class LinuxHost:
             held = Threads(f"the image cache {cache.directory}", count=2, within=_ANSWER_SECONDS)
             self.images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
         mounts = Mounts(scopes_, self.runner_client, self._kernel, clock, cache)
+        space = Threads(f"the scratch directory {scratch.directory}" if scratch else "the run directory", count=2, within=_ANSWER_SECONDS)
+        self.scratch = Scratch(scratch, journal, space, self._facts.memory_bytes, self._spawn)
         self.launcher = Launcher(
-            journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, self.hooks, mounts, self.images
-        )
+            journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, self.hooks, mounts,
+            self.scratch, self.images,
+        )  # fmt: skip
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
@@ -417,11 +422,13 @@ async def open_host(
     hooks: HookDirectories | None = None,
     cache: ImageCache | None = None,
     registry_auth: str = "",
+    scratch_dir: Path | None = None,
 ) -> AsyncIterator[LinuxHost]:
     """Opens state and run directory, and yields the host of this machine for one agent; leaving it ends the runner and nothing that runs.
 
-    The default scopes stand below `lattice.slice/NODE` of cgroup v2. Raises Rejected for hooks that are no directory, or on a machine
-    without cgroups, Corrupt for a state directory of another format, Retry where systemd gives no scope.
+    The default scopes stand below `lattice.slice/NODE` of cgroup v2. Raises Rejected for hooks or scratch space that
+    are no directory, for hooks on a machine without cgroups, Corrupt for a state directory of another format, Retry where systemd gives no
+    scope.
     """
     journal = Journal(await asyncio.to_thread(state_dir.resolve), await asyncio.to_thread(run_dir.resolve))
     await asyncio.to_thread(journal.open)
@@ -436,9 +443,11 @@ async def open_host(
         if cache is not None:
             with suppress(OSError):  # told by the first allocation that needs an image
                 await asyncio.to_thread(cache.open)
-        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth)
+        scratch = ScratchDirectory(await asyncio.to_thread(scratch_dir.resolve), node) if scratch_dir is not None else None
+        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth, scratch)
         host.runner_client.open()
         try:
+            await host.scratch.open()
             yield host
         except Exception as error:
             failure = error

@@ -1,8 +1,8 @@
 """Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-It is of standard library alone, with `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`, `namespaces.py` and
-`private_tmp.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and subreaper, stands in `SCOPE/shim` while the
-tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the work is left.
+It is of standard library alone, with `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`, `namespaces.py`,
+`private_tmp.py` and `scratch_mount.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and subreaper, stands in
+`SCOPE/shim` while the tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the work is left.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lattice_agent.standalone import durable, forks, leftovers, meters, namespaces, private_tmp, streams
+from lattice_agent.standalone import durable, forks, leftovers, meters, namespaces, private_tmp, scratch_mount, streams
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -78,8 +78,14 @@ class Launch:
     """The file that names the process in whose mount namespace the tasks begin; empty: there is none."""
     mounts: list[str] = field(default_factory=list)
     """What is mounted there: a private /tmp goes on showing it, and the tasks gain no privileges."""
+    scratch: str = ""
+    """Its scratch space, which a private /tmp goes on showing; empty: there is none."""
+    scratch_bytes: int = 0
+    """The size of the file system in memory that is mounted there for the tasks; 0: none is, the directory itself is the space."""
     private: dict[str, str] = field(default_factory=dict, repr=False)
     """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
+    alone: bool = False
+    """Whether nobody has asked for this start before, so that no other shim can take the right: a failure is then the end."""
     note: str = ""
     user: int | None = None
     group: int | None = None
@@ -181,16 +187,19 @@ class Shim:
 
     @contextmanager
     def _namespace(self) -> Iterator[None]:
-        """Enters, for the block in which tasks are forked, the mount namespaces with the work's software and its own /tmp."""
+        """Enters, for the block in which tasks are forked, the mount namespaces with the work's software, scratch space and own /tmp."""
         launch = self.launch
         held: AbstractContextManager[None] = nullcontext()
         tmp: AbstractContextManager[None] = nullcontext()
         if launch.hold_procs:
             held = namespaces.entered(launch.hold_procs)
+        space: AbstractContextManager[None] = nullcontext()
+        if launch.scratch_bytes:
+            space = scratch_mount.entered(launch.scratch, launch.scratch_bytes, launch.identity)
         if launch.private_tmp:
-            places = (launch.workdir, launch.directory, *launch.mounts)
+            places = (launch.workdir, launch.directory, *launch.mounts, *filter(None, (launch.scratch,)))
             tmp = private_tmp.entered(launch.tmp_place, launch.identity, launch.private_tmp_keep, places)
-        with held, tmp:
+        with held, space, tmp:
             yield
 
     def _open_files(self) -> None:
@@ -487,7 +496,7 @@ def run(launch: Launch, report: int) -> None:
         return
     except OSError as error:
         failure, unfit = _state_sentence(launch, error), True
-        if not durable.has_right(launch.run_directory, claim):  # another shim may have it, or take it yet: the end is not this one's
+        if not (launch.alone or durable.has_right(launch.run_directory, claim)):  # another shim may have it, or take it yet
             send(report, {"failure": failure, "unfit": unfit})
             return
     else:

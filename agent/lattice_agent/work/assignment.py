@@ -65,7 +65,7 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         private_tmp_keep=config.work.private_tmp_keep,
         uenv=spec.environment.uenv, tools_uenv=spec.environment.tools_uenv, view=spec.environment.view,
         default_views=not spec.environment.no_default_view, user_files=config.software.user_files,
-        slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
+        scratch_bytes=spec.data.scratch_bytes, slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0, software=allocation.status.software,
         registry=config.software.registry, pull_seconds=parse_duration(config.software.pull_timeout),
     )  # fmt: skip

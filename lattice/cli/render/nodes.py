@@ -78,6 +78,7 @@ def node_fields(node: Node, home: Mapping[str, str], now: float) -> list[tuple[s
         ("CPUs", str(had.cpus or "")),
         ("Memory", memory(had.memory) + _beside_memory(had)),
         ("GPUs", _gpus(had)),
+        ("Scratch", memory(had.scratch)),
         ("Power", f"{had.nominal_watts} W at full load" if had.nominal_watts else ""),
         ("Architecture", had.architecture),
         ("Features", ", ".join(sorted({*spec.features, *had.features}))),

@@ -127,7 +127,7 @@ class BucketTable:
         marks = frozenset(mask for mask in self.masks if mask >> facts.index & 1) if self.masks else self.masks
         hardware = Hardware(
             facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
-            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts,
+            facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts, facts.scratch,
         )  # fmt: skip
         hardware = self._classes.setdefault(hardware, hardware)
         key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)

@@ -55,7 +55,7 @@ def candidate_of(
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
     try:
         minimum, maximum = _count(spec.resources.nodes)
-        need = _away_from_failures(need_of(spec.resources, indices), status, indices, minimum, avoid)
+        need = _away_from_failures(need_of(spec.resources, indices, spec.data.scratch_bytes), status, indices, minimum, avoid)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
         not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
@@ -125,15 +125,15 @@ def _avoiding(need: Need, without: int) -> Need:
     return replace(need, without=without)
 
 
-def need_of(resources: Resources, indices: Mapping[str, int]) -> Need:
-    """Returns what each node must offer for these resources; `indices`: the index of each node by name.
+def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0) -> Need:
+    """Returns what each node must offer for these resources and bytes of scratch space; `indices`: the index of each node by name.
 
     Equal resources give the same object. Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
-        return _shared_need(resources)
-    return _need(resources, indices)
+        return _shared_need(resources, scratch)
+    return _need(resources, indices, scratch)
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
@@ -236,12 +236,12 @@ def _placed_at(allocation: Allocation | None, since: float) -> float:
 
 
 @lru_cache(maxsize=65536)
-def _shared_need(resources: Resources) -> Need:
+def _shared_need(resources: Resources, scratch: int) -> Need:
     """Returns the need of resources that name no nodes; the same object for equal resources."""
-    return _need(resources, {})
+    return _need(resources, {}, scratch)
 
 
-def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
+def _need(resources: Resources, indices: Mapping[str, int], scratch: int) -> Need:
     """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least.
 
     Raises Rejected for a field that does not parse.
@@ -262,6 +262,7 @@ def _need(resources: Resources, indices: Mapping[str, int]) -> Need:
         gpu_memory=gpu_memory,
         unified=bool(constraints.require_unified_memory),
         allow_cxl=bool(constraints.allow_cxl_memory),
+        scratch=scratch,
     )
 
 

@@ -41,6 +41,7 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
         fingerprint=node.status.fingerprint,
         watts=had.nominal_watts,
         home=homes.get(group, ""),
+        scratch=_bytes(had.scratch),
     )
 
 

@@ -101,6 +101,10 @@ def _demands(need: Need) -> list[_Demand]:
     if need.memory:
         alone = replace(any_node, memory=need.memory, allow_cxl=need.allow_cxl)
         demand(f"{format_bytes(need.memory)} of memory", _memories(need), alone, replace(need, memory=0))
+    if need.scratch:
+        largest = _at_most("on one node", lambda hardware: hardware.scratch, format_bytes)
+        alone = replace(any_node, scratch=need.scratch)
+        demand(f"{format_bytes(need.scratch)} of scratch space", largest, alone, replace(need, scratch=0))
     if need.cpus:
         most = _at_most("on one node", lambda hardware: hardware.cpus)
         demand(f"{need.cpus} CPUs", most, replace(any_node, cpus=need.cpus), replace(need, cpus=0))

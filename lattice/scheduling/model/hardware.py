@@ -38,6 +38,8 @@ class NodeFacts:
     """Nominal power at full load; 0: unknown."""
     home: str = ""
     """The vcluster at whose home the node stands; empty: none."""
+    scratch: int = 0
+    """Scratch space, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,12 @@ class Hardware:
     gpu_memory: int = 0
     unified: bool = False
     watts: int = 0
+    scratch: int = 0
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.cxl_memory, self.gpu_type, self.gpu_memory,
-                 self.unified, self.watts)  # fmt: skip
+                 self.unified, self.watts, self.scratch)  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -69,7 +72,7 @@ class Hardware:
         """Returns a sort key: plainer hardware comes first, so that placement leaves scarce hardware to work that needs it."""
         return (
             self.gpus, self.gpu_memory, self.unified, self.cxl_memory, self.memory, self.cpus, len(self.features),
-            self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)),
+            self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)), self.scratch,
         )  # fmt: skip
 
 
@@ -96,6 +99,8 @@ class Need:
     unified: bool = False
     allow_cxl: bool = False
     """Whether a node's CXL memory counts towards `memory`."""
+    scratch: int = 0
+    """Bytes of scratch space."""
     lists: frozenset[int] = field(init=False, compare=False, repr=False)
     """The node lists `only` and `without` that are not empty; the node cache splits its buckets along them."""
     _hash: int = field(init=False, compare=False, repr=False)
@@ -104,7 +109,7 @@ class Need:
         lists = frozenset(mask for mask in (self.only, self.without) if mask)
         object.__setattr__(self, "lists", lists)
         parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.groups, self.only, self.without,
-                 self.gpu_type, self.gpu_memory, self.unified, self.allow_cxl)  # fmt: skip
+                 self.gpu_type, self.gpu_memory, self.unified, self.allow_cxl, self.scratch)  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -119,6 +124,7 @@ class Need:
             and hardware.gpus >= self.gpus
             and (not self.gpu_type or hardware.gpu_type.lower() == self.gpu_type.lower())
             and hardware.gpu_memory >= self.gpu_memory
+            and hardware.scratch >= self.scratch
             and (hardware.unified or not self.unified)
             and self.features <= hardware.features
         )

@@ -93,16 +93,22 @@ _BITS: Final[Way] = (bits, mask)
 _INDICES: Final[Way] = (list, tuple)
 _BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
 """A text that was added to the format: an empty one is written as None."""
+_NOTHING: Final[Way] = (lambda count: count or None, lambda count: count or 0)
+"""A number that was added to the format: 0 is written as None."""
 
 NODE: Final = RowCodec(
     NodeFacts,
     "index name group cpus memory gpus features hollow usable state switch cxl_memory gpu_type gpu_memory unified fingerprint watts home",
+    later="scratch",
     features=_NAMES,
+    scratch=_NOTHING,
 )
 NEED: Final = RowCodec(
     Need,
     "cpus memory gpus features hollow groups only without gpu_type gpu_memory unified allow_cxl",
+    later="scratch",
     features=_NAMES,
+    scratch=_NOTHING,
     groups=_NAMES,
     only=_BITS,
     without=_BITS,
@@ -147,7 +153,13 @@ WINDOW: Final = RowCodec(
     ReservationWindow, "name start end nodes users tenants vclusters maintenance ignore_running", nodes=_BITS, users=_NAMES, tenants=_NAMES,
     vclusters=_NAMES,
 )  # fmt: skip
-HARDWARE: Final = RowCodec(Hardware, "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts", features=_NAMES)
+HARDWARE: Final = RowCodec(
+    Hardware,
+    "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts",
+    later="scratch",
+    features=_NAMES,
+    scratch=_NOTHING,
+)
 KEY: Final = RowCodec(
     Key,
     "hardware group switch fingerprint home marks",

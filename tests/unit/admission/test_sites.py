@@ -237,7 +237,7 @@ def test_strict_reading_names_what_was_meant_and_what_is_not_served() -> None:
     assert parse_strict("Allocation", obj) == [
         'spec.lifecycle.preemption_class is no field of spec.lifecycle: did you mean "preemptionClass"?',
         'spec.resources.nods is no field of spec.resources: did you mean "nodes"?',
-        "spec.data is not served yet: data is not staged by this release; remove the field",
+        "spec.data.output is not served yet: data is not staged by this release; remove the field",
     ]
     assert parse_strict("Allocation", allocation(lifecycle={"preemptionClass": "2"})) == [
         "spec.lifecycle.preemptionClass: input should be a valid integer (given: '2')"

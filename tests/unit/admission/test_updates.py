@@ -47,7 +47,12 @@ def test_an_unchanged_spec_is_accepted_whatever_it_is() -> None:
 @pytest.mark.parametrize("field", IMMUTABLE)
 def test_immutable_fields_say_what_to_do_instead(field: str) -> None:
     obj = stored()
-    values: dict[str, Any] = {"resources": {"nodes": 3}, "tasks": {"perNode": 2}, "environment": {"workdir": "/x"}}
+    values: dict[str, Any] = {
+        "resources": {"nodes": 3},
+        "tasks": {"perNode": 2},
+        "environment": {"workdir": "/x"},
+        "data": {"scratchPerNode": "1Gi"},
+    }
     verdict = refused(change(obj, changed(obj, **{field: values.get(field, "other")})))
     assert (verdict.reason, verdict.field) == ("Immutable", f"spec.{field}")
     assert "submit a new one" in verdict.hint

@@ -101,11 +101,14 @@ async def machine(
     reserves: Reserves = NO_RESERVES,
     hooks: HookDirectories | None = None,
     cache: ImageCache | None = None,
+    scratch_dir: Path | None = None,
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
     state, memory = directory / "state", directory / "memory"
-    async with open_host(state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache) as host:
+    async with open_host(
+        state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir
+    ) as host:
         try:
             yield host, Ends(host)
         finally:

@@ -64,6 +64,7 @@ async def test_of_a_real_node_nothing_is_invented() -> None:
     assert {name: value for name, value in told.items() if name not in ("cpus", "memory", "architecture")} == {
         "gpuMemory": "0",
         "cxlMemory": "0",
+        "scratch": "0",
     }
 
 

@@ -120,9 +120,27 @@ def shell(script: str, **changes: Any) -> NodeWork:
     return work(**{"script": f"#!/bin/bash\n{script}\n", "workdir": "/", **changes})
 
 
+@pytest.mark.pure_v2
+async def test_a_node_without_tasks_holds_the_software_for_what_is_launched_there_later(place: Path, images: Path) -> None:
+    ours = shell("true", uenv=f"{images}/app.squashfs", tasks=0, workdir="/nowhere", stdout="/nowhere/out", node="n1", head="n2")
+    async with machine(place) as (host, _):
+        await host.prepare(ours)
+        assert (await host.start(ours)).pid == 0
+        (pid,) = held(place)
+        assert is_there(f"/proc/{pid}/root/user-environment/bin/app")
+        async with machine(place, swept=False) as (heir, ends):
+            [known] = await heir.attempts()
+            assert (known.alive, known.unclean) == (True, True)
+            await heir.kill(KEY)
+            assert (await ends.record()).tasks == ()
+            await heir.clear(KEY)
+        assert held(place) == []
+
+
 # squashfs-mount's cases
 
 
+@pytest.mark.pure_v2
 @pytest.mark.parametrize("private_tmp", [False, True], ids=["the node's /tmp", "a /tmp of its own"])
 async def test_one_image_stands_where_it_is_given_read_only_without_setuid_and_devices(
     targets: Path, images: Path, private_tmp: bool
@@ -140,6 +158,7 @@ async def test_one_image_stands_where_it_is_given_read_only_without_setuid_and_d
         assert said.endswith("nobody\n")
 
 
+@pytest.mark.pure_v2
 async def test_several_images_stand_beside_each_other_where_they_say_and_views_change_variables(place: Path, images: Path) -> None:
     script = (
         "app; /user-tools/bin/tool; echo $UENV_MOUNT_LIST; echo $UENV_VIEW; echo $TOOLVAR $WHO ${TOOLCONFLICT-unset} $MINE $SLURM_UENV_VIEW"
