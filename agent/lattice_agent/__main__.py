@@ -31,6 +31,7 @@ from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
+from lattice.models.conditions import LIMITS_MISSING
 from lattice.units import dial_target, parse_duration, parse_ranges, quantity_bytes
 from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_class, read_components
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
@@ -271,6 +272,7 @@ async def build(settings: AgentSettings, setup: ProcessSetup) -> None:
             node = place.me.node
             registration = Registration(place.outside.cluster, clock, place.me, heartbeat_seconds=configuration.heartbeat())
             registration.flaw = Flaw("StateUnwritable", await place.outside.host.flaw())
+            registration.unlimited = Flaw(LIMITS_MISSING, await place.outside.host.unenforced())
             await _registered(registration, clock, node, gate)
             agent = Agent(
                 node,

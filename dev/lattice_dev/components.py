@@ -190,6 +190,8 @@ def _agent(site: Site, node: str) -> Component:
     ]  # fmt: skip
     if memory := site.options.node_memory:
         argv += ["--reserved-memory", str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") - memory)]
+    if site.options.node_reserved_cpus:
+        argv += ["--reserved-cpus", site.options.node_reserved_cpus]
     if (scratch := site.where.node(node) / "scratch").is_dir():
         argv += ["--scratch-dir", str(scratch)]
     if root := site.where.scope_root():

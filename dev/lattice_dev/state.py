@@ -42,6 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Life of a renewed node certificate, in seconds."""
     node_memory: int = 0
     """Bytes that the work of each node may have; 0: the machine's."""
+    node_reserved_cpus: str = ""
+    """Processors that the work of each node may not run on, such as `0`."""
 
     @property
     def waiting_nodes(self) -> int:

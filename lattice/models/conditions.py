@@ -57,6 +57,7 @@ NAME_CONFLICT: Final = "NameConflict"
 HEALTHY: Final = "Healthy"
 CERTIFICATE_EXPIRING: Final = "CertificateExpiring"
 CACHE_FULL: Final = "CacheFull"
+LIMITS_MISSING: Final = "LimitsMissing"
 """The conditions of a LatticeNode that its agent writes, each only once there is something to say."""
 
 NODE_STATES: Final = ("Unknown", "Booting", "Ready", "Degraded", "Down", "Draining", "Drained", "Disabled", "Failed")

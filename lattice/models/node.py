@@ -119,7 +119,7 @@ class LatticeNodeStatus(Part):
     heartbeat: Annotated[int, Field(ge=0)] = 0
     """Number of the heartbeat that the state was judged on (operator)."""
     conditions: Conditions = Field(default_factory=list)
-    """Ready (operator); NameConflict, Healthy, CertificateExpiring, CacheFull, once there was something to say (agent)."""
+    """Ready (operator); NameConflict, Healthy, CertificateExpiring, CacheFull, LimitsMissing, once there was something to say (agent)."""
     health: Annotated[str, Field(max_length=16, json_schema_extra={"enum": ["Healthy", "Unhealthy"]})] | None = None
     """The agent's own judgement (agent)."""
     capabilities: Capabilities | None = None

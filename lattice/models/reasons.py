@@ -241,6 +241,11 @@ NODE_REASONS: Final[tuple[Reason, ...]] = (
         "no room can be made in the node's image cache for an image that was wanted: work goes elsewhere that needs images it has not",
         "`lattice cache status --nodes NODE` shows what it keeps, `lattice cache evict` removes it (condition CacheFull)",
     ),
+    Reason(
+        "LimitsMissing",
+        "limits of work do not hold on the node: its kernel serves no cgroups, or not all controllers (condition LimitsMissing)",
+        "boot it with the controllers that the message names; work runs there all the same",
+    ),
     Reason("ReturnPending", "undrain or enable was asked for, but the node does not report healthy", "look at the node"),
 )
 """Why a node is in the state it shows."""

@@ -16,7 +16,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEASES, NODE_LEASE_NAMESPACE, NODES
 from lattice.ledger import plans, reports
 from lattice.lifecycle.conditions import FALSE, TRUE, condition, encode, is_true, with_condition
-from lattice.models.conditions import CACHE_FULL, CERTIFICATE_EXPIRING, HEALTHY, NAME_CONFLICT
+from lattice.models.conditions import CACHE_FULL, CERTIFICATE_EXPIRING, HEALTHY, LIMITS_MISSING, NAME_CONFLICT
 from lattice.units import format_bytes, format_time
 from lattice.views.allocation import Condition
 from lattice.views.cluster import Lease, Node
@@ -93,6 +93,7 @@ class Registration:
         self.flaw = Flaw("", "")
         self.expiring = Flaw("", "")
         self.full = Flaw("", "")
+        self.unlimited = Flaw("", "")
         self.cached_images: tuple[str, ...] = ()
         """The images of the node while its cache is `full`."""
 
@@ -201,6 +202,7 @@ class Registration:
             (HEALTHY, FALSE, TRUE, self.flaw, "nothing is wrong with it any more"),
             (CERTIFICATE_EXPIRING, TRUE, FALSE, self.expiring, "its certificates are renewed"),
             (CACHE_FULL, TRUE, FALSE, self.full, "there is room in its image cache"),
+            (LIMITS_MISSING, TRUE, FALSE, self.unlimited, "every limit of work holds"),
         ):
             shown = condition(conditions, kind)
             if flaw.message and (shown is None or shown.status == right or shown.reason != flaw.reason):

@@ -20,9 +20,11 @@ from lattice_agent.standalone.meters import UNLIMITED
 
 log = logging.getLogger(__name__)
 
-V1_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes", "cpuset": "cpuset.cpus"}
-V2_FILES = {"pids": "pids.max", "memory": "memory.max", "cpuset": "cpuset.cpus"}
+V1_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes", "cpuset": "cpuset.cpus", "cpu": "cpu.cfs_quota_us"}
+V2_FILES = {"pids": "pids.max", "memory": "memory.max", "cpuset": "cpuset.cpus", "cpu": "cpu.max"}
 """By controller: the file of its limit."""
+PERIOD = 100_000
+"""Microseconds in which the work may use so much processor time: the kernel's default."""
 V1_METERS = {"peak": "memory.max_usage_in_bytes", "limit": "memory.limit_in_bytes", "oom": "memory.oom_control"}
 V2_METERS = {"peak": "memory.peak", "limit": "memory.max", "oom": "memory.events"}
 """By the name that a shim knows: the memory controller's file (`standalone.meters`)."""
@@ -39,7 +41,10 @@ class WorkLimits:
 
     def by_controller(self) -> dict[str, str]:
         """Returns the limits that are set, by name of the cgroup controller, as texts in the kernel's form."""
-        set_ = {"pids": str(self.processes or ""), "memory": str(self.memory_bytes or ""), "cpuset": format_ranges(self.cpus)}
+        time = str(len(self.cpus) * PERIOD or "")  # holds where there is no cpuset
+        set_ = {
+            "pids": str(self.processes or ""), "memory": str(self.memory_bytes or ""), "cpuset": format_ranges(self.cpus), "cpu": time,
+        }  # fmt: skip
         return {name: text for name, text in set_.items() if text}
 
 
@@ -92,18 +97,26 @@ class Controllers:
                     self._limit_beside(controller, scope, limit)
                 else:
                     self._enable(controller, scope)
-                    _write(scope / "work" / V2_FILES[controller], limit)
+                    _write(scope / "work" / V2_FILES[controller], f"{limit} {PERIOD}" if controller == "cpu" else limit)
             except OSError as error:
                 if controller not in self.missing:
                     event(log, "LimitNotSet", logging.WARNING, controller=controller, message=str(error))
                 self.missing.add(controller)
+
+    def unserved(self) -> list[str]:
+        """Returns the controllers whose limits do not hold here: the kernel has refused one, or offers none in either tree."""
+        try:
+            offered = {*self._v1, *(self._mount / "cgroup.controllers").read_text().split()}
+        except OSError:
+            offered = set(self._v1)
+        return sorted(self.missing | (V2_FILES.keys() - offered))
 
     def procs(self, scope: Path) -> list[str]:
         """Returns the files by which a single-threaded process joins the v1 cgroups made for the scope.
 
         `tasks` moves the writing thread at once; `cgroup.procs`, which moves whole processes, waits for all processors.
         """
-        return [str(directory / "tasks") for directory in self._all_beside(scope) if directory.exists()]
+        return [str(directory / "tasks") for directory in dict.fromkeys(self._all_beside(scope)) if directory.exists()]
 
     def meters(self, scope: Path) -> dict[str, str]:
         """Returns the files in which the kernel counts the memory of the scope's work, by their names in `meters.read`.

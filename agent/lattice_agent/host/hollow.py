@@ -222,6 +222,10 @@ class HollowHost:
         """Returns no attempts: there are no processes that could survive."""
         return {}
 
+    async def unenforced(self) -> str:
+        """Returns an empty text: nothing runs that could exceed a limit."""
+        return ""
+
     async def flaw(self) -> str:
         """Returns an empty text: nothing is ever wrong."""
         return ""

@@ -129,6 +129,10 @@ class Host(Protocol):
         """Returns the attempts with processes that survived KILL, each with a clause that names them."""
         ...
 
+    async def unenforced(self) -> str:
+        """Returns which limits of work do not hold on this machine, as a clause; empty: all do."""
+        ...
+
     async def flaw(self) -> str:
         """Returns why this node should be given no work now, as a clause; empty: nothing is wrong."""
         ...

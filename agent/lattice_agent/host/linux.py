@@ -115,6 +115,13 @@ class LinuxHost:
         """Returns CPUs, memory, kernel, architecture and boot id of the machine, read once at the start."""
         return self._facts
 
+    async def unenforced(self) -> str:
+        """Returns which limits of work do not hold on this machine, as a clause; empty: all do, or the kernel does not answer."""
+        try:
+            return await self._kernel.call(self.scopes.unenforced)
+        except Retry:
+            return ""
+
     async def flaw(self) -> str:
         """Returns why this node should be given no work now, as a clause, by the newest check of the disk; empty: nothing is wrong.
 

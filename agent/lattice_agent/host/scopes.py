@@ -108,6 +108,10 @@ class Scopes(Protocol):
         """Returns the attempts that have a scope."""
         ...
 
+    def unenforced(self) -> str:
+        """Returns which limits of work do not hold on this machine, as a clause; empty: all do."""
+        ...
+
     def close(self) -> None:
         """Removes the cgroups that this object made for all attempts, unless a scope is left."""
         ...
@@ -217,6 +221,11 @@ class CgroupScopes:
         names = [path.name for path in self.root.glob("alloc-*.scope")]
         return [key for name in names if (key := parse_key(name[len("alloc-") : -len(".scope")]))]
 
+    def unenforced(self) -> str:
+        """Returns which limits of work do not hold on this machine, as a clause; empty: all do."""
+        lacking = self.controllers.unserved()
+        return f"its kernel does not serve the cgroup controllers {', '.join(lacking)}" if lacking else ""
+
     def close(self) -> None:
         """Removes the root directory, and what was made above it, when it holds no scope; else does nothing."""
         with suppress(OSError):
@@ -307,6 +316,10 @@ class ProcessScopes:
     def standing_scopes(self) -> list[Key]:
         """Returns the attempts that this process has made and not removed; those of earlier processes are unknown."""
         return sorted(self._made)
+
+    def unenforced(self) -> str:
+        """Returns that no limit holds but that of processes for each user: there are no cgroups."""
+        return "its agent may make no cgroups: work is not limited in memory and processors, and may hide processes"
 
     def close(self) -> None:
         """Does nothing: nothing was made."""

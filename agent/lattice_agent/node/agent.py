@@ -19,7 +19,7 @@ from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.ledger.plans import PlanRow
 from lattice.ledger.reports import PULLING, UNSERVED
-from lattice.models.conditions import CACHE_FULL, EPILOGUE_FAILED, UNKILLABLE
+from lattice.models.conditions import CACHE_FULL, EPILOGUE_FAILED, LIMITS_MISSING, UNKILLABLE
 from lattice.views.cluster import ConfigSpec
 from lattice_agent.attempts import ExitRecord, Key
 from lattice_agent.cluster import reports
@@ -384,6 +384,7 @@ class Agent:
         """Checks the host, and renews the node's Lease with the newest report; returns the seconds until the next heartbeat."""
         await self._check_host()
         await self._check_cache()
+        await self._check_limits()
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
@@ -412,6 +413,13 @@ class Agent:
         before = self._registration.full
         if bool(said) != bool(before.message) or (said and held != self._registration.cached_images):
             self._registration.full, self._registration.cached_images = found, held
+            self._queues.queue_registration(self.node)
+
+    async def _check_limits(self) -> None:
+        """Shows in the LatticeNode which limits of work do not hold on it, or that all do again."""
+        said = await self._outside.host.unenforced()
+        if said != self._registration.unlimited.message:
+            self._registration.unlimited = Flaw(LIMITS_MISSING if said else "", said)
             self._queues.queue_registration(self.node)
 
     def expiring(self, found: Flaw) -> None:

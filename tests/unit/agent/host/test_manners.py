@@ -102,8 +102,25 @@ async def test_work_stays_off_the_processors_that_its_node_keeps(place: Path) ->
     async with machine(place, reserves=Reserves(cpus=frozenset({1}))) as (host, ends):
         assert await run(host, ends, "#!/usr/bin/env python3\nimport os\nprint(os.sched_getaffinity(0))\n") == 0
         assert printed(host).strip() == str(os.sched_getaffinity(0) - {1})
+        assert await host.unenforced() == ""
         await host.forget(KEY)
         assert cgroups_of(host) == []
+
+
+@pytest.mark.pure_v2
+async def test_work_has_no_more_processor_time_than_its_processors_give(place: Path) -> None:
+    async with machine(place) as (host, _):
+        assert isinstance(host.scopes, CgroupScopes)
+        host.scopes.make(KEY, WorkLimits(cpus=tuple(sorted(os.sched_getaffinity(0)))[:1]))
+        directories = [Path(procs).parent for procs in host.scopes.entrances(KEY).work_procs]
+        directories.append(directories[-1].parent)
+        read = [(found / name).read_text().split()[0] for found in directories for name in CPU_FILES if (found / name).exists()]
+        assert "100000" in read
+        assert host.scopes.remove_scope(KEY)
+        assert cgroups_of(host) == []
+
+
+CPU_FILES = ("cpu.max", "cpu.cfs_quota_us")
 
 
 @pytest.mark.pure_v2
@@ -113,6 +130,7 @@ async def test_a_limit_that_the_machine_refuses_is_said_once_and_work_goes_on(pl
         for _ in range(2):
             host.scopes.make(KEY, WorkLimits(cpus=(4000,)))
         assert host.scopes.controllers.missing == {"cpuset"}
+        assert await host.unenforced() == "its kernel does not serve the cgroup controllers cpuset"
         assert [record.getMessage() for record in caplog.records].count("LimitNotSet") == 1
         assert await run(host, ends, "#!/bin/sh\nexit 3\n") == 3
         await host.forget(KEY)
@@ -156,7 +174,7 @@ LIMIT_FILES = ("pids.max", "memory.max", "memory.limit_in_bytes")
 
 
 def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_path: Path) -> None:
-    names = ("pids.max", "memory.max", "cpuset.cpus")
+    names = ("pids.max", "memory.max", "cpuset.cpus", "cpu.max")
     scope = tmp_path / "lattice.slice" / "n1" / "alloc-x-1.scope"
     (scope / "work").mkdir(parents=True)
     chain = [tmp_path, tmp_path / "lattice.slice", scope.parent, scope]
@@ -166,15 +184,15 @@ def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_pa
         (scope / "work" / name).touch()
     controllers = Controllers(tmp_path, find_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"))
     controllers.limit(scope, WorkLimits(77, 1 << 30, (0, 1, 3)))
-    assert [(scope / "work" / name).read_text() for name in names] == ["77", str(1 << 30), "0-1,3"]
-    assert all((directory / "cgroup.subtree_control").read_text() == "+cpuset" for directory in chain)  # the last of the writes
+    assert [(scope / "work" / name).read_text() for name in names] == ["77", str(1 << 30), "0-1,3", "300000 100000"]
+    assert all((directory / "cgroup.subtree_control").read_text() == "+cpuset" for directory in chain)  # "+cpu" over it
     assert controllers.procs(scope) == []
     assert controllers.remove_limits(scope)
 
 
 def test_v1_hierarchies_are_found_by_their_controllers() -> None:
     mounts = "c /sys/fs/cgroup/pids cgroup rw,relatime,pids 0 0\nc /v1 cgroup rw,memory,cpu 0 0\nc /v2 cgroup2 rw 0 0\n"
-    assert find_controllers(mounts) == {"pids": Path("/sys/fs/cgroup/pids"), "memory": Path("/v1")}
+    assert find_controllers(mounts) == {"pids": Path("/sys/fs/cgroup/pids"), "memory": Path("/v1"), "cpu": Path("/v1")}
 
 
 @pytest.mark.parametrize(
