@@ -84,7 +84,7 @@ class TenantBudget(Part):
     fair_share_target: Quantity | None = None
     """Its share of all use, 150m is 15 %; absent: an equal part of what the other tenants leave."""
     burst_allowance: Quantity = "1"
-    """Agreed limit above its share, 1500m is 150 % of it; it decides nothing: above the share itself its work is preempted first."""
+    """Agreed limit above its share, 1500m is 150 % of it: above the share its work is preempted first, beyond this before all other."""
     on_exhausted: Literal["Penalise", "Queue"] = "Penalise"
     """At the end of a budget scores fall to a twentieth (Penalise), or new work waits (Queue)."""
 

@@ -165,9 +165,9 @@ class CacheUpdater:
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def bursts(self, tenant: str) -> bool:
-        """Tells whether a tenant uses more than its target share now."""
-        return self.scoring.shares.burst(tenant, self._clock.now()) > 0
+    def burst_of(self, tenant: str) -> int:
+        """Returns how far a tenant exceeds its target share now: 0 not at all, 1 within its burst allowance, 2 beyond it."""
+        return self.scoring.shares.burst(tenant, self._clock.now())
 
     def unsettled(self) -> Unsettled:
         """Returns the charges that no usage record holds yet, with the version of the records that this is true for."""

@@ -82,8 +82,8 @@ class StartForecasts(Protocol):
 class UsageView(Protocol):
     """Knows what tenants use; `CacheUpdater` is the implementation."""
 
-    def bursts(self, tenant: str) -> bool:
-        """Tells whether a tenant uses more than its target share now."""
+    def burst_of(self, tenant: str) -> int:
+        """Returns how far a tenant exceeds its target share now: 0 not at all, 1 within its burst allowance, 2 beyond it."""
         ...
 
     def unsettled(self) -> Unsettled:
@@ -239,12 +239,13 @@ class QueryService:
         """
         waiting = list(self._pending.candidates.values())
         moment = take_query_snapshot(self._state, waiting, self._clock.now(), asked)
+        tenants = {holder.tenant for holder in moment.holders.values()}
         return QuerySnapshot(
             moment=moment,
             waiting=dict(self._pending.reasons),
             expected=self._starts.found,
             open_to={tenant: self._open_to(tenant) for tenant in {one.tenant for one in (*waiting, *asked)}},
-            bursting=frozenset(filter(self._usage.bursts, {holder.tenant for holder in moment.holders.values()})),
+            bursting={tenant: rank for tenant in tenants if (rank := self._usage.burst_of(tenant))},
             limits=preemption_limits(self._config.object),
             moves=dict(self._pending.moves),
             number=self._numbers.shown_number,

@@ -66,7 +66,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         )
         one.add_argument("--on-exhausted", choices=("penalise", "queue"), help="at the end of a budget scores fall, or new work waits")
         one.add_argument("--fair-share-target", metavar="SHARE|none", help="its share of all use, for example 0.15 or 150m")
-        one.add_argument("--burst-allowance", metavar="FACTOR", help="1.5: up to 150 %% of its share before its work is preempted first")
+        one.add_argument(
+            "--burst-allowance",
+            metavar="FACTOR",
+            help="1.5: up to 150 %% of its share; beyond it its work is preempted before that of others above their share",
+        )
         if name != "set-quota":
             one.add_argument("--for-namespace", action="append", metavar="NAMESPACE", help="its namespaces (default: its name)")
             one.add_argument("--default-vcluster", metavar="VCLUSTER", help="where its work goes that names none")

@@ -100,8 +100,8 @@ class NodeHolder(msgspec.Struct, gc=False):  # a cycle makes one for each place,
     """Whether it saves its state now because other work preempts it."""
     checkpointed: float | None = None
     """When its last checkpoint was complete, seconds since the epoch; None: never, or unknown."""
-    burst: bool = False
-    """Whether its tenant uses more than its fair share; preemption takes such work first."""
+    burst: int = 0
+    """How far its tenant exceeds its fair share: 1 within its burst allowance, 2 beyond it; preemption takes the higher number first."""
     quota: str = ""
     """The leaf of the quota tree that the work is charged to; empty without one."""
 

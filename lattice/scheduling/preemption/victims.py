@@ -134,8 +134,9 @@ def preemption(
     """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none; ends nothing.
 
     `nodes` has every node that a holder holds; `eligible`: the usable ones that the candidate may have, free or held; `free`: those of them
-    that are free now; `score`: the candidate's. Burst users go first: if a set of them alone suffices and costs less than the candidate's
-    value, it is taken; then they with borrowers of its vcluster, the lowest borrowing priority first; then all.
+    that are free now; `score`: the candidate's. Burst users go first, those beyond their allowance before those within: if a set of
+    them alone suffices and costs less than the candidate's value, it is taken; then they with borrowers of its vcluster, the lowest
+    borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
     domain = PreemptionDomain(candidate, nodes, eligible, free)
@@ -294,13 +295,17 @@ def _pool(
 def _in_order_of_going(
     candidate: Candidate, pool: list[Victim], nodes: Mapping[int, NodeFacts], policies: Mapping[str, Policy]
 ) -> list[list[Victim]]:
-    """Returns growing sets of victims to try in turn: burst users; with them borrowers by borrowing priority; with them everybody."""
+    """Returns growing sets of victims to try in turn: who is beyond his burst allowance; with them who is within his; with them borrowers
+    by borrowing priority; with them everybody.
+    """
 
     def rank(victim: Victim) -> tuple[int, int]:
-        """Returns the turn of a victim: burst users first, then borrowers by borrowing priority, then all others."""
+        """Returns the turn of a victim: burst users first (the further above their share the sooner), then borrowers by borrowing
+        priority, then all others.
+        """
         holder = victim.holder
         if holder.burst:
-            return (0, 0)
+            return (0, -holder.burst)
         if on_loan(candidate, holder, nodes):
             return (1, policies.get(holder.vcluster, Policy(holder.vcluster)).borrowing.priority)
         return (2, 0)

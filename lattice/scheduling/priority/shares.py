@@ -219,7 +219,7 @@ class Shares:
     def burst(self, tenant: str, now: float) -> int:
         """Returns how far a tenant exceeds its share: 0 within its target, 1 above it within the burst allowance, 2 above that.
 
-        Preemption takes work of tenants with a number above 0 first. A tenant without terms has a target of 0.
+        Preemption takes work of tenants with the higher number first. A tenant without terms has a target of 0.
         """
         target, usage = self._targets.get(tenant, 0.0), self.usage(tenant, now)
         if usage <= target:

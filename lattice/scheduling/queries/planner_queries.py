@@ -43,8 +43,8 @@ class QuerySnapshot:
     """The last forecast of pending work, by uid."""
     open_to: Mapping[str, Collection[str]]
     """By tenant: the vclusters that start its work."""
-    bursting: frozenset[str]
-    """The tenants that use more than their fair share."""
+    bursting: Mapping[str, int]
+    """How far tenants exceed their fair share, of those that do: 1 within their burst allowance, 2 beyond it."""
     limits: PreemptionLimits
     number: Callable[[str], int | None] = lambda _uid: None
     """Returns the number that people type for a uid, None without one; may be called from any thread."""
@@ -136,7 +136,7 @@ class PlannerQueries:
         candidate, context, snapshot = waiting.candidate, self.context, self._snapshot
         within = preemption_scope(context.state, candidate, context.now)
         eligible = within.eligible()
-        holders = [msgspec.structs.replace(holder, burst=holder.tenant in snapshot.bursting) for holder in context.holders.values()]
+        holders = [msgspec.structs.replace(holder, burst=snapshot.bursting.get(holder.tenant, 0)) for holder in context.holders.values()]
         score = waiting.score or Score(candidate.preemption_class / 10)
         found = preemption(
             candidate, holders, within.nodes, eligible, within.free(eligible), context.state.policies, context.now,

@@ -96,6 +96,9 @@ _BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
 _NOTHING: Final[Way] = (lambda count: count or None, lambda count: count or 0)
 """A number that was added to the format: 0 is written as None."""
 
+_RANK: Final[Way] = (lambda rank: rank if rank > 1 else bool(rank), int)
+"""A number that was a truth value once: 0 and 1 are written as such."""
+
 NODE: Final = RowCodec(
     NodeFacts,
     "index name group cpus memory gpus features hollow usable state switch cxl_memory gpu_type gpu_memory unified fingerprint watts home",
@@ -131,6 +134,7 @@ HOLDER: Final = RowCodec(
     nodes=_INDICES,
     borrowed=_INDICES,
     quota=_BLANK,
+    burst=_RANK,
 )
 ACCOUNT: Final = RowCodec(
     TenantAccount, "max_nodes used_nodes max_allocations used_allocations", later="user_max_nodes user_max_allocations"

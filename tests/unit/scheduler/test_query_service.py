@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ class Sources:
     state: ClusterState
     queue: Sequence[Candidate]
     number: Callable[[str], int | None]
-    bursting: Collection[str]
+    bursting: Mapping[str, int]
     bindings: Bindings
     found: Mapping[str, Expected] = field(default_factory=dict)
     forecaster: Forecaster = field(default_factory=Forecaster)
@@ -72,8 +73,8 @@ class Sources:
         found = self.forecaster.forecast(self.state, {"hpc": [*self.queue, *(one.candidate for one in outcomes)]}, NOW)
         return {one.candidate.uid: found[one.candidate.uid] for one in outcomes}
 
-    def bursts(self, tenant: str) -> bool:
-        return tenant in self.bursting
+    def burst_of(self, tenant: str) -> int:
+        return self.bursting.get(tenant, 0)
 
     def unsettled(self) -> Unsettled:
         return Unsettled("0", [])
@@ -96,7 +97,7 @@ class State:
 
 def service(
     nodes: int = 4, *, running: int = 3, waiting: int = 4, holders: Sequence[NodeHolder] = (), preemption_class: int = 5,
-    bursting: Collection[str] = (), limits: SchedulingOptions | None = None, bindings: Bindings = NO_BINDINGS,
+    bursting: Mapping[str, int] = MappingProxyType({}), limits: SchedulingOptions | None = None, bindings: Bindings = NO_BINDINGS,
     number: Callable[[str], int | None] = lambda _uid: 7,
 ) -> tuple[QueryService, State]:  # fmt: skip
     """A query service beside work on some nodes, and one that waits for more than are free."""
@@ -146,7 +147,10 @@ def low(number: int, nodes: tuple[int, ...], owner: int = 1, **fields: Any) -> N
 
 async def test_work_of_a_tenant_above_its_share_goes_first() -> None:
     holders = [low(3, (0,)), low(4, (1,), 2)]
-    for bursting, whose in (((), "your tenant"), (("FOREIGN-lab",), "other tenants"), (("physics", "FOREIGN-lab"), "your tenant")):
+    for bursting, whose in (
+        ({}, "your tenant"), ({"FOREIGN-lab": 1}, "other tenants"), ({"physics": 1, "FOREIGN-lab": 1}, "your tenant"),
+        ({"physics": 1, "FOREIGN-lab": 2}, "other tenants"), ({"physics": 2, "FOREIGN-lab": 1}, "your tenant"),
+    ):  # fmt: skip
         made, state = service(4, waiting=3, holders=holders, preemption_class=8, bursting=bursting)
         found = (await made.why(uid(2), ALICE)).preemption
         assert found is not None

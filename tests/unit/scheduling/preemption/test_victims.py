@@ -200,7 +200,8 @@ def test_a_borrower_gives_nodes_back_to_their_vcluster_whatever_its_class_below_
 def test_burst_users_go_first_then_borrowers_by_priority_then_the_cheapest() -> None:
     policies = [Policy("low", borrowing=Borrowing(priority=1)), Policy("high", borrowing=Borrowing(priority=8))]
     cheap = holder(1, 1, started=NOW - 60, walltime=HOUR)
-    burst = holder(2, 2, burst=True, started=NOW - 5 * HOUR)
+    burst = holder(2, 2, burst=1, started=NOW - 5 * HOUR)
+    beyond = holder(5, 5, burst=2, started=NOW - 9 * HOUR)
     low = holder(3, 3, vcluster="low", borrowed=(3,), started=NOW - 4 * HOUR)
     high = holder(4, 4, vcluster="high", borrowed=(4,))
 
@@ -209,6 +210,8 @@ def test_burst_users_go_first_then_borrowers_by_priority_then_the_cheapest() -> 
         return gone(case(pending(count), *holders, nodes=nodes, policies=policies).answer())
 
     assert chosen(1, cheap, burst, low, high) == [2]
+    assert chosen(1, cheap, burst, beyond, low, high) == [5], "beyond the allowance first, though it is dearer"
+    assert chosen(2, cheap, burst, beyond, low, high) == [2, 5]
     assert chosen(2, cheap, burst, low, high) == [2, 3]
     assert chosen(1, cheap, low, high) == [3]
     assert chosen(1, cheap, high) == [4]
@@ -265,7 +268,7 @@ def test_sensitive_work_is_worth_any_cost() -> None:
 
 
 def test_a_burst_set_above_the_value_leaves_the_others_to_be_asked() -> None:
-    dear = holder(1, 1, burst=True, checkpointable=False, started=NOW - 90 * HOUR, walltime=None)
+    dear = holder(1, 1, burst=1, checkpointable=False, started=NOW - 90 * HOUR, walltime=None)
     assert gone(case(pending(1), dear, holder(2, 2)).answer()) == [2]
 
 
@@ -402,7 +405,7 @@ def random_case(chance: random.Random) -> Case:
                 sensitive=chance.random() < 0.05,
                 releasing=chance.random() < 0.05,
                 preemptions=chance.choice([0, 0, 0, 2]),
-                burst=chance.random() < 0.15,
+                burst=chance.choices((0, 1, 2), (85, 10, 5))[0],
                 borrowed=tuple(index for index in taken if nodes[index].home not in ("", vcluster)),
             )
         )
@@ -494,7 +497,7 @@ def pools(case: Case) -> list[list[NodeHolder]]:
     def rank(each: NodeHolder) -> tuple[int, int]:
         lent = on_loan(case.candidate, each, case.nodes)
         priority = case.policies.get(each.vcluster, Policy(each.vcluster)).borrowing.priority
-        return (0, 0) if each.burst else (1, priority) if lent else (2, 0)
+        return (0, -each.burst) if each.burst else (1, priority) if lent else (2, 0)
 
     return [[each for each in legal if rank(each) <= top] for top in sorted({rank(each) for each in legal})]
 
