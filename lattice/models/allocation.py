@@ -485,7 +485,8 @@ OLDER_LEDGER = "status.ledgerSeq never goes back: this patch was made from an ol
 class AllocationStatus(Part):
     """What scheduler and agents have done with an allocation; only they write it.
 
-    What is never taken back stands at the field itself, where a rule costs least. That number, attempt, ledgerSeq and the status as a whole
+    What is never taken back stands at the field itself, where a rule costs least; that pinned images are never removed stands at the
+    status (`Allocation.status`), since the rule of a field is not asked when the field goes. That number, attempt, ledgerSeq and the status as a whole
     are never removed stands in the policy `lattice-allocation-status`.
     """
 
@@ -574,5 +575,8 @@ class Allocation(Kind):
     kind: str = "Allocation"
     spec: AllocationSpec
     """What a person asks for."""
-    status: AllocationStatus | None = None
+    status: (
+        Annotated[AllocationStatus, Field(json_schema_extra=rules(Rule("!has(oldSelf.software) || has(self.software)", IMAGES_ARE_PINNED)))]
+        | None
+    ) = None
     """What Lattice made of it."""

@@ -460,8 +460,10 @@ def test_the_operator_pins_images_once_and_writes_nothing_else_of_a_status(serve
     passed(operator("PATCH", path, {"status": {"software": [IMAGE], "conditions": [waits]}}))
     refused(operator("PATCH", path, {"status": {"software": [{**IMAGE, "digest": "sha256:" + "c" * 64}]}}), "written once")
     refused(scheduler("PATCH", path, {"status": {"software": []}}), "written once")
+    refused(scheduler("PATCH", path, {"status": {"software": None}}), "written once")
     passed(scheduler("PATCH", path, {"status": PLACED}))
-    refused(operator("PATCH", path, {"status": {"software": None}}), "before the first attempt")
+    refused(operator("PATCH", path, {"status": {"software": None}}), "written once")
+    refused(operator("PATCH", path, {"status": {"conditions": [*PLACED["conditions"], AWAITED]}}), "before the first attempt")  # type: ignore[misc]
 
 
 def test_no_agent_changes_which_images_work_uses_or_says_that_they_are_refused(server: ApiServer) -> None:
