@@ -65,7 +65,7 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
     """
     candidates = list(candidates)
     policy, accounts = state.policy(vcluster), state.accounts
-    limited = any(accounts[tenant] != TenantAccount() for tenant in {one.tenant for one in candidates} if tenant in accounts)
+    limited = any(_is_limited(accounts[tenant]) for tenant in {one.tenant for one in candidates} if tenant in accounts)
     known = {
         "nodes that reservations and maintenance keep": any(window.end > now for window in state.windows),
         "nodes that are promised to work that waits": any(state.backfill_reservations.values()),
@@ -76,6 +76,12 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
         "terms of lending": any(lenders_for(state.policies, vcluster, 0.0)),
     }
     return [rule for rule, in_force in known.items() if in_force]
+
+
+def _is_limited(account: TenantAccount) -> bool:
+    """Tells whether a tenant has any hard limit; its use is none."""
+    limits = (account.max_nodes, account.max_allocations, account.user_max_nodes, account.user_max_allocations)
+    return any(limit is not None for limit in limits)
 
 
 def value_of(outcomes: Iterable[object]) -> float:
