@@ -134,6 +134,31 @@ async def test_who_waits_for_a_plan_hears_of_new_rows_once_it_is_written_and_onl
         assert len(hearing.heard) == 1
 
 
+async def test_who_waits_for_a_plan_hears_of_it_where_the_answer_of_its_write_was_lost() -> None:
+    class Hearing:
+        def __init__(self) -> None:
+            self.heard: set[str] = set()
+
+        def plan_written(self, uids: Collection[str]) -> None:
+            self.heard |= set(uids)
+
+    ledger = FakeLedger()
+    async with writing(ledger) as (plans, cluster, clock):
+        hearing = Hearing()
+        plans.observers.append(hearing)
+        cluster.lose_answer("create", PLANS)
+        row = Row(uid(1), 1, 1, "alice", "physics", "hpc", "b", HELD, 0, (0,))
+        ledger.stored.rows[row.key] = row
+        plans.row_changed(None, row)
+        await clock.run_for(0.01)
+        written = stored(cluster, "group-0000")
+        assert written is not None
+        plans.on_plan(Change("group-0000", None, written))
+        await clock.run_for(30)
+        assert len(cluster.writes(PLANS)) == 1
+        assert hearing.heard == {row.uid}
+
+
 async def test_no_plan_shows_a_number_that_the_ledger_has_not_reserved() -> None:
     ledger = FakeLedger(by_hand=True)
     row = Row(uid(1), 1, 1, "alice", "physics", "hpc", "b", HELD, 0, (0,))
