@@ -206,8 +206,9 @@ def _wants_nodes(waiting: Waiting | None) -> bool:
 
 
 def _reserved(context: QueryContext, candidate: Candidate, fitting: frozenset[int], reader: Reader) -> Iterator[Blocker]:
-    """Yields the windows of other Reservations on nodes that fit, which begin before the candidate could end."""
-    end = context.now + candidate.walltime + candidate.grace if candidate.walltime is not None else float("inf")
+    """Yields the windows of other Reservations on nodes that fit, which begin before the candidate could end if it was placed now."""
+    longest = candidate.walltime + candidate.grace + context.state.start_allowance if candidate.walltime is not None else float("inf")
+    end = context.now + longest
     for window in context.state.windows:
         if window.end <= context.now or window.start >= end or window.name == candidate.reservation:
             continue

@@ -257,6 +257,18 @@ def test_reservations_and_nodes_out_of_service_are_counted_on_the_nodes_that_fit
     ]  # fmt: skip
 
 
+def test_a_window_that_begins_between_the_end_and_the_end_after_a_slow_start_stands_in_its_way() -> None:
+    waiting = pending(9, nodes=4)
+    assert waiting.walltime is not None
+    end = NOW + waiting.walltime + waiting.grace
+
+    def kinds(start: float) -> list[str]:
+        windows = (ReservationWindow("firmware", start, start + 600, 0b11, maintenance=True),)
+        return [one.kind for one in why(moment(4, (), (waiting,), windows=windows), uid(9), ALICE).blockers]
+
+    assert (kinds(end + 30), kinds(end + 61)) == (["Reservation"], [])
+
+
 def test_nodes_that_are_at_home_elsewhere_stand_in_nobodys_way_unless_they_are_lent() -> None:
     windows = (ReservationWindow("firmware", NOW + 600, NOW + 1200, 0b1100, maintenance=True),)
     context = moment(4, (holding(1, (0,)), holding(2, (2,), vcluster="ml")), (pending(9, nodes=4),), windows=windows)
