@@ -169,18 +169,20 @@ class Forest:
     def supposed(self, leaf: str, request: Resources) -> Iterator[None]:
         """Adds amounts (negative: subtracts) to the request of the work bound to a group while the block runs.
 
-        No more may be subtracted than the group requests: sums stop at 0, and would be larger afterwards.
+        No sum goes below 0: of a larger amount as much is subtracted as the group requests.
         """
         tree = self._tree_of.get(leaf)
         if tree is not None:
             with self._trees[tree].supposed(leaf, request):
                 yield
             return
-        self.demand(leaf, request)
+        own = self._strays.get(ALIASES.get(leaf, leaf), Demand()).request
+        added = {key: max(amount, -own.get(key, 0)) for key, amount in request.items()}
+        self.demand(leaf, added)
         try:
             yield
         finally:
-            self.demand(leaf, {key: -amount for key, amount in request.items()})
+            self.demand(leaf, {key: -amount for key, amount in added.items()})
 
     def settled(self) -> None:
         """Drops the remembered larger capacity of each tree in which no group uses more than it may any longer.

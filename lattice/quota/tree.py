@@ -90,14 +90,16 @@ class QuotaTree:
     def supposed(self, name: str, request: Resources) -> Iterator[None]:
         """Adds amounts (negative: subtracts) to the request of a group while the block runs; cached answers are valid again afterwards.
 
-        No more may be subtracted than the group requests: sums stop at 0, and would be larger afterwards.
+        No sum goes below 0: of a larger amount as much is subtracted as the group requests.
         """
+        own = self._demand(self._group(name))[0]
+        added = {key: max(amount, -own.get(key, 0)) for key, amount in request.items()}
         found, self._borrowed = self._borrowed, {}
-        self.demand_added(name, request, {}, {})
+        self.demand_added(name, added, {}, {})
         try:
             yield
         finally:
-            self.demand_added(name, {key: -amount for key, amount in request.items()}, {}, {})
+            self.demand_added(name, {key: -amount for key, amount in added.items()}, {}, {})
             self._borrowed = found
 
     # Questions

@@ -347,3 +347,12 @@ def test_whoever_is_admitted_leaves_every_level_within_its_runtime_and_its_max_a
                 assert all(standing.non_preemptible_used.get(key, 0) <= standing.min[key] for key, amount in amounts.items() if amount)
         made.validate()
     assert admitted > 500
+
+
+def test_supposing_less_than_nothing_of_work_in_no_group_leaves_its_request_as_it_was() -> None:
+    made = two()
+    work(made, "nowhere", 3)
+    before = dict(made._strays)
+    with made.supposed("nowhere", {"nodes": -5}):
+        pass
+    assert made._strays == before

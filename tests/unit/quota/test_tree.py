@@ -219,3 +219,12 @@ def test_validate_finds_a_sum_that_is_wrong() -> None:
     columns.asked[columns.slots["dept"]] += 1
     with pytest.raises(Corrupt, match="dept"):
         tree.validate()
+
+
+def test_supposing_less_than_nothing_of_a_group_leaves_its_request_as_it_was() -> None:
+    tree = QuotaTree({"nodes": 12}, Options(), (Group("a", min={"nodes": 4}, max={"nodes": 10}), Group("b", max={"nodes": 12})))
+    tree.demand_added("a", {"nodes": 3}, {}, {})
+    before = (tree.request("a"), tree.runtime("a"), tree.runtime("b"))
+    with tree.supposed("a", {"nodes": -5, "gpus": -1}):
+        assert not tree.child_request("a").get("nodes", 0)
+    assert (tree.request("a"), tree.runtime("a"), tree.runtime("b")) == before
