@@ -80,12 +80,18 @@ class Reach:
     user: str = ""
 
 
+LATEST_SECONDS: Final = 86400
+"""How much older than `since` an end may be that a record has, and of which whoever counts open charges has not heard."""
+
+
 def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Reach, now: float) -> Iterator[Charge]:
     """Yields each charge within reach once: those of records that ended after `since`, and open ones, counted up to `now`.
 
     `pages`: the records. `open_ones`: charges that may be in no record yet; those that a record has are yielded from it.
     """
     first, everybody, mark = month_of(int(reach.since)), reach.tenants is None, f" {word(reach.user)} "
+    if open_ones:
+        first = month_of(max(0, int(reach.since) - LATEST_SECONDS))
     tenants = reach.tenants or frozenset()
     settled: set[tuple[str, int]] = set()
     expected = {(charge.uid, charge.attempt) for charge in open_ones}
@@ -101,7 +107,7 @@ def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Rea
                 yield charge
     for charge in open_ones:
         within = everybody or charge.tenant in tenants or charge.user == reach.user
-        if within and (charge.uid, charge.attempt) not in settled:
+        if within and (charge.uid, charge.attempt) not in settled and not 0 < charge.ended <= reach.since:
             yield charge.at(now)
 
 

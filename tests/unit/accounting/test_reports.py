@@ -164,3 +164,16 @@ def test_each_mark_is_told_once_a_crossing_and_again_after_use_has_fallen_or_the
 @pytest.mark.parametrize(("amount", "text"), [(0.0, "0"), (2.0, "2"), (1.239, "1.23"), (87500.5, "87500.5"), (0.001, "0")])
 def test_hours_are_quantities_with_two_decimals(amount: float, text: str) -> None:
     assert hours(amount) == text
+
+
+def test_at_the_border_of_months_an_attempt_that_a_record_of_the_month_before_holds_is_not_counted_as_running() -> None:
+    border = parse_time("2026-11-01T00:00:00Z")
+    ended = charge(1, border - HOUR, HOUR - 1)
+    stale = charge(1, border - HOUR, None)
+    page = Page("physics-2026-10", "physics", "2026-10", 0, "1", False, rows_text([ended]))
+    assert list(charges_since([page], [stale], Reach(border), border + 60)) == []
+
+
+def test_an_unrecorded_attempt_that_ended_before_the_time_asked_about_is_not_counted() -> None:
+    ended, later = charge(1, NOW - 3 * DAY, HOUR), charge(2, NOW - HOUR, HOUR // 2)
+    assert [one.number for one in charges_since([], [ended, later], Reach(NOW - DAY), NOW)] == [2]
