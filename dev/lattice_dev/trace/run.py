@@ -20,7 +20,7 @@ from lattice_dev.bench.figures import percentile
 from lattice_dev.bench.observe import Life, Watching
 from lattice_dev.instance import Instance
 from lattice_dev.progress import Progress
-from lattice_dev.state import Options
+from lattice_dev.state import Layout, Options
 from lattice_dev.trace import swf, verdict
 from lattice_dev.trace.order import Commit, Queued
 from lattice_dev.trace.verdict import Ended
@@ -71,7 +71,10 @@ def read(wanted: Wanted) -> list[swf.SwfJob]:
 
 
 def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
-    """Makes or repairs the instance `name`, runs the trace, and removes the instance; returns True when nothing was found wrong."""
+    """Makes the instance `name`, runs the trace, and removes the instance; returns True when nothing was found wrong.
+
+    Raises Rejected where an instance of this name stands already.
+    """
     jobs = read(wanted)
     span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
     say(
@@ -79,11 +82,19 @@ def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
         f"submitted over {span:.0f} s; {wanted.beside} real allocations on {REAL_NODES} real nodes beside them"
     )
     instance = Instance(name, Options(nodes=REAL_NODES, hollow=wanted.nodes), progress=progress)
+    refuse_existing(instance.where)
     try:
         instance.up()
         return asyncio.run(on_instance(instance, jobs, wanted, say))
     finally:
         instance.down()
+
+
+def refuse_existing(where: Layout) -> None:
+    """Raises Rejected where an instance stands already: a trace removes its instance at the end."""
+    if where.directory.exists():
+        said = f"the instance {where.name} exists, and a trace would remove it at its end"
+        raise Rejected(f"{said}: choose another --name, or remove it first with `lattice dev down --name {where.name}`", reason="NameTaken")
 
 
 async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Corrupt, Rejected
+from lattice_dev.state import Layout
 from lattice_dev.trace.order import Commit, PassedOver, Queued, passed_over
+from lattice_dev.trace.run import refuse_existing
 from lattice_dev.trace.swf import SwfJob, first_jobs
 from lattice_dev.trace.verdict import Ended, faults, order_faults, table, witness_faults
 
 
 def row(job: int, *, submit: int = 0, run: int = 10, allocated: int = 1, requested: int = 1, time: int = 20) -> str:
     return f"{job} {submit} -1 {run} {allocated} -1 -1 {requested} {time} -1 1 1 1 1 1 1 -1 -1"
+
+
+# The instance
+
+
+def test_a_trace_takes_no_instance_that_stands_already(tmp_path: Path) -> None:
+    refuse_existing(Layout(tmp_path, "mine"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(Rejected, match="the instance mine exists"):
+        refuse_existing(Layout(tmp_path, "mine"))
 
 
 # The log
