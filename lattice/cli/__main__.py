@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from lattice.cli import exits
-from lattice.cli.registry import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module
+from lattice.cli.registry import GLOBAL_WITH_VALUE, VERBS, add_global_flags, overview, split_verb, verb_module, verb_place
 from lattice.errors import LatticeError
 
 if TYPE_CHECKING:
@@ -195,14 +195,14 @@ def _without_verb(rest: list[str]) -> int:
 def _another_program(verb: str, arguments: list[str]) -> int:
     """Replaces this process by `lattice-VERB` from PATH; where there is none, prints an error with a suggestion and returns its code.
 
-    `arguments`: the whole command line, in which the verb must stand; the program gets what follows the first word that is the verb.
+    `arguments`: the whole command line, in which the verb must stand; the program gets what follows it.
     """
     import difflib
     import shutil
 
     program = shutil.which(f"lattice-{verb}") if verb.replace("-", "").isalnum() else None
     if program is not None:
-        os.execv(program, [program, *arguments[arguments.index(verb) + 1 :]])  # noqa: S606 - git's way, on purpose
+        os.execv(program, [program, *arguments[(verb_place(arguments) or 0) + 1 :]])  # noqa: S606 - git's way, on purpose
     from lattice.cli.hints import meant_by
 
     sentence, instead = meant_by(verb)

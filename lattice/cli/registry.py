@@ -83,13 +83,19 @@ def verb_module(verb: str) -> VerbModule:
 
 def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
     """Returns the verb (aliases resolved; None: there is none) and all other arguments; global flags may stand before the verb."""
-    at = 0
-    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
-        at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1
-    if at >= len(arguments) or arguments[at] == "--":
+    at = verb_place(arguments)
+    if at is None:
         return None, arguments
     verb = ALIASES.get(arguments[at], arguments[at])
     return verb, arguments[:at] + arguments[at + 1 :]
+
+
+def verb_place(arguments: list[str]) -> int | None:
+    """Returns which of the arguments is the verb, the first behind global flags and their values; None: there is none."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
+        at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1
+    return at if at < len(arguments) and arguments[at] != "--" else None
 
 
 def add_global_flags(parser: argparse.ArgumentParser) -> None:

@@ -231,3 +231,13 @@ def test_an_argument_that_sbatch_lets_people_leave_out_is_taken_and_does_not_cou
     bench.at(0, lambda: bench.report("job-sh-x7k2p", {"number": 7}))
     result = bench.run("submit", "--exclusive=user", "--walltime=5m", str(script))
     assert (result.code, result.err) == (0, "")
+
+
+def test_a_program_beside_gets_what_follows_its_name_also_where_a_flags_value_is_the_same_word(tmp_path: Path) -> None:
+    program = tmp_path / "lattice-echoes"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    argv = [sys.executable, "-m", "lattice.cli", "--context", "echoes", "echoes", "x", "echoes"]
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    assert (done.stdout, done.returncode) == ("x echoes\n", 0), done.stderr
