@@ -486,8 +486,8 @@ class AllocationStatus(Part):
     """What scheduler and agents have done with an allocation; only they write it.
 
     What is never taken back stands at the field itself, where a rule costs least; that pinned images are never removed stands at the
-    status (`Allocation.status`), since the rule of a field is not asked when the field goes. That number, attempt, ledgerSeq and the status as a whole
-    are never removed stands in the policy `lattice-allocation-status`.
+    status (`Allocation.status`), since the rule of a field is not asked when the field goes. That number, attempt, ledgerSeq and the
+    status as a whole are never removed stands in the policy `lattice-allocation-status`.
     """
 
     observed_generation: Annotated[int, Field(ge=0)] = 0

@@ -190,9 +190,9 @@ class _Sources:
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, context.Expected]:
         return {outcome.candidate.uid: Expected(NOW + 3600.0, NOW + 7200.0) for outcome in outcomes}
 
-    def bursts(self, tenant: str) -> bool:
+    def burst_of(self, tenant: str) -> int:
         del tenant
-        return False
+        return 0
 
     def unsettled(self) -> Unsettled:
         return Unsettled("0", [])

@@ -21,7 +21,7 @@ from tests.unit.scheduling.state.test_quota_usage import DEPARTMENT, asks, site
 
 def glimpse_of(context: QueryContext) -> QuerySnapshot:
     moment = take_query_snapshot(context.state, list(context.candidates.values()), context.now)
-    return QuerySnapshot(moment, context.waiting, context.expected, {}, frozenset(), PreemptionLimits(), context.number)
+    return QuerySnapshot(moment, context.waiting, context.expected, {}, {}, PreemptionLimits(), context.number)
 
 
 @settings(max_examples=50, deadline=None)
