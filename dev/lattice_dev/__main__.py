@@ -27,6 +27,7 @@ _NAMED_ALONE = frozenset({"up", "down", "build", "bench", "trace"})
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Returns the parser of `lattice dev` with all its verbs."""
     parser = argparse.ArgumentParser(
         prog="lattice dev", description="A real control plane and nodes on this machine, for people and tests."
     )
@@ -88,6 +89,7 @@ Act = Callable[[Instance, argparse.Namespace, Lines], int]
 
 
 def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, act: Act) -> argparse.ArgumentParser:
+    """Adds a verb with the flag --name; `act` runs it. Returns its parser."""
     verb = verbs.add_parser(name, help=text, description=text)
     default, said = ("default", "default") if name in _NAMED_ALONE else (None, "the one of KUBECONFIG, else default")
     verb.add_argument("--name", default=default, dest="instance", help=f"which instance ({said})")
@@ -96,6 +98,7 @@ def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
 
 
 def _options(chosen: argparse.Namespace, kept: Options) -> Options:
+    """Returns the options of an instance: those given, else those kept from earlier."""
     given = {
         "nodes": chosen.nodes,
         "hollow": chosen.hollow,
@@ -112,6 +115,7 @@ def _options(chosen: argparse.Namespace, kept: Options) -> Options:
 
 
 def _up(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Makes or repairs the instance, and prints how to use it."""
     instance.up(lambda kept: _options(chosen, kept))
     lines.conclude(f"instance {instance.where.name} is ready")
     print(f"export KUBECONFIG={instance.kubeconfig('alice')}    # as alice; {instance.kubeconfig()} is the administrator's")
@@ -119,12 +123,14 @@ def _up(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _down(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Ends the instance, and removes its files unless they are to be kept."""
     instance.down(keep=chosen.keep)
     lines.conclude(f"instance {instance.where.name} is {'stopped' if chosen.keep else 'gone'}")
     return 0
 
 
 def _status(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Prints each component and what it lacks; returns EXIT_NOT_READY where one lacks something."""
     shown = instance.status()
     for component in shown:
         print(f"{component.name:<26}{component.pid or '-':>8}  {component.missing or 'ready'}")
@@ -132,6 +138,7 @@ def _status(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int
 
 
 def _logs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Prints the logs of a component, or of all; with --follow until it is interrupted."""
     files = instance.log_files(chosen.component)
     if chosen.follow:
         logs.follow(files, sys.stdout, HostClock())
@@ -140,17 +147,20 @@ def _logs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _restart(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Restarts a component."""
     with lines.step(f"restart {chosen.component}"):
         instance.restart(chosen.component)
     return 0
 
 
 def _kill(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Kills a component."""
     instance.kill(chosen.component)
     return 0
 
 
 def _user(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Makes a user and prints the path of the kubeconfig; notes a tenant that did not exist."""
     with contextlib.closing(instance.cluster()) as cluster:
         known = {entry["metadata"]["name"] for entry in cluster.list(TENANTS).items}
     if chosen.tenant not in known:
@@ -160,17 +170,20 @@ def _user(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _certs(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Issues every certificate anew, and prints their names."""
     for name in instance.renew_certificates():
         print(name)
     return 0
 
 
 def _kubeconfig(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Prints the path of a user's kubeconfig."""
     print(instance.kubeconfig(chosen.user))
     return 0
 
 
 def _demo(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Runs the first examples; returns EXIT_FAILED where one did not come to its right end."""
     right = demo.run(instance, print)
     lines.conclude("every example came to its right end" if right else "not every example came to its right end")
     print(*_next_steps(instance), sep="\n")
@@ -191,6 +204,7 @@ def _next_steps(instance: Instance) -> list[str]:
 
 
 def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Builds the control plane's programs, and prints where they are."""
     print(instance.build())
     if chosen.helm:
         print(find_or_build_helm(lines, HostClock(), os.environ).directory)
@@ -198,6 +212,7 @@ def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _bench(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Runs the benchmarks named, as figures, traces, or beside another checkout."""
     from lattice_dev.bench import run as bench
 
     if chosen.trace:
@@ -211,6 +226,7 @@ def _bench(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _trace(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Replays the first jobs of a log on the whole system; returns EXIT_FAILED where something was wrong."""
     from lattice_dev.trace import run as trace
 
     wanted = trace.Wanted(chosen.file, chosen.jobs, chosen.nodes, chosen.compress, chosen.beside)
@@ -218,6 +234,7 @@ def _trace(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
 
 
 def _starts(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
+    """Prints what logs tell of traced starts."""
     from lattice_dev.bench import starts
 
     texts = [file.read_text(encoding="utf-8") for file in chosen.files or instance.log_files()]
@@ -244,6 +261,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def main() -> None:
+    """Runs the program with the process's arguments, and exits with its code."""
     sys.exit(run(sys.argv[1:]))
 
 

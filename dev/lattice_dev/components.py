@@ -53,6 +53,7 @@ def components(site: Site) -> list[Component]:
 
 
 def _etcd(site: Site) -> Component:
+    """Returns the component of etcd."""
     client, peer = (f"https://{LOOPBACK}:{site.ports[role]}" for role in ("etcd", "etcd-peer"))
     pair, authority = site.pair("etcd-ca", "etcd"), site.authority("etcd-ca")
     argv = [
@@ -73,6 +74,7 @@ def _etcd(site: Site) -> Component:
 
 
 def _apiserver(site: Site) -> Component:
+    """Returns the component of the API server."""
     serving, etcd = site.pair("ca", "kube-apiserver"), site.pair("etcd-ca", "kube-apiserver")
     argv = [
         site.programs.path("kube-apiserver"), f"--bind-address={LOOPBACK}", f"--secure-port={site.ports['kube-apiserver']}",
@@ -97,6 +99,7 @@ def _apiserver(site: Site) -> Component:
 
 
 def _controller_manager(site: Site) -> Component:
+    """Returns the component of Kubernetes' controllers."""
     kubeconfig, pair = site.where.kubeconfig("kube-controller-manager"), site.pair("ca", "kube-controller-manager")
     argv = [
         site.programs.path("kube-controller-manager"), f"--controllers={','.join(CONTROLLERS)}",
@@ -114,6 +117,7 @@ def _controller_manager(site: Site) -> Component:
 
 
 def _relay(site: Site) -> list[Component]:
+    """Returns the component that relays nodes to the API server; none without a network of their own."""
     if site.network is None:
         return []
     port = site.ports["kube-apiserver"]
@@ -122,6 +126,7 @@ def _relay(site: Site) -> list[Component]:
 
 
 def _daemons(site: Site) -> list[Component]:
+    """Returns the components of Lattice's daemons."""
     webhook, gateway, peer = site.pair("ca", "webhook-server"), site.pair("ca", "gateway-server"), site.pair("agents-ca", "gateway")
     answers = site.pair("agents-ca", "scheduler")
     own = {
@@ -161,21 +166,25 @@ def _daemons(site: Site) -> list[Component]:
 
 
 def _tracing(site: Site) -> tuple[str, ...]:
+    """Returns the flag of traced starts if these are asked for."""
     return ("--trace-starts",) if site.options.trace_starts else ()
 
 
 def _daemon(site: Site, name: str, module: str, flags: list[str]) -> Component:
+    """Returns the component of one daemon with these flags and those that all have."""
     port = site.ports[f"{name}-metrics"]
     common = ["--kubeconfig", str(site.where.kubeconfig(name)), "--metrics-address", f"{LOOPBACK}:{port}"]
     return Component(name, 2, (sys.executable, "-m", module, *common, *flags), Answers(LOOPBACK, port, "/readyz"))
 
 
 def _agents(site: Site) -> list[Component]:
+    """Returns the components of all agents, and of the hollow nodes where there are any."""
     agents = [_agent(site, node) for node in site.nodes]
     return [*agents, _hollow(site)] if site.options.waiting_nodes else agents
 
 
 def _agent(site: Site, node: str) -> Component:
+    """Returns the component of one node's agent."""
     pair, address = site.pair("agents-ca", f"agent-{node}"), site.address(node)
     listen = f"{address}:{site.agent_port(node)}"
     argv = [
@@ -202,6 +211,7 @@ def _agent(site: Site, node: str) -> Component:
 
 
 def _inside(site: Site, node: str) -> tuple[str, ...]:
+    """Returns the command before an agent's own that enters its node; empty without a network of its own."""
     if site.network is None:
         return ()
     binds = [part for name in ("passwd", "group", "hosts") for part in ("--bind", str(site.where.etc / name), f"/etc/{name}")]
@@ -216,6 +226,7 @@ def group_of(index: int, count: int) -> str:
 
 
 def _hollow(site: Site) -> Component:
+    """Returns the component of all hollow nodes."""
     port, options, pair = site.ports["hollow-metrics"], site.options, site.pair("agents-ca", "hollow")
     argv = [
         sys.executable, "-m", "lattice_agent", "--hollow", str(options.hollow), "--node-prefix", "hollow",

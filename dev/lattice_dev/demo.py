@@ -57,6 +57,7 @@ def run(instance: Instance, say: Callable[[str], None]) -> bool:
 
 
 def _follow(instance: Instance, cluster: BlockingCluster, say: Callable[[str], None]) -> bool:
+    """Applies the examples and follows them; returns whether all came to their right ends. Raises Rejected where one is refused."""
     kubectl = instance.site().programs.path("kubectl")
     open_: dict[Example, tuple[str, str]] = {}
     for example in EXAMPLES:
@@ -83,6 +84,7 @@ def failing_open(log: Path) -> str:
 
 
 def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: Callable[[str], None]) -> bool:
+    """Says the end of each example, cancels the one that is to be, and returns whether all ended right and in time."""
     began, right = time.monotonic(), True
     while open_ and time.monotonic() - began < WITHIN_SECONDS:
         for example, (namespace, name) in list(open_.items()):
@@ -100,6 +102,7 @@ def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: 
 
 
 def _show(example: Example, name: str, status: dict[str, Any], seconds: float, say: Callable[[str], None]) -> bool:
+    """Says how an example ended, and returns whether that was right."""
     reason = next((entry["reason"] for entry in status["conditions"] if entry["type"] == "Finished"), "")
     code = status.get("exit", {}).get("code")
     right = (status["phase"], reason) == (example.phase, example.reason) and example.code in (None, code)
@@ -110,6 +113,7 @@ def _show(example: Example, name: str, status: dict[str, Any], seconds: float, s
 
 
 def _path(file: str) -> Path:
+    """Returns the file of an example. Raises NotFound where it is not there."""
     for source in SOURCES:
         if (source / file).is_file():
             return source / file
@@ -117,6 +121,7 @@ def _path(file: str) -> Path:
 
 
 def _manifest(file: str) -> dict[str, Any]:
+    """Returns the manifest of an example."""
     manifest: dict[str, Any] = yaml.safe_load(_path(file).read_text(encoding="utf-8"))
     return manifest
 

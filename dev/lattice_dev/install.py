@@ -100,6 +100,7 @@ def read_manifests(directory: Path, values: Mapping[str, str]) -> list[dict[str,
 
 
 def _read(path: Path, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yields the manifests of a file with these values filled in. Raises Rejected for a kind that is not installed so."""
     text = path.read_text()
     for name, value in values.items():
         text = text.replace("${" + name + "}", value)
@@ -162,6 +163,7 @@ def _remove_superseded(cluster: BlockingCluster) -> None:
 
 
 def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
+    """Returns what one of these CRDs lacks; empty where all are established."""
     for item in cluster.list(resources.CRDS).items:
         conditions = {c["type"]: c for c in item.get("status", {}).get("conditions") or []}
         name = item["metadata"]["name"]
@@ -248,4 +250,5 @@ def grant(cluster: BlockingCluster, tenant: str, user: str, *, admin: bool) -> b
 
 
 def _lists(admin: bool) -> tuple[str, ...]:
+    """Returns the lists of a tenant's access that a user or an admin stands in."""
     return ("users", "admins") if admin else ("users",)

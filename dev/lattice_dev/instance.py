@@ -303,14 +303,17 @@ class Instance:
     # -- steps of up ------------------------------------------------------------------------------------------------
 
     def _find_again(self, recorded: State) -> None:
+        """Finds the processes of a recorded instance again; nothing where it was never planned."""
         if recorded.ports:
             here = self._site(recorded, self._programs(recorded.options))
             self._supervisor.adopt(recorded, components(here))
 
     def _programs(self, options: Options) -> Programs:
+        """Returns the programs of the control plane, built if need be; none for an outside cluster."""
         return Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
 
     def _plan(self, recorded: State, claims: ports.Claims) -> Site:
+        """Chooses ports and network that are free, records them, and returns the instance's plan; says which port has changed."""
         options = recorded.options
         programs = self._programs(options)
         plain = self._is_plain(options)
@@ -328,6 +331,7 @@ class Instance:
         return self._site(recorded, programs)
 
     def _is_plain(self, options: Options) -> bool:
+        """Tells whether agents run without a network of their own, and says why where that was not asked for."""
         if options.kubeconfig:
             self._progress.note(
                 "an outside cluster: agents are plain processes of this machine, the webhook is not registered "
@@ -341,11 +345,13 @@ class Instance:
         return False
 
     def _site(self, recorded: State, programs: Programs) -> Site:
+        """Returns the plan of a recorded instance."""
         plain = recorded.options.plain or bool(recorded.options.kubeconfig) or bool(network.can_make())
         own = None if plain else Network(self.where.tag, recorded.subnet)
         return Site(self.where, programs, recorded.options, recorded.ports, own)
 
     def _existing(self) -> tuple[Site, State]:
+        """Returns plan and record of the instance. Raises NotFound where there is none."""
         recorded = self._recorded()
         return self._site(recorded, self._programs(recorded.options)), recorded
 
@@ -361,6 +367,7 @@ class Instance:
         )
 
     def _write_files(self, here: Site, recorded: State) -> None:
+        """Writes all files that components read: certificates, kubeconfigs, folders, logins."""
         for directory in (self.where.logs, self.where.directory / "agents", self.where.directory / "home"):
             directory.mkdir(mode=0o755, exist_ok=True)
         etcd = self.where.directory / "etcd"
@@ -379,6 +386,7 @@ class Instance:
         people.write_logins(self.where, recorded.users, people.host_table(here))
 
     def _write_kubeconfigs(self, here: Site) -> None:
+        """Writes the kubeconfigs of all components."""
         if here.options.kubeconfig:
             self._write_outside_kubeconfigs(here)
             return
@@ -394,6 +402,7 @@ class Instance:
             kubeconfigs.write(self.where.kubeconfig(name), config)
 
     def _write_outside_kubeconfigs(self, here: Site) -> None:
+        """Writes the kubeconfigs of all components for an outside cluster, at which they impersonate themselves."""
         outside = kubeconfigs.read_outside(Path(here.options.kubeconfig))
         for name in ("admin", "hollow"):  # the hollow process impersonates its nodes itself
             kubeconfigs.write(self.where.kubeconfig(name), outside)
@@ -404,6 +413,7 @@ class Instance:
             kubeconfigs.write(self.where.kubeconfig(f"agent-{node}"), agent)
 
     def _remove_surplus(self, here: Site, recorded: State) -> None:
+        """Stops the components that run and are not wanted any more."""
         wanted = {component.name for component in components(here)}
         surplus = [name for name in recorded.processes if name not in wanted]
         if not surplus:
@@ -412,6 +422,7 @@ class Instance:
             self._supervisor.stop_all(recorded, surplus)
 
     def _start(self, recorded: State, what: str, wanted: Sequence[Component]) -> None:
+        """Starts these components and waits until they are ready; nothing for none. Raises Retry where one ends or takes too long."""
         if not wanted:
             return
         with self._progress.step(what):
@@ -420,6 +431,7 @@ class Instance:
             self._supervisor.wait(recorded, wanted, _patience(recorded.options))
 
     def _install(self, here: Site) -> None:
+        """Installs CRDs, roles, policies and webhooks, and publishes the gateway."""
         with self._progress.step("CRDs, roles, policies, webhooks"), self.cluster() as cluster:
             webhook = here.webhook if here.runs("webhook") and not here.options.kubeconfig else ""
             hollow = here.options.waiting_nodes
@@ -429,6 +441,7 @@ class Instance:
             install.publish(cluster, gateway=here.gateway, authority=here.authority("ca"), version=version())
 
     def _settle(self, here: Site, recorded: State) -> None:
+        """Makes the default vcluster, tenant and people, and waits until the cluster is ready."""
         with self._progress.step("tenant, people, nodes"):
             with self.cluster() as cluster:
                 self._place_listed(cluster, here.options)
@@ -452,6 +465,7 @@ class Instance:
             self._progress.note(f"{moved} nodes of the inventory were moved to its groups")
 
     def _add_user(self, here: Site, recorded: State, name: str, tenant: str, role: str) -> Path:
+        """Makes a user with a home folder and rights, records that, and returns the path of the kubeconfig."""
         with contextlib.closing(ports.Claims()) as claims:
             user = people.new_user(
                 name, tenant, role, recorded.users, plain=here.network is None,
@@ -466,9 +480,11 @@ class Instance:
         return people.write_kubeconfig(here, name, user, self._clock.now())
 
     def _uids_elsewhere(self) -> set[int]:
+        """Returns the uids of the users of other instances."""
         return {user.uid for other in state.others(self.where) for user in other.users.values()}
 
     def _wait_objects(self, here: Site, within: float) -> None:
+        """Waits until tenant and nodes are ready; returns at once where operator or scheduler do not run."""
         if not all(here.runs(name) for name in ("operator", "scheduler")):
             return
         nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
@@ -478,6 +494,7 @@ class Instance:
             wait_until(missing, within=within, clock=self._clock, what="the cluster", every=every)
 
     def _networked(self) -> Site:
+        """Returns the instance's plan. Raises Rejected where its agents have no network of their own."""
         here, _ = self._existing()
         if here.network is None:
             raise errors.Rejected("this instance's agents are plain processes: there is no cable to take", reason="NoNetwork")
@@ -486,6 +503,7 @@ class Instance:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _stop_keeping(self) -> None:
+        """Stops all components, the control plane last, and keeps the files."""
         with state.locked(self.where.directory):
             recorded = state.load(self.where)
             first = [name for name in recorded.processes if name not in site.CONTROL_PLANE]
@@ -509,16 +527,19 @@ class Instance:
             network.remove_all(self.where.tag, self.where.directory)
 
     def _namespaces(self) -> Iterator[int]:
+        """Yields the inode of each node's network namespace."""
         for file in self.where.directory.glob("agents/*/network"):
             if number := network.inode(file):
                 yield number
 
 
 def _patience(options: Options) -> float:
+    """Returns for how many seconds components may take to be ready."""
     return READY_SECONDS + options.waiting_nodes * HOLLOW_READY_SECONDS
 
 
 def _check(options: Options) -> Options:
+    """Returns the options unchanged. Raises Rejected for too many nodes."""
     most = network.MOST_NODES
     if not 0 <= options.nodes <= most:
         raise errors.Rejected(
@@ -553,6 +574,7 @@ def _keep_inventory(where: Layout, options: Options) -> Options:
 
 
 def _read_inventory(path: Path) -> Inventory:
+    """Returns the inventory of a file. Raises Rejected where it cannot be read or does not parse."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -561,6 +583,7 @@ def _read_inventory(path: Path) -> Inventory:
 
 
 def _named(every: Sequence[Component], name: str) -> Component:
+    """Returns the component of a name, which may be a node's. Raises NotFound where there is none."""
     for component in every:
         if component.name in (name, f"agent-{name}"):
             return component
@@ -568,5 +591,6 @@ def _named(every: Sequence[Component], name: str) -> Component:
 
 
 def _write_boot_id(where: Layout, node: str) -> None:
+    """Writes a new boot id for a node."""
     (where.node(node)).mkdir(mode=0o755, parents=True, exist_ok=True)
     (where.node(node) / "boot_id").write_text(f"{uuid.uuid4()}\n")

@@ -87,11 +87,13 @@ def write(path: Path, config: dict[str, Any]) -> bool:
 
 
 def _rooted(part: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Returns a part of a kubeconfig with absolute paths of files."""
     names = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
     return {key: str((directory / value).absolute()) if key in names else value for key, value in part.items()}
 
 
 def _config(cluster: dict[str, Any], credentials: dict[str, Any], user: str, namespace: str = "") -> dict[str, Any]:
+    """Returns a kubeconfig of one cluster, user and context."""
     context = {"cluster": "lattice", "user": user, **({"namespace": namespace} if namespace else {})}
     return {
         "apiVersion": "v1",
@@ -104,4 +106,5 @@ def _config(cluster: dict[str, Any], credentials: dict[str, Any], user: str, nam
 
 
 def _encode(path: Path) -> str:
+    """Returns a file's content in base64."""
     return base64.b64encode(path.read_bytes()).decode()

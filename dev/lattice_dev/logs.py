@@ -42,4 +42,5 @@ def _grow(file: Path) -> Iterator[str]:
 
 
 def _prefix(file: Path, files: Sequence[Path]) -> str:
+    """Returns the name of a log as a prefix of its lines; empty where it is the only one."""
     return f"{file.stem:<24} " if len(files) > 1 else ""

@@ -142,6 +142,7 @@ def mounts_below(directory: Path) -> list[str]:
 
 
 def _delete_devices(names: Sequence[str]) -> None:
+    """Deletes network devices; those that do not exist are ignored. Raises Retry where one cannot be deleted."""
     for name in names:
         done = subprocess.run(["ip", "link", "delete", name], capture_output=True, text=True, check=False)
         if done.returncode != 0 and "Cannot find device" not in done.stderr:
@@ -149,6 +150,7 @@ def _delete_devices(names: Sequence[str]) -> None:
 
 
 def _is_namespace(path: Path) -> bool:
+    """Tells whether a file has a network namespace bound to it."""
     try:
         return path.stat().st_dev == Path("/proc/self/ns/net").stat().st_dev
     except FileNotFoundError:
@@ -156,6 +158,7 @@ def _is_namespace(path: Path) -> bool:
 
 
 def _ensure_namespace(path: Path) -> None:
+    """Makes a network namespace and binds it to a file, unless one is bound."""
     if not _is_namespace(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -163,16 +166,19 @@ def _ensure_namespace(path: Path) -> None:
 
 
 def _ip_json(*arguments: str) -> list[dict[str, Any]]:
+    """Returns the answer of `ip` as plain objects; empty for none. Raises Retry where it fails."""
     answer: list[dict[str, Any]] = json.loads(_run(["ip", "-j", "-4" if arguments[0] == "route" else "-d", *arguments]) or "[]")
     return answer
 
 
 def _ip_batch(commands: Sequence[str], namespace: Path | None = None) -> None:
+    """Runs commands of `ip`, inside a network namespace if one is given. Raises Retry where one fails."""
     prefix = ["nsenter", f"--net={namespace}"] if namespace else []
     _run([*prefix, "ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
 def _run(argv: Sequence[str], given: str = "") -> str:
+    """Returns what a program prints. Raises Retry where it fails."""
     done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise errors.Retry(f"{' '.join(argv)}: {done.stderr.strip()}", reason="NetworkFailed")

@@ -24,12 +24,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _check(result: int, what: str) -> None:
+    """Raises OSError where a result of libc is not 0."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _mount(source: str | None, target: str, flags: int) -> None:
+    """Mounts a source on a target. Raises OSError where that fails."""
     _check(_libc.mount(source.encode() if source else None, target.encode(), None, flags, None), f"mount {source} on {target}")
 
 

@@ -57,10 +57,12 @@ def write_logins(where: Layout, users: Mapping[str, User], hosts: Mapping[str, s
 
 
 def _without(path: str, users: Mapping[str, User]) -> list[str]:
+    """Returns the lines of a file of logins without those of these users."""
     return [line for line in Path(path).read_text().splitlines() if line.partition(":")[0] not in users]
 
 
 def _write_in_place(path: Path, lines: list[str]) -> None:
+    """Writes lines into a file, which stays the same inode; nothing where they stand there."""
     text = "\n".join(lines) + "\n"
     if not path.exists() or path.read_text() != text:
         # Written with one write into the same inode, because nodes have it bound over their own /etc.

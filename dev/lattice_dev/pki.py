@@ -74,6 +74,7 @@ class Authority:
         return pair, True
 
     def _ensure(self) -> bool:
+        """Makes key and certificate of the authority where they are missing or worn, and returns whether it did."""
         if self.pair.certificate.exists() and self.pair.key.exists() and not _worn(_load(self.pair.certificate), self._now):
             return False
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,6 +91,7 @@ class Authority:
         return True
 
     def _sign(self, identity: Identity, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
+        """Returns the certificate of an identity's key, valid for so many days."""
         builder = _dated(x509.CertificateBuilder(), self._now, days).subject_name(_subject(identity))
         builder = builder.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -103,6 +105,7 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def _still_good(self, pair: Pair, identity: Identity) -> bool:
+        """Tells whether a pair is complete, of this authority, not worn, and of exactly this identity."""
         if not (pair.certificate.exists() and pair.key.exists()):
             return False
         certificate = _load(pair.certificate)
@@ -131,27 +134,32 @@ def service_account_key(directory: Path) -> Pair:
 
 
 def _worn(certificate: x509.Certificate, now: float) -> bool:
+    """Tells whether a certificate is not valid yet, or two thirds of its life are over."""
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     return not begin <= now <= begin + (end - begin) * 2 / 3
 
 
 def _dated(builder: x509.CertificateBuilder, now: float, days: float) -> x509.CertificateBuilder:
+    """Returns a builder with a serial number, valid from five minutes ago for so many days."""
     begin = dt.datetime.fromtimestamp(now - 300, dt.UTC)
     end = dt.datetime.fromtimestamp(now + days * DAY, dt.UTC)
     return builder.not_valid_before(begin).not_valid_after(end).serial_number(x509.random_serial_number())
 
 
 def _subject(identity: Identity) -> x509.Name:
+    """Returns the name of an identity with its groups."""
     groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in sorted(identity.groups)]
     return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, identity.name)])
 
 
 def _alternative_names(identity: Identity) -> list[x509.GeneralName]:
+    """Returns the hosts and addresses of an identity, in order."""
     hosts: Sequence[x509.GeneralName] = [x509.DNSName(host) for host in sorted(identity.hosts)]
     return [*hosts, *(x509.IPAddress(ipaddress.ip_address(address)) for address in sorted(identity.addresses))]
 
 
 def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """Returns the alternative names of a certificate; none where it has none."""
     try:
         return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
@@ -159,6 +167,7 @@ def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
+    """Returns for what a key may be used."""
     return x509.KeyUsage(
         digital_signature=True, key_cert_sign=authority, crl_sign=authority, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
@@ -166,6 +175,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _load(path: Path) -> x509.Certificate:
+    """Returns the certificate of a file. Raises Corrupt where it is none."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
@@ -175,6 +185,7 @@ def _load(path: Path) -> x509.Certificate:
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Returns the key of a file. Raises Corrupt where it is of another kind."""
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise errors.Corrupt(f"{path} is not an elliptic curve key", reason="BadCertificate")
@@ -182,11 +193,13 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Returns a key as PEM."""
     form = serialization.PrivateFormat.TraditionalOpenSSL
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Writes a file as a whole, which replaces the one before."""
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:

@@ -97,6 +97,7 @@ def assign(
 
 
 def _next(candidates: Iterable[int], among: range) -> int:
+    """Returns the next free port. Raises Rejected where none is left."""
     for port in candidates:
         return port
     raise errors.Rejected(f"no port between {among[0]} and {among[-1]} is free on 127.0.0.1", reason="NoPort")

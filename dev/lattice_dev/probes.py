@@ -55,6 +55,7 @@ class Answers:
         return "" if answer.status == 200 else f"{self.path} answers {answer.status}: {'; '.join(failed) or text[:200]}"
 
     def _connect(self) -> http.client.HTTPConnection:
+        """Returns a connection that is not opened yet, over TLS where an authority is given."""
         if self.authority is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=SECONDS)
         context = _context(self.authority, self.client, self.authority.stat().st_mtime_ns)

@@ -76,11 +76,13 @@ def marked(mark: str) -> list[Marked]:
 
 
 def _pids() -> Iterator[int]:
+    """Yields the pids of all processes but this one."""
     own = os.getpid()
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != own)
 
 
 def _read_mark(pid: int) -> tuple[str, Marked] | None:
+    """Returns a process's mark, with its pid, component and command; None where it has none, is gone, or is another user's."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
@@ -100,6 +102,7 @@ def in_network_namespace(inode: int) -> list[ProcessId]:
 
 
 def _network_inode(pid: int) -> int:
+    """Returns the inode of a process's network namespace; 0 where it is gone or another user's."""
     try:
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     except OSError:
@@ -160,6 +163,7 @@ class Launcher:
             raise errors.Retry(f"processes {left} are still there 10 s after SIGKILL", reason="NotKilled")
 
     def _gone(self, processes: Sequence[ProcessId], seconds: float) -> bool:
+        """Waits until all processes have ended, and returns whether they have within so many seconds."""
         deadline = self._clock.monotonic() + seconds
         while any(alive(process) for process in processes):
             if self._clock.monotonic() >= deadline:
@@ -170,6 +174,7 @@ class Launcher:
 
 
 def _collected(pid: int) -> bool:
+    """Tells whether a child has ended and was waited for, or is none of ours."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -64,9 +64,11 @@ class Lines:
         self._line("✓", "32", text, self._clock.monotonic() - self._began)
 
     def _line(self, mark: str, colour: str, text: str, seconds: float) -> None:
+        """Prints a line with a mark in colour, a text, and seconds."""
         print(f"{self._paint(mark, colour)} {text:<60} {seconds:5.1f} s", file=self._out, flush=True)
 
     def _paint(self, text: str, colour: str) -> str:
+        """Returns a text in colour, where colours are used."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
 
 

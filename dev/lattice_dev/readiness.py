@@ -27,6 +27,7 @@ class Objects:
             return str(error)
 
     def _missing_tenant(self) -> str:
+        """Returns which tenant is not Ready, and why; empty where all are."""
         for name in self.tenants:
             tenant = self.cluster.get(resources.TENANTS, name)
             ready = {c["type"]: c for c in tenant.get("status", {}).get("conditions", [])}.get("Ready", {})
@@ -35,6 +36,7 @@ class Objects:
         return ""
 
     def _missing_node(self) -> str:
+        """Returns which nodes are not Ready, at most four, or how many hollow ones are; empty where all are."""
         found = {item["metadata"]["name"]: item.get("status", {}) for item in self.cluster.list(resources.NODES).items}
         late = [
             f"{node} is {found.get(node, {}).get('state', 'not registered')}"

@@ -29,7 +29,7 @@ _NO_LINGERING: Final = b"\1\0\0\0\0\0\0\0"
 """struct linger: on, 0 s: the other side is told by a reset."""
 
 
-class End:
+class RelayEnd:
     """One socket of a carried connection, with the bytes that wait to be sent to it; `other` is the end that they come from."""
 
     __slots__ = ("connecting_until", "ended", "held", "other", "shut", "socket", "watched")
@@ -62,8 +62,8 @@ class Relay:
         self._listener.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
-        self._ends: dict[int, End] = {}
-        self._connecting: set[End] = set()
+        self._ends: dict[int, RelayEnd] = {}
+        self._connecting: set[RelayEnd] = set()
 
     def serve(self) -> None:
         """Carries connections until the process ends."""
@@ -77,6 +77,7 @@ class Relay:
                 self._give_up(time.monotonic())
 
     def _accept(self) -> None:
+        """Accepts a connection and begins one to the other side for it; waits a moment where that fails for want of descriptors."""
         try:
             accepted, _ = self._listener.accept()
             made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -86,7 +87,7 @@ class Relay:
         for sock in (accepted, made):
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        near, far = End(accepted), End(made, connecting_until=time.monotonic() + CONNECT_SECONDS)
+        near, far = RelayEnd(accepted), RelayEnd(made, connecting_until=time.monotonic() + CONNECT_SECONDS)
         near.other, far.other = far, near
         for end in (near, far):
             self._ends[end.socket.fileno()] = end
@@ -97,7 +98,10 @@ class Relay:
         self._watch(near)
         self._watch(far)
 
-    def _handle(self, end: End, event: int) -> None:
+    def _handle(self, end: RelayEnd, event: int) -> None:
+        """Does what an event asks of an end: goes on connecting, reads, sends, and passes its end on; resets both ends where the connection
+        breaks.
+        """
         try:
             if end.connecting_until:
                 self._connected(end)
@@ -120,7 +124,7 @@ class Relay:
         self._watch(end)
         self._watch(end.other)
 
-    def _connected(self, end: End) -> None:
+    def _connected(self, end: RelayEnd) -> None:
         """Ends the making of a connection; raises OSError where it could not be made."""
         failure = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failure:
@@ -128,7 +132,7 @@ class Relay:
         end.connecting_until = 0.0
         self._connecting.discard(end)
 
-    def _read(self, end: End) -> None:
+    def _read(self, end: RelayEnd) -> None:
         """Takes what an end says and passes it on; raises OSError where it has gone."""
         data = end.socket.recv(CHUNK)
         if not data:
@@ -139,20 +143,21 @@ class Relay:
         if not other.connecting_until:
             self._send(other)
 
-    def _send(self, end: End) -> None:
+    def _send(self, end: RelayEnd) -> None:
         """Sends as much of what waits as the end takes; raises OSError where it has gone."""
         with contextlib.suppress(BlockingIOError):
             while end.held:
                 del end.held[: end.socket.send(end.held)]
 
-    def _finish(self, end: End) -> None:
+    def _finish(self, end: RelayEnd) -> None:
         """Tells an end that nothing more comes, once the other has ended and everything is sent."""
         if end.other.ended and not end.held and not end.shut and not end.connecting_until:
             end.shut = True
             with contextlib.suppress(OSError):  # it has gone already
                 end.socket.shutdown(socket.SHUT_WR)
 
-    def _watch(self, end: End) -> None:
+    def _watch(self, end: RelayEnd) -> None:
+        """Has the events that an end waits for told, and no others."""
         wanted = end.wanted()
         if wanted == end.watched:
             return
@@ -165,7 +170,8 @@ class Relay:
             self._epoll.unregister(number)
         end.watched = wanted
 
-    def _unwatch(self, end: End) -> None:
+    def _unwatch(self, end: RelayEnd) -> None:
+        """Has no events of an end told any more."""
         if end.watched:
             self._epoll.unregister(end.socket.fileno())
             end.watched = 0
@@ -175,13 +181,14 @@ class Relay:
         for end in [end for end in self._connecting if end.connecting_until <= now]:
             self._reset(end)
 
-    def _reset(self, end: End) -> None:
+    def _reset(self, end: RelayEnd) -> None:
         """Ends a connection at once on both sides, whatever waits to be sent."""
         for one in (end, end.other):
             one.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
         self._close(end)
 
-    def _close(self, end: End) -> None:
+    def _close(self, end: RelayEnd) -> None:
+        """Closes both ends and forgets them."""
         for one in (end, end.other):
             self._unwatch(one)
             self._connecting.discard(one)
@@ -190,6 +197,7 @@ class Relay:
 
 
 def _address(text: str) -> tuple[str, int]:
+    """Returns host and port of a text HOST:PORT."""
     host, _, port = text.rpartition(":")
     return host, int(port)
 

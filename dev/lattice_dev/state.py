@@ -254,6 +254,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _same(descriptor: int, directory: Path) -> bool:
+    """Tells whether a descriptor is still of this folder, which may have been removed and made anew."""
     try:
         return os.fstat(descriptor).st_ino == directory.stat().st_ino
     except FileNotFoundError:

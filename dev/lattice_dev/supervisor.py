@@ -113,7 +113,10 @@ class Supervisor:
         raise errors.Retry(f"processes of {self._where.name} appear faster than they are killed", reason="NotKilled")
 
     def _missing(self, recorded: State, component: Component) -> Callable[[], str]:
+        """Returns a function that returns what a component lacks, and raises Retry, with the end of its log, where it has ended."""
+
         def look() -> str:
+            """Returns what the component lacks; empty: nothing. Raises Retry where it has ended."""
             answer = self.missing(recorded, component)
             if answer == "it does not run":
                 raise errors.Retry(f"{component.name} ended; the end of its log:\n{self.tail(component.name)}", reason="Ended")
@@ -131,6 +134,7 @@ class Supervisor:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_LINES:])
 
     def _start(self, recorded: State, component: Component) -> None:
+        """Starts a component and records its process."""
         environment = processes.environment_for(os.environ, self._where.mark, component.name)
         log, directory = self._where.log(component.name), self._where.directory
         started: ProcessId = self._launcher.start(component.argv, log=log, directory=directory, environment=environment)
@@ -138,11 +142,13 @@ class Supervisor:
         state.save(self._where, recorded)
 
     def _drop(self, recorded: State, names: Sequence[str]) -> None:
+        """Drops processes from the record."""
         for name in names:
             recorded.processes.pop(name, None)
         state.save(self._where, recorded)
 
     def _forget_dead(self, recorded: State) -> None:
+        """Drops the processes that have ended from the record."""
         alive = self.running(recorded)
         recorded.processes = {name: process for name, process in recorded.processes.items() if name in alive}
         state.save(self._where, recorded)

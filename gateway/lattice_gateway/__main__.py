@@ -119,6 +119,10 @@ class Gateway:
                 group.create_task(process.endless(work))
 
     async def _follow_client_ca(self, *, trusted: bool) -> None:
+        """Reads the CA of clients again and again, sooner while it could not be read; never returns.
+
+        `trusted`: whether it was read the first time.
+        """
         while True:
             await self._outside.clock.sleep(CLIENT_CA_SECONDS if trusted else CLIENT_CA_UNREAD_SECONDS)
             trusted = await self._trust()
@@ -140,11 +144,13 @@ class Gateway:
         return True
 
     async def _serve(self) -> None:
+        """Serves people over HTTPS once the nodes are known; never returns."""
         await self._nodes.synced.wait()
         app, context = self._server.application(), self._certificate.context
         await https.serve(app, self._settings.listen, context, on_listen=self.listening.set, cancel_abandoned=True)
 
     async def _serve_nodes(self) -> None:
+        """Serves nodes over gRPC once nodes and plans are known; never returns."""
         await self._nodes.synced.wait()
         await self._plans.synced.wait()
         settings = self._settings

@@ -106,6 +106,10 @@ class GrpcAgents:
                 yield report
 
     async def _call(self, node: str, begin: Callable[[AgentStub], aio.UnaryStreamCall[Any, T]]) -> AsyncGenerator[T, None]:
+        """Yields the messages of a call to a node's agent over a connection of its own.
+
+        Raises the error of a node without address, a connection that fails, or an agent that refuses.
+        """
         address = self._address(node)
         options = [
             ("grpc.ssl_target_name_override", node),
@@ -123,6 +127,7 @@ class GrpcAgents:
                 raise _translated(error, node) from error
 
     def _address(self, node: str) -> str:
+        """Returns the address of a node's agent. Raises NotFound for an unknown node, Retry where it has not said where it listens."""
         found = self._nodes.get(node)
         if found is None:
             raise NotFound(f"node {node} is not registered any more", reason="NodeUnknown")
@@ -132,6 +137,7 @@ class GrpcAgents:
 
 
 async def _connected(channel: aio.Channel, node: str, address: str) -> None:
+    """Returns once a connection stands. Raises Retry where it does not within CONNECT_SECONDS."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             await channel.channel_ready()
@@ -141,6 +147,7 @@ async def _connected(channel: aio.Channel, node: str, address: str) -> None:
 
 
 async def _messages(call: aio.UnaryStreamCall[Any, T]) -> AsyncGenerator[T, None]:
+    """Yields the messages of a call, which is cancelled when the caller reads no further."""
     try:
         async for message in call:
             yield message
@@ -149,6 +156,7 @@ async def _messages(call: aio.UnaryStreamCall[Any, T]) -> AsyncGenerator[T, None
 
 
 def _translated(error: aio.AioRpcError, node: str) -> LatticeError:
+    """Returns the error of Lattice for one of a call to a node: NotFound, Rejected, Denied, else Retry."""
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return NotFound(f"node {node}: {details}", reason="NoOutput")

@@ -61,6 +61,7 @@ class CacheDesk:
         turn, writing = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
 
         async def serve(node: str) -> None:
+            """Writes the records of one node into the answer as they come, a line each."""
             async with turn, aclosing(self._reports(node, order, image)) as records:
                 async for record in records:
                     async with writing:
@@ -77,6 +78,7 @@ class CacheDesk:
         return response
 
     async def _check(self, identity: Identity, order: CacheOrder) -> None:
+        """Raises Denied where a caller may not do with image caches what an order asks for."""
         verb = "get" if order.action == "status" else "update"
         if not await self._rights.may(identity, Action(verb, NODES.plural, "", subresource="cache")):
             said = f'"{identity.user}" may not {order.action} image caches: the verb {verb} on latticenodes/cache is missing'
@@ -137,6 +139,7 @@ class CacheDesk:
 
 
 def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRecord:
+    """Returns a node's report on its cache as a record of the answer, an image each with a layer."""
     rows = [
         CacheRow(one.digest, one.size, one.repository, one.used, sticky=one.sticky, in_use=one.in_use) for one in report.images if one.layer
     ]
@@ -147,6 +150,7 @@ def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRec
 
 
 async def _order(request: web.Request) -> CacheOrder:
+    """Returns the order of a request's body. Raises Rejected where it is too large, does not parse, or asks for an unknown action."""
     body = await request.content.read(LARGEST_ORDER + 1)
     while len(body) <= LARGEST_ORDER and (more := await request.content.read(LARGEST_ORDER + 1)):
         body += more  # a body comes in several pieces

@@ -53,6 +53,7 @@ class Authenticator:
         return identity
 
     async def _review(self, token: str) -> Identity | None:
+        """Returns the owner of a token as the server knows it; None where it does not."""
         review = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": {"token": token}}
         status = (await self._cluster.create(TOKEN_REVIEWS, review)).get("status") or {}
         user = status.get("user") or {}

@@ -103,6 +103,7 @@ class OutputLines:
         return False
 
     def _part(self, stream: _OutputStream) -> list[Record]:
+        """Returns the record of the unfinished line of a stream, marked as partial, and empties it; nothing where there is none."""
         if not stream.text:
             return []
         record = self._record(stream, stream.began, stream.text) | {"partial": True}
@@ -110,4 +111,5 @@ class OutputLines:
         return [record]
 
     def _record(self, stream: _OutputStream, began: float, text: str) -> Record:
+        """Returns the record of a line that began at `began`, seconds since the epoch."""
         return {"node": self.node, "stream": stream.name, "time": format_time(began, micro=True), "text": text}

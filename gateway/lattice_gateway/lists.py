@@ -103,12 +103,14 @@ class Lists:
         return msgspec.json.encode(NodeRows(schema=NODES_SCHEMA, version=version, homes=home, rows=[row for _, row in rows.values()]))
 
     async def _may_list(self, identity: Identity, resource: str, namespace: str = "") -> None:
+        """Raises Denied where a caller may not list a kind of objects, in a namespace or (empty) in all."""
         if not await self._rights.may(identity, Action("list", resource, "", namespace)):
             where = f' in namespace "{namespace}"' if namespace else ""
             raise Denied(f'"{identity.user}" may not list {resource}{where}: ask the API server what it may read', reason="ListForbidden")
 
 
 def _query(request: web.Request, known: frozenset[str]) -> dict[str, str]:
+    """Returns the parameters of a request. Raises Rejected for one that is not known."""
     unknown = sorted(set(request.query) - known)
     if unknown:
         raise Rejected(f"the parameter {unknown[0]} is not known; known are {', '.join(sorted(known))}", reason="ParameterInvalid")
@@ -116,6 +118,7 @@ def _query(request: web.Request, known: frozenset[str]) -> dict[str, str]:
 
 
 def _version(query: dict[str, str], name: str) -> str:
+    """Returns a parameter that is a resource version; empty where it is absent. Raises Rejected where it is none."""
     version = query.get(name, "")
     if not _VERSION.fullmatch(version):
         raise Rejected(f"the parameter {name} is {version!r}: a resourceVersion", reason="ParameterInvalid")
@@ -123,4 +126,5 @@ def _version(query: dict[str, str], name: str) -> str:
 
 
 def _answer(body: bytes) -> web.Response:
+    """Returns the answer with this body of JSON, which nobody may keep."""
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

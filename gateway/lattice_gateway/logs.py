@@ -83,6 +83,7 @@ class NodeReader:
             pause = min(LONGEST_PAUSE, pause * 2)
 
     def _request(self, uid: str, attempt: int, lines: OutputLines) -> pb.ReadLogsRequest:
+        """Returns the request for a node's output from where its lines were read to; the first one has the query's tail."""
         lines.resume()
         return pb.ReadLogsRequest(
             uid=uid,
@@ -94,6 +95,9 @@ class NodeReader:
         )
 
     def _given_up(self, failure: LatticeError, node: str, attempt: int, silent_seconds: float) -> bool:
+        """Tells whether a node's output is given up after a failure: at once unless it is followed, may be read, and the node is in
+        service; else after a time, which is shorter once the attempt has ended.
+        """
         if not self._query.follow or isinstance(failure, Denied) or self._out_of_service(node):
             return True
         if is_live(self._level.allocation, attempt):
@@ -101,6 +105,7 @@ class NodeReader:
         return isinstance(failure, NotFound) or silent_seconds >= LAST_PATIENCE_SECONDS
 
     def _out_of_service(self, node: str) -> bool:
+        """Tells whether a node is gone, or in a state in which its agent does not answer."""
         state = self._agents.state(node)
         return not state or state in OUT_OF_SERVICE
 
@@ -114,6 +119,7 @@ class NodeReader:
         return failure
 
     async def _pump(self, node: str, request: pb.ReadLogsRequest, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None]) -> None:
+        """Puts the chunks of a node's output into a queue, with None at their end, or the error that ended them."""
         try:
             async with aclosing(self._agents.read_logs(node, request)) as stream:
                 async for chunk in stream:
@@ -125,6 +131,10 @@ class NodeReader:
     async def _consume(
         self, chunks: asyncio.Queue[pb.LogChunk | LatticeError | None], lines: OutputLines, attempt: int
     ) -> LatticeError | None:
+        """Passes chunks on as records until the output's end, and returns None then, or the error that ended it.
+
+        A line that does not end is passed on in parts; silence that the node's state explains ends it too.
+        """
         while True:
             try:
                 async with asyncio.timeout(PART_SECONDS if lines.unfinished else CHECK_SECONDS):
@@ -199,6 +209,7 @@ class LogStream:
         await self._sink([{"end": True}])
 
     async def _follow_attempts(self) -> None:
+        """Passes on the output of one attempt after another, until no further one can come."""
         done = 0
         while True:
             self._level.changed.clear()
@@ -224,11 +235,13 @@ class LogStream:
         self._level.tell(new if new is not None and new.metadata.uid == self._uid else None)
 
     async def _attempt(self, target: Target) -> None:
+        """Passes on the output of all nodes of an attempt at the same time."""
         gate = asyncio.Semaphore(len(target.nodes) if self._query.follow else READERS_AT_A_TIME)
         async with asyncio.TaskGroup() as group:
             for node in target.nodes:
                 group.create_task(self._node(node, target.attempt, gate))
 
     async def _node(self, node: str, attempt: int, gate: asyncio.Semaphore) -> None:
+        """Passes on the output of one node of an attempt, once it may read."""
         async with gate:
             await self._reader.read(self._uid, node, attempt)

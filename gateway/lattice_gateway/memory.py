@@ -70,6 +70,7 @@ class Kept(Generic[K, V]):
         return value
 
     def _drop(self, key: K) -> None:
+        """Drops an entry and no longer counts its size; an unknown key is ignored."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= self._size(entry[1])
@@ -93,10 +94,12 @@ class Once(Generic[K, V]):
         return await asyncio.shield(task)
 
     def _done(self, key: K, task: asyncio.Task[V]) -> None:
+        """Forgets a task that has ended, so that the next caller begins a new one."""
         del self._running[key]
         if not task.cancelled():
             task.exception()  # whoever still waits is told; that nobody does any more is no fault
 
 
 async def _awaited(ask: Callable[[], Awaitable[V]]) -> V:
+    """Awaits a question, as a coroutine of which a task can be made."""
     return await ask()

@@ -73,6 +73,11 @@ class NodeReports:
         return _answer(await self._diagnosis(one, refusal))
 
     async def _diagnosis(self, one: Allocation, refusal: str) -> Diagnosis:
+        """Returns what the nodes of an allocation's newest attempt tell, and the last lines of the first ones; without an attempt and for a
+        hollow one, nothing.
+
+        `refusal`: why its output may not be read; empty: it may.
+        """
         target = newest(one.status)
         if target is None or one.status.hollow:
             return Diagnosis(one.status.attempt, [], output_message=refusal)
@@ -149,6 +154,7 @@ class NodeReports:
         return msgspec.structs.replace(found, attempts=seen, hidden=len(found.attempts) - len(seen))
 
     async def _may_see(self, identity: Identity, row: PlanRow) -> bool:
+        """Tells whether a caller may read the allocation of a plan's row; False for a row without one."""
         return bool(row.namespace) and await self._rights.may(identity, Action("get", ALLOCATIONS.plural, row.name, row.namespace))
 
 
@@ -170,6 +176,7 @@ def _of_allocation(found: NodeReport, one: Allocation, attempt: int) -> NodeRepo
 
 
 def _report(node: str, state: str, report: pb.NodeReport) -> NodeReport:
+    """Returns a node's report as the answer."""
     cache = report.cache
     return NodeReport(
         node, state,
@@ -184,6 +191,7 @@ def _report(node: str, state: str, report: pb.NodeReport) -> NodeReport:
 
 
 def _attempt(one: pb.AttemptReport) -> AttemptRow:
+    """Returns an attempt of a node's report as a row of the answer."""
     return AttemptRow(
         one.uid, one.attempt, one.stage,
         message=one.message, started=one.started, steps=_steps(one.steps),
@@ -194,8 +202,10 @@ def _attempt(one: pb.AttemptReport) -> AttemptRow:
 
 
 def _steps(steps: Sequence[pb.StepProgress]) -> list[StepRow]:
+    """Returns the steps of an attempt as rows of the answer; a state that is not known counts as begun."""
     return [StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done) for step in steps]
 
 
 def _answer(found: NodeReport | Diagnosis) -> web.Response:
+    """Returns the answer with this report as JSON, which nobody may keep."""
     return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers={"Cache-Control": "no-store"})

@@ -73,6 +73,11 @@ class WorkService(rpc.GatewayServicer):
             self._metrics.seconds.labels("GetWork").observe(max(0.0, self._clock.monotonic() - begun))
 
     async def _answer(self, caller: str, request: pb.GetWorkRequest) -> pb.Work:
+        """Returns the work that a node asks for, with the values of its variables where it starts and asks for them; where these are
+        refused, with the sentence why.
+
+        Raises Denied for a node that asks for another's work.
+        """
         self._check(caller, request)
         asked = WorkQuestion(request.node, request.uid, request.attempt, request.generation, request.namespace, request.name, request.stale)
         found = await self._works.find(asked)

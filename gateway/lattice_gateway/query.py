@@ -49,10 +49,12 @@ def read_query(values: Mapping[str, str], now: float) -> Query:
 
 
 def _wrong(name: str, what: str) -> Rejected:
+    """Returns the error that says what is wrong with a parameter."""
     return Rejected(f"the parameter {name} {what}", reason="ParameterInvalid", fields=(name,))
 
 
 def _flag(text: str) -> bool:
+    """Returns the switch that a text means, whatever its case; False for empty text. Raises Rejected for any other."""
     if text.lower() in ("", "0", "false", "no"):
         return False
     if text.lower() in ("1", "true", "yes"):
@@ -61,6 +63,7 @@ def _flag(text: str) -> bool:
 
 
 def _count(name: str, text: str, absent: int, *, least: int) -> int:
+    """Returns a whole number from `least` on; `absent` for empty text. Raises Rejected for anything else."""
     if not text:
         return absent
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):

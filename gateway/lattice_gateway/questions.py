@@ -172,6 +172,10 @@ def _namespaces(request: web.Request) -> tuple[str, ...]:
 
 
 async def _asked(request: web.Request) -> PlanQuestion:
+    """Returns what a plan asks for, from a request's body.
+
+    Raises Rejected where it is too large, does not parse, or has no or too many allocations.
+    """
     body = await request.content.read(LARGEST_PLAN + 1)
     while len(body) <= LARGEST_PLAN and (more := await request.content.read(LARGEST_PLAN + 1)):
         body += more
@@ -187,4 +191,5 @@ async def _asked(request: web.Request) -> PlanQuestion:
 
 
 def _answer(body: bytes) -> web.Response:
+    """Returns the answer with this body of JSON, which nobody may keep."""
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

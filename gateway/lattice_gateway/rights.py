@@ -69,6 +69,7 @@ class Rights:
         return known[0] if known else self._answers.keep(key, await self._review(identity, action))
 
     async def _review(self, identity: Identity, action: Action) -> bool:
+        """Tells whether the server allows a caller an action, by a SubjectAccessReview."""
         review = {
             "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
             "kind": SUBJECT_ACCESS_REVIEWS.kind,

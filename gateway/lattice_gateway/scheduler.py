@@ -106,6 +106,11 @@ class LeadingScheduler:
         return await self._ask_leader(_SchedulerQuestion("GET", path, query, b"", seconds, known))
 
     async def _ask_leader(self, asked: _SchedulerQuestion) -> TaggedAnswer:
+        """Returns the answer of the leading scheduler; where the one at the known address does not lead or answer, asks once more at the
+        address that the Lease names now.
+
+        A question that takes too long is not asked again.
+        """
         address = self._addresses.get(None)
         try:
             return await self._asked(address[0] if address else await self._address(), asked)
@@ -115,6 +120,10 @@ class LeadingScheduler:
         return await self._asked(await self._address(), asked)
 
     async def _address(self) -> str:
+        """Returns the address in the leader's Lease, and keeps it.
+
+        Raises Retry where no scheduler leads or it has not said where it answers.
+        """
         try:
             lease = await self._cluster.get(LEASES, LEASE, NAMESPACE, type=Lease)
         except NotFound:
@@ -127,6 +136,10 @@ class LeadingScheduler:
         return self._addresses.keep(None, address)
 
     async def _asked(self, address: str, asked: _SchedulerQuestion) -> TaggedAnswer:
+        """Returns the answer of the scheduler at an address; the known one where it has not changed.
+
+        Raises the error that it answers, or Retry where it does not answer.
+        """
         url = address.rstrip("/") + "".join("/" + quote(part, safe="") for part in asked.path)
         timeout = aiohttp.ClientTimeout(total=asked.seconds, sock_connect=CONNECT_SECONDS)
         headers = {"If-None-Match": asked.known.tag} if asked.known is not None else None
@@ -166,6 +179,7 @@ class LeadingScheduler:
                 await line.session.close()
 
     def _marks(self) -> tuple[int, ...]:
+        """Returns the change times of the certificate's files; 0 for one that is missing."""
         paths = (self._files.authority, self._files.certificate, self._files.key)
         return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)
 

@@ -91,6 +91,7 @@ class Server:
         return app
 
     def _questions_served(self) -> tuple[tuple[str, str, Question], ...]:
+        """Returns method, path and function of each question that is answered in one piece."""
         asked, usage, lists, software = self._questions, self.usage, self._lists, self._software
         return (
             ("GET", STATUS, lists.status), ("GET", NODE_LIST, lists.nodes),
@@ -102,6 +103,7 @@ class Server:
         )  # fmt: skip
 
     async def _healthz(self, request: web.Request) -> web.Response:
+        """Answers that the process lives."""
         del request
         return web.Response(text="ok\n")
 
@@ -109,6 +111,7 @@ class Server:
         """Returns the handler with LatticeErrors turned into JSON answers, counted and timed under the name `method`."""
 
         async def measured(request: web.Request) -> web.StreamResponse:
+            """Answers a request and measures that; a reader that has left counts as 499."""
             begun = self._clock.monotonic()
             status = "499"  # the reader has left
             try:
@@ -125,6 +128,7 @@ class Server:
         """Returns the handler with the caller identified, and limited to a few questions of the kind `method` at a time (TooMany)."""
 
         async def identified(request: web.Request) -> web.StreamResponse:
+            """Answers a request of an identified caller, as one of those that he may have open at a time."""
             identity = await self._identify(request)
             with self._turn(identity, method, MOST_QUESTIONS.get(method, USUAL_QUESTIONS)):
                 return await answer(request, identity)
@@ -147,6 +151,10 @@ class Server:
                 del self._turns[key]
 
     async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
+        """Answers with the output of an allocation as a stream of lines.
+
+        Raises Denied where the caller may not read it, NotFound where it does not exist.
+        """
         identity = await self._identify(request)
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         await self._rights.may_read_logs(identity, namespace, name)
@@ -159,10 +167,16 @@ class Server:
             return await self._stream(request, allocation, query, target)
 
     async def _identify(self, request: web.Request) -> Identity:
+        """Returns who asks, by client certificate or token. Raises Denied where neither is known."""
         certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
         return await self._authenticator.identify(certificate, request.headers.get("Authorization", ""))
 
     async def _stream(self, request: web.Request, allocation: Allocation, query: Query, target: Target | None) -> web.StreamResponse:
+        """Writes an allocation's output into the answer until its end, or until the reader leaves or loses the right; an error ends it with
+        a last line.
+
+        `target`: the attempt to read; None: it follows all attempts.
+        """
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)
         turn = asyncio.Lock()
@@ -207,6 +221,7 @@ class Server:
 
 
 async def _answered(answer: Answer, request: web.Request) -> web.StreamResponse:
+    """Returns the answer to a request; an error of Lattice, or a cancellation from within, becomes an answer of its own."""
     try:
         return await answer(request)
     except LatticeError as error:

@@ -70,6 +70,7 @@ class SoftwareCatalog:
             yield images
 
     async def _options(self) -> SoftwareOptions:
+        """Returns the options of the site's software, the defaults where there is no configuration."""
         try:
             return (await self._cluster.get(CONFIGS, "lattice", type=Config)).spec.software
         except NotFound:
@@ -77,6 +78,10 @@ class SoftwareCatalog:
 
 
 def _label(request: web.Request, *, needed: bool) -> UenvLabel:
+    """Returns the label of a request; where it is absent, one that names every image.
+
+    Raises Rejected for an unknown parameter, a label that does not parse, or one that is absent and needed.
+    """
     if unknown := sorted(set(request.query) - {"label"}):
         raise Rejected(f"the parameter {unknown[0]} is not known; known is label", reason="ParameterInvalid")
     text = request.query.get("label", "")
@@ -86,6 +91,7 @@ def _label(request: web.Request, *, needed: bool) -> UenvLabel:
 
 
 def _row(image: UenvImage) -> UenvRow:
+    """Returns an image as a row of the answer."""
     at = image.repository
     return UenvRow(
         at.namespace, at.name, at.version, image.tag, at.system, at.uarch, image.digest, image.layer.size, created=image.created
@@ -93,6 +99,7 @@ def _row(image: UenvImage) -> UenvRow:
 
 
 def _details(image: UenvImage, metadata: ImageMetadata | None) -> UenvDetails:
+    """Returns what an image says of itself; None: nothing is attached to it."""
     if metadata is None:
         return UenvDetails(_row(image), attached=False)
     views = [ViewRow(view.name, view.description, _changes(view)) for view in metadata.views]
@@ -106,4 +113,5 @@ def _changes(view: View) -> list[str]:
 
 
 def _answer(found: UenvRows | UenvDetails) -> web.Response:
+    """Returns the answer with these images as JSON, which nobody may keep."""
     return web.Response(body=msgspec.json.encode(found), content_type="application/json", headers={"Cache-Control": "no-store"})

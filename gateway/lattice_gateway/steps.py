@@ -49,6 +49,11 @@ class StepsDesk:
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _preparation(self, one: Allocation) -> Preparation:
+        """Returns the steps of an attempt's nodes: of the head only while work runs and nothing is undone there, else of the first
+        MOST_NODES; and how many nodes were not asked.
+
+        A hollow allocation has none.
+        """
         status = one.status
         nodes = sorted(expand_nodes(status.nodes), key=lambda node: node != status.head) if status.nodes and not status.hollow else []
         turn = asyncio.Semaphore(AT_ONCE)
@@ -59,6 +64,7 @@ class StepsDesk:
         return Preparation(status.attempt, asked, max(0, len(nodes) - len(asked)))
 
     async def _of_node(self, one: Allocation, node: str, turn: asyncio.Semaphore) -> NodeSteps:
+        """Returns a node's steps; none, with a sentence why, where its agent does not answer in time."""
         request = pb.ReadStepsRequest(uid=one.metadata.uid, attempt=one.status.attempt)
         try:
             async with asyncio.timeout(ANSWER_SECONDS), turn, aclosing(self._agents.read_steps(node, request)) as reports:
@@ -72,4 +78,5 @@ class StepsDesk:
 
 
 def _row(step: pb.StepProgress) -> StepRow:
+    """Returns one step as a row of the answer."""
     return StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done)

@@ -91,6 +91,7 @@ class UsageDesk:
         reach = Reach(min(begins), None if sight.tenants is None else sight.tenants | budgets.keys(), sight.asked.user)
 
         def answered() -> bytes:
+            """Returns the report on usage as JSON."""
             found = charges_since(pages, charges, reach, now)
             return msgspec.json.encode(usage_report(found, sight.asked, now - days * DAY, now, budgets, incomplete))
 
@@ -113,6 +114,7 @@ class UsageDesk:
         reach = Reach(among.since, sight.tenants, sight.asked.user)
 
         def answered() -> bytes:
+            """Returns the report on ended attempts as JSON."""
             return msgspec.json.encode(history_report(charges_since(pages, charges, reach, now), sight.asked, among, now, incomplete))
 
         return _json(await asyncio.to_thread(answered))
@@ -154,12 +156,14 @@ class UsageDesk:
             raise NotFound(sentence, reason="TenantUnknown") from error
 
     async def _acts_for(self, identity: Identity, tenant: str) -> bool:
+        """Tells whether a caller may act for others of a tenant."""
         for verb in ACTING_FOR_OTHERS:
             if await self._rights.may(identity, Action(verb, TENANTS.plural, tenant)):
                 return True
         return False
 
     async def _is_member(self, identity: Identity, tenant: str) -> bool:
+        """Tells whether a caller may read a tenant."""
         return await self._rights.may(identity, Action("get", TENANTS.plural, tenant))
 
     async def _budgets(self, identity: Identity, sight: _Sight) -> dict[str, Budgets]:
@@ -210,6 +214,7 @@ class UsageDesk:
             await self._clock.sleep(0.02)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
+        """Puts a changed UsageRecord into the index, or drops one that is gone."""
         if change.new is not None:
             self._records.put(change.new)
         else:
@@ -217,6 +222,10 @@ class UsageDesk:
 
 
 def _asked(query: Mapping[str, str], identity: Identity, more: tuple[str, ...]) -> Asked:
+    """Returns whose usage a query asks for; `me` is the caller.
+
+    Raises Rejected for a parameter that is not known; `more`: further known ones.
+    """
     known = (*_WHO, *more)
     unknown = sorted(set(query) - set(known))
     if unknown:
@@ -226,6 +235,10 @@ def _asked(query: Mapping[str, str], identity: Identity, more: tuple[str, ...]) 
 
 
 def _among(query: Mapping[str, str], now: float) -> Among:
+    """Returns which attempts a query asks for: times, states, numbers, names, how many; without times, those of the last seven days.
+
+    Raises Rejected for a parameter that does not parse.
+    """
     since, until = _moment("since", query.get("since", ""), now, now - RATE_DAYS * DAY), _moment("until", query.get("until", ""), now, now)
     spelled = {state.lower(): state for state in STATES}
     states = frozenset(spelled.get(state.lower(), state) for state in query.get("state", "").split(",") if state)
@@ -266,6 +279,7 @@ def _moment(name: str, text: str, now: float, absent: float) -> float:
 
 
 def _whole(name: str, text: str, absent: int, most: int) -> int:
+    """Returns a whole number from 1 to `most`; `absent` for empty text. Raises Rejected for anything else."""
     if not text:
         return absent
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
@@ -274,4 +288,5 @@ def _whole(name: str, text: str, absent: int, most: int) -> int:
 
 
 def _json(body: bytes) -> web.Response:
+    """Returns the answer with this body of JSON, which nobody may keep."""
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})

@@ -51,6 +51,10 @@ class Secrets:
         return self._kept.keep(key, await self._once.run(key, lambda: self._read(key, namespace, sources)))
 
     async def _read(self, key: Key, namespace: str, sources: Sequence[VariablesFrom]) -> Values:
+        """Returns the variables of all Secrets named; of equal names the last one counts.
+
+        Raises Rejected where a Secret is missing or all are too large, Retry where the gateway may not read them yet.
+        """
         found: dict[str, str] = {}
         names = [source.secret_ref for source in sources]
         for source in sources:

@@ -99,6 +99,7 @@ class Works:
         return _naming(self._parsed(await self._once.run(("plan", name), lambda: self._read_plan(name))), asked)
 
     async def _read_plan(self, name: str) -> Plan | None:
+        """Returns a plan as the server has it; None where there is none."""
         try:
             return await self._cluster.get(PLANS, name, type=Plan)
         except NotFound:
@@ -163,6 +164,7 @@ class Works:
             return None
 
     async def _read(self, namespace: str, name: str) -> dict[str, Any]:
+        """Returns an Allocation as the server has it. Raises NotFound where there is none."""
         return await self._cluster.get(ALLOCATIONS, name, namespace)
 
 

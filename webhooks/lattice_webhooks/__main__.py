@@ -76,6 +76,7 @@ class Webhook:
             group.create_task(process.endless(self._serve()))
 
     async def _serve(self) -> None:
+        """Serves reviews over HTTPS, and notes when it listens; never returns."""
         await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self.listening.set)
 
     async def _follow_clients(self) -> None:
@@ -106,6 +107,7 @@ def _clients(settings: Settings) -> str | None:
 
 
 def _read(path: str) -> str:
+    """Returns the text of a certificate file. Raises Rejected where it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:

@@ -141,6 +141,11 @@ class Gatherer:
         return replace(known, occupied=await self._occupied(request)) if request.kind == "Reservation" else known
 
     async def _known(self, request: Request, identity: Authenticated, rights: frozenset[str] | None = None) -> Facts:
+        """Returns the facts that caches know; for an Allocation, the tenant, vcluster and Reservation that it names are read from the
+        server where the caches lack them.
+
+        `rights`: the requester's; None: not asked for.
+        """
         namespaces = {name: entry.metadata.labels.get(TENANT_LABEL, "") for name, entry in self._caches.namespaces.objects.items()}
         home = await self._home(request.namespace) if request.kind == "Allocation" else None
         spec = request.obj.get("spec")
@@ -185,6 +190,7 @@ class Gatherer:
         return entry.metadata.labels.get(TENANT_LABEL, "")
 
     async def _tenants(self, named: str) -> Mapping[str, Tenant]:
+        """Returns the tenants by name, with the named one read from the server where the cache lacks it and it exists."""
         known = self._caches.tenants.objects
         if not named or named in known:
             return known
@@ -194,6 +200,7 @@ class Gatherer:
             return known
 
     async def _vclusters(self, named: str) -> Mapping[str, VCluster]:
+        """Returns the vclusters by name, with the named one read from the server where the cache lacks it and it exists."""
         known = self._caches.vclusters.objects
         if not named or named in known:
             return known
@@ -203,6 +210,7 @@ class Gatherer:
             return known
 
     async def _reservations(self, named: str) -> Mapping[str, Reservation]:
+        """Returns the Reservations by name, with the named one read from the server where the cache lacks it and it exists."""
         known = self._caches.reservations.objects
         if not named or named in known:
             return known
@@ -290,13 +298,16 @@ class Gatherer:
         return replace(quotas, may_use=await self._allowed(identity, ELASTIC_QUOTAS, "use", leaf))
 
     async def _rights(self, request: Request, identity: Authenticated) -> frozenset[str]:
+        """Returns those of the verbs that a request can need which the server says its requester may use on the tenant."""
         tenant, verbs = wanted_rights(request, identity.user)
         return frozenset([verb for verb in sorted(verbs) if await self._may(identity, verb, tenant)])
 
     async def _may(self, identity: Authenticated, verb: str, tenant: str) -> bool:
+        """Tells whether the server allows a requester this verb on a tenant."""
         return await self._allowed(identity, TENANTS, verb, tenant)
 
     async def _allowed(self, identity: Authenticated, resource: Resource, verb: str, name: str) -> bool:
+        """Tells whether the server allows a requester this verb on an object of a kind, by a SubjectAccessReview."""
         review = {
             "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
             "kind": SUBJECT_ACCESS_REVIEWS.kind,

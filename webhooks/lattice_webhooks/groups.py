@@ -67,6 +67,9 @@ class GroupReader:
         self._read = {uid: entry for uid, entry in self._read.items() if uid in standing}
 
     def _one(self, metadata: Metadata, version: str, read: Callable[[], Declared]) -> Declared | None:
+        """Returns the group that an object declares, None where it does not read; an object of the same uid and version is not read
+        again.
+        """
         known = self._read.get(metadata.uid)
         if known is not None and known[0] == version and metadata.uid:
             return known[1]
@@ -134,5 +137,6 @@ class Declarations:
 
 
 def _declares(view: Any) -> tuple[object, ...]:
+    """Returns the parts of an object that can change which group it declares: all but what is published into it."""
     metadata = view.metadata
     return metadata.uid, view.spec, metadata.labels, {key: note for key, note in metadata.annotations.items() if key not in PUBLISHED}

@@ -80,6 +80,10 @@ class PendingCounts:
                 await self._count(name)
 
     async def _count(self, name: str) -> None:
+        """Counts a tenant's waiting work by user anew, at the server; what was admitted since the last count is counted in it from then on.
+
+        On an error it logs that and keeps both.
+        """
         before = self._admitted.pop(name, Counter())
         try:
             listing = await self._cluster.list(ALLOCATIONS, type=Waiting, fields=f"spec.tenant={name}{WAITING}")

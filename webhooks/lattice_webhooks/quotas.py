@@ -182,6 +182,7 @@ class QuotaGatherer:
             return self._latest[1]
 
     async def _list(self, resource: Resource, type_: type[Any]) -> list[Any]:
+        """Returns all objects of a kind; none where the kind is not served here."""
         try:
             return list((await self._cluster.list(resource, type=type_)).items)
         except NotFound:
@@ -212,10 +213,12 @@ def _needs_work(request: Request) -> bool:
 
 
 def _amounts(kind: Hardware) -> Mapping[str, int]:
+    """Returns the amounts of resources that a node of this hardware has."""
     return node_amounts(kind.cpus, kind.memory, kind.gpus, kind.gpu_type)
 
 
 def _hardware(node: Node) -> Hardware:
+    """Returns a node's hardware."""
     had = facts_of(node, 0, usable=True, state="", homes={})
     return Hardware(
         had.cpus,

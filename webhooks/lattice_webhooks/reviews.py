@@ -216,6 +216,7 @@ def _objects(kind: str, operation: Operation, asked: _ReviewRequest) -> tuple[Ob
 
 
 def _read(raw: msgspec.Raw) -> _Parts:
+    """Returns the parts of an object that are read first; empty ones for null."""
     return _Parts() if bytes(raw) == b"null" else _parts.decode(raw)
 
 
@@ -226,6 +227,7 @@ def _is_managed_needlessly(parts: _Parts) -> bool:
 
 
 def _named_only(parts: _Parts) -> Object:
+    """Returns an object with name and namespace only, without empty ones."""
     meta = parts.metadata
     named = {"name": meta.name, "generateName": meta.generate_name, "namespace": meta.namespace}
     return {"metadata": {key: value for key, value in named.items() if value}}
@@ -245,6 +247,7 @@ def _built(parts: _Parts) -> Object:
 
 
 def _too_large(raw: msgspec.Raw, what: str) -> Refused | None:
+    """Returns the refusal of an object (`what`: which one) of too many bytes or parts; None: it is small enough."""
     text = bytes(raw)
     if len(text) > MOST_BYTES:
         return _oversize(f"{what} has {len(text)} bytes as JSON", MOST_BYTES)
@@ -258,12 +261,14 @@ def _parts_of(text: bytes) -> int:
 
 
 def _crowded(what: str, parts: int, most: int) -> Refused:
+    """Returns the refusal of an object with too many fields and elements."""
     return Refused(
         "TooLarge", f"{what} has about {parts} fields and elements (limit: {most})", "", "put long lists into files on the nodes"
     )
 
 
 def _oversize(sentence: str, most: int) -> Refused:
+    """Returns the refusal of an object that is too large; `sentence`: how large it is."""
     return Refused("TooLarge", f"{sentence} (limit: {most})", "", "put long scripts and values into files on the nodes")
 
 
@@ -315,6 +320,7 @@ def _named(request: Request | None) -> str:
 
 
 def _status(refused: Refused, named: str) -> dict[str, Any]:
+    """Returns the status of a refusal, Forbidden or Invalid by its reason; `named`: the object, before the sentence."""
     forbidden = refused.reason in FORBIDDEN_REASONS
     cause = {"reason": refused.reason, "message": refused.message.removeprefix(f"{refused.field}: "), "field": refused.field}
     return {
@@ -327,4 +333,5 @@ def _status(refused: Refused, named: str) -> dict[str, Any]:
 
 
 def _encoded(response: dict[str, Any]) -> bytes:
+    """Returns an AdmissionReview with this response as JSON."""
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})

@@ -57,17 +57,24 @@ class Server:
         return (False, f"not read yet: {', '.join(missing)}") if missing else (True, "reviews are answered")
 
     async def _readyz(self, request: web.Request) -> web.Response:
+        """Answers 200 where the webhook is ready, else 503, with a sentence."""
         del request
         fine, sentence = self.ready()
         return web.Response(status=200 if fine else 503, text=sentence + "\n")
 
     async def _mutate(self, request: web.Request) -> web.Response:
+        """Answers a review for defaults."""
         return await self._answer(request, "mutate", self._fill)
 
     async def _validate(self, request: web.Request) -> web.Response:
+        """Answers a review for checks."""
         return await self._answer(request, "validate", self._judge)
 
     async def _answer(self, request: web.Request, method: str, decide: Callable[[Review], Awaitable[bytes]]) -> web.Response:
+        """Answers a review by `decide`, and measures that.
+
+        Answers 403 without a client certificate where one is asked for; a body that is too large is refused without reading it whole.
+        """
         if self._asks_certificate and not request.get_extra_info("peercert"):
             self._metrics.requests.labels(method, "403").inc()
             return web.Response(
@@ -108,6 +115,9 @@ class Server:
             starts.reached(self._clock, "webhook", key)
 
     async def _fill(self, review: Review) -> bytes:
+        """Returns the answer to a review for defaults: the patch, with the verdict where it can be given already, or a refusal of an object
+        that does not read, is too large, or leaves open what defaults cannot decide.
+        """
         if review.too_large is not None:
             return judged(review, review.too_large)
         if review.request is None or review.request.operation == "DELETE":
@@ -149,6 +159,7 @@ class Server:
             self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
 
     async def _judge(self, review: Review) -> bytes:
+        """Returns the answer to a review for checks; a refusal is logged, an admission counted."""
         if review.too_large is not None:
             return judged(review, review.too_large)
         if review.request is None:
@@ -184,6 +195,7 @@ async def _body(request: web.Request) -> tuple[bytes, int]:
 
 
 def _unread(head: bytes, size: int) -> web.Response:
+    """Returns the answer to a review that is too large: a refusal where its head tells what it is of, else 413."""
     answer = beyond(head, size, MAX_BODY)
     if answer is None:
         return web.Response(status=413, text=f"the review has {size} bytes (limit: {MAX_BODY})\n")

@@ -60,6 +60,10 @@ def _milliseconds(body: bytes) -> float:
 
 
 def _once(body: bytes, decide: Callable[[Review, Request], bytes]) -> float:
+    """Returns the milliseconds of processor time that a review takes from its bytes to the answer's.
+
+    Raises Corrupt where there is no answer.
+    """
     began = time.process_time()
     review = read_review(body)
     if review.too_large is not None:
@@ -75,10 +79,12 @@ def _once(body: bytes, decide: Callable[[Review, Request], bytes]) -> float:
 
 
 def _fill(review: Review, request: Request) -> bytes:
+    """Returns the answer with the defaults of a request's object."""
     return filled(review, fill(request, FACTS))
 
 
 def _judge(review: Review, request: Request) -> bytes:
+    """Returns the answer with the verdict on a request's object."""
     return judged(review, judge(request, FACTS))
 
 
@@ -103,6 +109,7 @@ def _reviews(size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _review(obj: Object) -> bytes:
+    """Returns the review of a new Allocation as JSON."""
     request = {
         "uid": "bench", "operation": "CREATE", "kind": {"group": "lattice.dev", "version": "v1alpha1", "kind": "Allocation"},
         "namespace": "physics", "userInfo": {"username": "ada"}, "object": obj, "oldObject": None,

@@ -105,10 +105,12 @@ def moments(lines: Iterable[bytes]) -> list[Moment]:
 
 
 def _what(entry: _AuditEntry, reference: _Reference) -> str:
+    """Returns verb, resource and subresource of an entry as text."""
     return f"{entry.verb} {reference.resource}" + (f"/{reference.subresource}" if reference.subresource else "")
 
 
 def _count(writes: Writes, entry: _AuditEntry, reference: _Reference) -> None:
+    """Counts an entry among the writes: refused, a Lease, an Event, or any other by what it wrote."""
     what = _what(entry, reference)
     if entry.response_status.code >= 300:
         writes.refused[f"{what} {entry.response_status.code}"] += 1

@@ -139,6 +139,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _of_size(pending: int, nodes: int, factor: float, repeats: int) -> list[Figure]:
+    """Returns the figures of cycles of one size; `factor`: how much slower this machine is than the design's."""
     label = f"{pending:,} pending x {nodes:,} nodes"
     made = instance(pending, nodes, depth=0)
     gc.collect()
@@ -251,6 +252,7 @@ def _recorded(made: CoreScene) -> tuple[float, float]:
 
 
 def _candidate(roll: random.Random, number: int) -> Candidate:
+    """Returns a candidate of random size, class, need and walltime."""
     nodes = 1 << roll.randint(0, 7)
     return Candidate(
         key=f"t/j{number:06d}", uid=f"u{number}", tenant=f"t{number % TENANTS}", vcluster="hpc", preemption_class=roll.randint(0, 10),

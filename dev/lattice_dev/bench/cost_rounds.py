@@ -61,6 +61,7 @@ def collection_seconds(rounds: Iterable[Round]) -> float:
 
 
 def _by_kind(rounds: Iterable[Round]) -> Mapping[str, list[Round]]:
+    """Returns rounds by the kind of their writes."""
     found: dict[str, list[Round]] = {}
     for one in rounds:
         found.setdefault(one.kind, []).append(one)

@@ -103,6 +103,7 @@ def in_some_order(kinds: Sequence[WriteKind], dice: Dice) -> list[WriteKind]:
 
 
 def _figure(kind: WriteKind, cost: Cost, lean: float) -> Figure:
+    """Returns the figure of what a write of this kind costs, beside that of a lean ConfigMap (`lean`, milliseconds)."""
     aim = None if kind.aim is None else Aim(round(kind.aim * lean, 2))
     detail = f"{cost.writes} in {cost.rounds} rounds: {shown(cost.least)} to {shown(cost.most)}; {shown(cost.kib)} KiB allocated"
     parts = {"ms of garbage collection": cost.collecting}
@@ -227,14 +228,17 @@ class _DaemonWrites:
         ]
 
     def _fresh(self, prefix: str, count: int) -> list[str]:
+        """Returns so many names that were not used before."""
         first, self._count = self._count, self._count + count
         return [f"{prefix}-{first + number:06d}" for number in range(count)]
 
     async def _maps(self, count: int) -> list[Call]:
+        """Returns calls that each create a lean ConfigMap."""
         made = [work.lean_config_map(NAMESPACE, name) for name in self._fresh("lean", count)]
         return [partial(self._admin.create, CONFIG_MAPS, body, NAMESPACE) for body in made]
 
     async def _map_changes(self, count: int) -> list[Call]:
+        """Creates lean ConfigMaps, and returns calls that each change one."""
         names = self._fresh("changed", count)
         made = [work.lean_config_map(NAMESPACE, name) for name in names]
         await self._driver.timed(AT_ONCE, [partial(self._admin.create, CONFIG_MAPS, body, NAMESPACE) for body in made])
@@ -242,11 +246,13 @@ class _DaemonWrites:
         return [partial(self._admin.replace, CONFIG_MAPS, name, body, NAMESPACE) for name, body in zip(names, changed, strict=True)]
 
     async def _creations(self, count: int) -> list[Call]:
+        """Returns calls that each create an Allocation as the user does, and notes their names."""
         names = self._fresh("created", count)
         self._created[:] = names
         return [partial(self._driver.user.create, ALLOCATIONS, work.hollow(NAMESPACE, name, seconds=None), NAMESPACE) for name in names]
 
     async def _creations_unasked(self, count: int) -> list[Call]:
+        """Returns calls that each create an Allocation about which no webhook is asked."""
         bench = self._admin.impersonate(BENCH_USER, ("system:masters",))
         made = [work.hollow(NAMESPACE, name, seconds=None) for name in self._fresh("unasked", count)]
         for body in made:
@@ -255,6 +261,7 @@ class _DaemonWrites:
         return [partial(bench.create, ALLOCATIONS, body, NAMESPACE) for body in made]
 
     async def _placements(self, count: int) -> list[Call]:
+        """Returns calls that each write a placement into an Allocation created before, and notes their names."""
         del count
         nodes = sorted(self._names)
         calls: list[Call] = []
@@ -272,6 +279,7 @@ class _DaemonWrites:
     async def _reports(
         self, names: Sequence[str], then: list[str], verdict: Callable[[float], Begun | Over], count: int
     ) -> list[Call]:  # fmt: skip
+        """Returns calls that each write an agent's report into one of these Allocations, whose names are noted in `then`."""
         del count
         now = self._driver.clock.now()
         calls: list[Call] = []
@@ -290,7 +298,10 @@ class _DaemonWrites:
         return calls
 
     async def _commits(self, count: int) -> list[Call]:
+        """Returns calls that each write the next commit of the ledger; they must be made one after another."""
+
         async def commit(number: int) -> None:
+            """Writes the next commit of the ledger."""
             status = {**stands["status"], "seq": self._ledger_seq + 1, "commit": f"bench-{number}"}
             body = {"metadata": {"name": "lattice", "resourceVersion": stands["metadata"]["resourceVersion"]}, "status": status}
             answer = await self._scheduler.replace(LEDGERS, "lattice", body, subresource="status", type=Ledger, metadata_only=True)
@@ -301,7 +312,10 @@ class _DaemonWrites:
         return [partial(commit, number) for number in range(count)]
 
     async def _plans(self, count: int) -> list[Call]:
+        """Returns calls that each write the longest plan with a higher number; they must be made one after another."""
+
         async def write(number: int) -> None:
+            """Writes the plan with a higher number."""
             spec = {**stands["spec"], "seq": stands["spec"]["seq"] + number + 1}
             version = stands["metadata"]["resourceVersion"]
             body = {"metadata": {"name": stands["metadata"]["name"], "resourceVersion": version}, "spec": spec}
@@ -312,6 +326,7 @@ class _DaemonWrites:
         return [partial(write, number) for number in range(count)]
 
     async def _heartbeats(self, count: int) -> list[Call]:
+        """Returns calls that each write a heartbeat of a hollow node."""
         nodes = [self._names[number] for number in sorted(self._names)][:count]
         metrics = AgentMetrics("bench")
         beats = [
@@ -324,6 +339,7 @@ class _DaemonWrites:
         return [partial(beats[number % len(beats)].beat, Seen(self._ledger_seq), ReportContent()) for number in range(count)]
 
     async def _events(self, count: int) -> list[Call]:
+        """Returns calls that each write an Event of an Allocation placed before; as many as there are, at most `count`."""
         announcer = Announcer(self._scheduler, self._driver.clock, "bench", "lattice.dev/scheduler")
         found = [await self._admin.get(ALLOCATIONS, name, NAMESPACE, type=Allocation) for name in self._placed]
         return [
@@ -332,7 +348,12 @@ class _DaemonWrites:
         ]
 
     async def _usage(self, count: int) -> list[Call]:
+        """Returns calls that each append a row to a UsageRecord, which is created where none has room; they must be made one after
+        another.
+        """
+
         async def append(number: int) -> None:
+            """Appends a row to the UsageRecord."""
             stands["rows"] += _USAGE_ROW
             patch = {"metadata": {"resourceVersion": stands["version"]}, "spec": {"rows": stands["rows"], "sealed": False}}
             answer = await self._operator.patch(USAGE_RECORDS, name, patch, type=Written)
@@ -353,12 +374,14 @@ _SCORE = {"total": "0.512", "terms": {f"f{number}": "0.500" for number in range(
 
 
 def _usage_record(part: int) -> dict[str, Any]:
+    """Returns a UsageRecord without rows."""
     spec = {"tenant": USAGE_TENANT, "month": USAGE_MONTH, "part": part, "sealed": False, "rows": "1\n"}
     metadata = {"name": record_name(USAGE_TENANT, USAGE_MONTH, part)}
     return {"apiVersion": USAGE_RECORDS.api_version, "kind": USAGE_RECORDS.kind, "metadata": metadata, "spec": spec}
 
 
 def _row(found: Allocation, node: int) -> Row:
+    """Returns the ledger's row of an Allocation that holds one node."""
     spec = found.spec
     return Row(
         found.metadata.uid, 1, found.metadata.generation, spec.user, spec.tenant, spec.vcluster, "B", ROW_HELD, node, (node,), walltime=600
@@ -366,8 +389,10 @@ def _row(found: Allocation, node: int) -> Row:
 
 
 def _begun(now: float) -> Begun:
+    """Returns the verdict that work has begun."""
     return Begun(now, 1)
 
 
 def _over(now: float) -> Over:
+    """Returns the verdict that work has ended well."""
     return Over("Completed", "every task ended with 0", begun=True, start=now, end=now)

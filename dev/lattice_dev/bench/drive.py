@@ -69,6 +69,7 @@ class Driver:
         await seen.until(lambda: not seen.lives, within=within, what="the end of the measured work")
 
     async def _delete(self, name: str) -> None:
+        """Deletes an Allocation; one that does not exist is ignored."""
         with contextlib.suppress(NotFound):
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
@@ -77,6 +78,7 @@ class Driver:
         waiting = iter(calls)
 
         async def work_off() -> None:
+            """Makes one call after another until none is left."""
             for call in waiting:
                 await call()
 

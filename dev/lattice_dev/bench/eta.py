@@ -186,6 +186,7 @@ class Course:
             yield Judged(self.log.start[job] - now, expected.p50 - now, expected.p90 - now, by_users[rank], constant)
 
     def _start(self, job: int, now: int) -> None:
+        """Starts a job on the lowest free nodes, and notes how long it waited."""
         self.forecaster.started(str(job), float(now))
         wait = now - self.log.workload.submit[job]
         if wait:
@@ -196,6 +197,7 @@ class Course:
         self.state.put_holder(self.log.holder(job, nodes))
 
     def _end(self, job: int) -> None:
+        """Ends a job, frees its nodes, and lets the forecaster learn how long it ran."""
         holder = self.state.holders[str(job)]
         self.state.drop_holder(holder.uid)
         self.free += holder.nodes
@@ -299,6 +301,10 @@ def by_bands(name: str, judged: Sequence[Judged], enough: int = ENOUGH) -> list[
 
 
 def _lowest(name: str, judged: Sequence[Judged], of: Callable[[Judged], float], enough: int) -> Figure:
+    """Returns the figure of the band in which the fewest starts were as early as foreseen.
+
+    Raises Rejected where no band has enough starts.
+    """
     bands = {band: [one for one in judged if least <= of(one) < most] for band, least, most in _ranges()}
     covered = {band: 100 * sum(one.waited <= one.p90 for one in some) / len(some) for band, some in bands.items() if some}
     judgeable = [share for band, share in covered.items() if len(bands[band]) >= enough]
@@ -314,6 +320,7 @@ def _lowest(name: str, judged: Sequence[Judged], of: Callable[[Judged], float], 
 
 
 def _ranges() -> Iterator[tuple[str, float, float]]:
+    """Yields name, least and most of each band."""
     least = -math.inf
     for name, most in BANDS:
         yield name, least, most

@@ -89,6 +89,7 @@ def table(figures: Sequence[Figure]) -> list[str]:
 
 
 def _row(figure: Figure) -> tuple[str, str, str, str, str, str, str]:
+    """Returns the cells of a figure."""
     mark = {True: "met", False: "MISSED", None: ""}[figure.met]
     base, ratio = figure.baseline, figure.ratio
     return (
@@ -103,6 +104,7 @@ def _row(figure: Figure) -> tuple[str, str, str, str, str, str, str]:
 
 
 def _parts(figure: Figure) -> str:
+    """Returns the parts of a figure as text."""
     return ", ".join(f"{name} {shown(value)}" for name, value in figure.parts.items())
 
 
@@ -112,6 +114,7 @@ def as_json(figures: Sequence[Figure], setting: dict[str, str]) -> dict[str, obj
 
 
 def _entry(figure: Figure) -> dict[str, object]:
+    """Returns a figure as a plain object for JSON."""
     base = figure.baseline
     return {
         "name": figure.name,

@@ -30,6 +30,7 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
         await driver.create([work.hollow(NAMESPACE, name, seconds=None, walltime=3600) for name in names])
 
         def settled() -> bool:
+            """Tells whether all allocations run or wait as planned."""
             waiting = sum(1 for life in seen.lives.values() if life.reasons or life.started)
             return seen.count_reached("started", names) >= running and waiting == allocations
 
@@ -38,6 +39,7 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
 
 
 def _memory(instance: Instance, component: str, running: int, allocations: int) -> Figure:
+    """Returns the figure of a component's memory."""
     detail = f"{running} running, {allocations - running} waiting"
     return Figure(f"memory of {component}", resident_mib(instance.pid(component)), "MiB", detail=detail)
 

@@ -113,6 +113,7 @@ async def _one(driver: Driver, seen: Watching, name: str, nodes: int) -> tuple[T
 
 
 def _read(file: Path, name: str) -> float:
+    """Returns the time that a process wrote into its file. Raises Corrupt where there is none."""
     try:
         return float(file.read_text())
     except (OSError, ValueError) as error:
@@ -128,6 +129,7 @@ async def fill_queue(driver: Driver, seen: Watching, count: int) -> float:
     took = await driver.create(waiting)
 
     def explained() -> bool:
+        """Tells whether each allocation has been given a reason for waiting."""
         return all((life := seen.lives.get(name)) is not None and life.reasons for name in names)
 
     await seen.until(explained, within=60 + count / 20, what="a reason for each that waits")

@@ -46,12 +46,14 @@ async def measure(driver: Driver, counts: Sequence[int]) -> list[Figure]:
 
 
 def _held(name: str) -> work.Manifest:
+    """Returns an Allocation that is held."""
     manifest = work.real(NAMESPACE, name, "true")
     manifest["spec"]["hold"] = True
     return manifest
 
 
 def _explained(lives: Mapping[str, Life], count: int) -> bool:
+    """Tells whether so many allocations exist and each has been given a reason."""
     return len(lives) == count and all(life.reasons for life in lives.values())
 
 
@@ -61,6 +63,7 @@ async def _answers(config: ClusterConfig, public: dict[str, str], what: str, pat
     took: list[float] = []
 
     async def reader() -> None:
+        """Asks QUESTIONS times, one after another, and notes how long each answer took."""
         took.extend([await asyncio.to_thread(_ask, config, public, path) for _ in range(QUESTIONS)])
 
     async with asyncio.TaskGroup() as group:

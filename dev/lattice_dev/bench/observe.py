@@ -120,6 +120,7 @@ class Watching:
         return sum(1 for name in names if (life := self.lives.get(name)) is not None and getattr(life, moment) is not None)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
+        """Notes a change of an Allocation; one that is gone or was made anew begins a new life."""
         new = change.new
         if new is None:
             self.lives.pop(change.key.partition("/")[2], None)
@@ -134,6 +135,7 @@ class Watching:
         self.changed.set()
 
     def _note(self, life: Life, allocation: Allocation, now: float) -> None:
+        """Notes when a life was first seen scheduled, started and ended, and each new reason and phase."""
         conditions = {condition.type: condition for condition in allocation.status.conditions}
         if _true(conditions.get("Scheduled")):
             life.scheduled = life.scheduled or now
@@ -149,6 +151,7 @@ class Watching:
             life.phases.append(allocation.status.phase)
 
     def _on_ledger(self, change: Change[Ledger]) -> None:
+        """Notes which rows a commit of the ledger added and removed."""
         if change.new is None or change.new.status is None:
             return
         rows = {row.key for row in rows_of(change.new.status)}
@@ -159,6 +162,7 @@ class Watching:
         self.changed.set()
 
     def _on_plan(self, change: Change[Plan]) -> None:
+        """Notes when a plan first told to run an allocation."""
         if change.new is None or not change.new.spec.text:
             return
         now = self.clock.monotonic()
@@ -169,6 +173,7 @@ class Watching:
 
 
 def _true(condition: Condition | None) -> bool:
+    """Tells whether a condition is there and true."""
     return condition is not None and condition.status == "True"
 
 

@@ -152,6 +152,7 @@ async def _bound(driver: Driver, prefix: str, count: int, room: str, base: Basel
 
 
 def _figure(room: str, moments: Sequence[float], writes: Writes, base: Baseline) -> Figure:
+    """Returns the figure of bindings a second, from when each pod was bound."""
     count, first, last = len(moments), min(moments), max(moments)
     refused = f"; refused {dict(writes.refused)}" if writes.refused else ""
     detail = (
@@ -169,6 +170,7 @@ async def _watching(cluster: Cluster, clock: SystemClock, names: Sequence[str]) 
     wanted = frozenset(names)
 
     def note(change: Change[Pod]) -> None:
+        """Notes when a wanted pod was first seen bound."""
         if change.new is not None and change.new.spec.node_name and change.new.metadata.name in wanted:
             moments.setdefault(change.new.metadata.name, clock.monotonic())
 
@@ -210,4 +212,5 @@ async def _running(instance: Instance) -> AsyncIterator[ProcessId]:
 
 
 def _tail(instance: Instance) -> str:
+    """Returns the end of the peer's log."""
     return "the end of its log:\n" + instance.where.log(NAME).read_text(errors="replace")[-2000:]

@@ -107,6 +107,7 @@ class _Naive:
         self.possible = [[job.nodes <= sum(size[at] for at in stage.sets[job.columns]) for job in queue] for queue in stage.queues]
 
     def run(self) -> list[list[float]]:
+        """Returns when each job of each queue starts, NEVER for one that cannot; examines all queues again at each end."""
         now = 0.0
         while True:
             self.ask(now)
@@ -125,6 +126,7 @@ class _Naive:
                     self.room[cap] += amount
 
     def ask(self, now: float) -> None:
+        """Starts at `now` what can start, and keeps shadows for what is blocked by its queue's policy."""
         kept: list[list[float]] = []
         for number, queue in enumerate(self.stage.queues):
             mode = self.stage.modes[number] if self.stage.modes else BACKFILL
@@ -148,6 +150,7 @@ class _Naive:
                 kept.append(self.reserve(head, now))
 
     def choose(self, job: Job, now: float) -> dict[int, int] | None:
+        """Returns how many nodes of each column a job would take now; None where too few are free."""
         closed = {
             column
             for number, one in enumerate(self.stage.column_windows)
@@ -163,12 +166,14 @@ class _Naive:
         return None if left else chosen
 
     def spares(self, job: Job, columns: dict[int, int], kept: list[list[float]], now: float) -> bool:
+        """Tells whether a job on these columns leaves enough for each kept start."""
         return all(
             now + job.believed <= shadow or sum(columns.get(column, 0) for column in self.stage.sets[int(number)]) <= extra
             for number, shadow, extra in kept
         )
 
     def begin(self, queue: int, rank: int, job: Job, columns: dict[int, int], kept: list[list[float]], now: float) -> None:
+        """Starts a job on these columns, and lowers what the kept starts can spare."""
         self.start[queue][rank] = now
         for column, count in columns.items():
             self.free[column] -= count
@@ -181,6 +186,7 @@ class _Naive:
                 one[2] -= sum(columns.get(column, 0) for column in self.stage.sets[int(one[0])])
 
     def reserve(self, job: Job, now: float) -> list[float]:
+        """Returns set, earliest start and spare nodes of a blocked job; NEVER where none is known."""
         columns = self.stage.sets[job.columns]
         free = sum(self.free[column] for column in columns)
         for time in sorted({now, *(max(now, believed) for end, believed, *_rest in self.running if end < NEVER)}):
@@ -211,6 +217,7 @@ def _shares(nodes: int, dice: random.Random) -> list[tuple[int, ...]]:
 
 
 def _pending(number: int, dice: random.Random) -> Candidate:
+    """Returns a candidate of random size, need, user and walltime."""
     size = dice.choice(SIZES)
     return Candidate(
         key=f"physics/j{number:05d}", uid=f"j{number}", tenant="physics", vcluster="hpc", preemption_class=5, submitted=float(number),
@@ -219,6 +226,7 @@ def _pending(number: int, dice: random.Random) -> Candidate:
 
 
 def _seconds(what: Callable[[], object]) -> float:
+    """Returns the processor seconds that a call takes."""
     began = process_time()
     what()
     return process_time() - began

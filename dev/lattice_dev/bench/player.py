@@ -37,6 +37,7 @@ def player_of(name: str, jobs: int, file: str) -> Player:
 
 
 def _kth(file: Path) -> tuple[Any, Any]:
+    """Returns the log of KTH-SP2 in a file and the setting of its replay."""
     from lattice.replay.plain import alike, jobs_of
     from lattice.replay.production import Setting
     from lattice.replay.profiles import base_policy
@@ -49,6 +50,7 @@ def _kth(file: Path) -> tuple[Any, Any]:
 
 
 def _made(jobs: int) -> tuple[Any, Any]:
+    """Returns a made log of so many jobs and the setting of its replay."""
     from lattice.replay.plain import alike
     from lattice.replay.production import Setting
     from lattice.replay.profiles import base_policy

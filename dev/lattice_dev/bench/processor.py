@@ -44,6 +44,7 @@ class ProgramTimes:
         return dict(sorted(spent.items(), key=lambda entry: -entry[1]))
 
     def _now(self) -> Mapping[tuple[str, int], float]:
+        """Returns the processor seconds of each program so far, by name and pid; those that do not run are left out."""
         pids = {DRIVER: os.getpid()}
         for component in self._instance.components():
             with suppress(NotFound):

@@ -92,6 +92,7 @@ def _columns(made: Sequence[Group], node_cache: int) -> TreeColumns:
 
 
 def _fill(columns: TreeColumns, node_cache: int) -> None:
+    """Sets the root's runtime to the amounts of so many nodes."""
     for key, amount in nodes(node_cache).items():
         columns.runtime[columns.index[key] * columns.width] = amount
 
@@ -101,6 +102,7 @@ def _division(columns: TreeColumns, fan_out: int) -> float:
     divide_all(columns)  # loads numpy, and makes the plan that is kept
 
     def again(at: int) -> None:
+        """Divides the whole tree anew, after another total."""
         _fill(columns, 2 * fan_out**2 + (1 + at % 7) * fan_out)
         columns.stale[:] = b"\1" * len(columns.stale)
         divide_all(columns)
@@ -115,6 +117,7 @@ def _by_the_rule(columns: TreeColumns) -> float:
 
 
 def _divide_each(columns: TreeColumns, parents: Iterable[int]) -> None:
+    """Divides the children of these parents one resource at a time."""
     for p in parents:
         for k in range(len(columns.keys)):
             divide_one(columns, k, p)

@@ -42,6 +42,7 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
         await asyncio.to_thread(instance.start, "scheduler")
 
         def admitted() -> bool:
+            """Tells whether all allocations are scheduled and in a plan."""
             return seen.count_reached("scheduled", names) == count and all(seen.lives[name].uid in seen.planned for name in names)
 
         await seen.until(admitted, within=120 + count / 10, what=f"the admission of {count}")
@@ -66,6 +67,7 @@ async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
         stop = driver.clock.monotonic() + seconds
 
         async def keep_going(lane: int) -> None:
+            """Creates an allocation, waits for its end, and goes on so until the time is over."""
             nonlocal begun, ended
             while driver.clock.monotonic() < stop:
                 begun += 1
@@ -89,4 +91,5 @@ def _by_program(times: ProgramTimes, count: int) -> dict[str, float]:
 
 
 def _name(number: int) -> str:
+    """Returns the name of the allocation of this number."""
     return f"admission-{number:05d}"

@@ -57,6 +57,7 @@ def measure(*, quick: bool, say: Callable[[float], None] = lambda _share: None) 
 
 
 def _counts(trace: Trace, policy: Policy, estimates: Estimates) -> Figure:
+    """Returns the figure of the counts-only engine's jobs a second."""
     workload, _ = select(trace, Machine(NODES))
     span = workload.submit[-1] + 1
     submit = array("q", (at + turn * span for turn in range(_TURNS) for at in workload.submit))
@@ -69,6 +70,7 @@ def _counts(trace: Trace, policy: Policy, estimates: Estimates) -> Figure:
 
 
 def _production(trace: Trace, depth: int, share: float, aim: Aim | None, say: Callable[[float], None]) -> Figure:
+    """Returns the figure of the production cycle's jobs a second on a share of the trace."""
     log, _ = jobs_of(trace, Machine(NODES), "default")
     log = replace(log, jobs=log.jobs[: int(len(log.jobs) * share)])
     policy = replace(base_policy("default"), depth=depth)

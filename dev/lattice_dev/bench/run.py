@@ -100,9 +100,11 @@ class Beside:
 
 
 async def _latency(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of starts on an idle cluster and with a long queue."""
     async with at.watch() as seen:
 
         async def of(nodes: int, state: str) -> list[Figure]:
+            """Returns the figures of starts on so many nodes."""
             return await latency.measure(at, seen, nodes=nodes, count=size.latencies, label=f"{_nodes(nodes)} {state}")
 
         found = [*await of(1, "idle"), *await of(4, "idle")]
@@ -115,23 +117,28 @@ async def _latency(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _rates(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of admissions and of whole lives a second."""
     lives = await rates.lives(at, seconds=size.seconds, outstanding=100)
     return [*await rates.admissions(at, size.admissions), lives]
 
 
 async def _webhook(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of the webhook."""
     return await webhook.measure(at, groups=size.nodes, count=size.admissions)
 
 
 async def _bindings(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of Kubernetes' own scheduler, with the machine's load."""
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in await peers.bindings(at, size.admissions)]
 
 
 async def _admissions(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of our admissions, with the machine's load."""
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in await rates.admissions(at, size.admissions)]
 
 
 async def _writes(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of API writes by number of nodes, and of what each kind costs."""
     found = await writes.measure(at, nodes=1, count=min(100, size.nodes))
     found += await writes.measure(at, nodes=64, count=size.together)
     if size.nodes >= 1000:
@@ -140,14 +147,17 @@ async def _writes(at: Driver, size: Size) -> list[Figure]:
 
 
 def _options_of_writes(size: Size) -> Options:
+    """Returns the options of an instance whose audit log also has reads."""
     return Options(nodes=0, hollow=size.nodes, audit_reads=True)
 
 
 async def _lists(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of lists."""
     return await lists.measure(at, (size.pending, 10 * size.pending))
 
 
 async def _memory(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of memory."""
     return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
 
 
@@ -191,6 +201,7 @@ BESIDE = (
 
 
 def _nodes(count: int) -> str:
+    """Returns a number of nodes in words, such as `1 node` or `3 nodes`."""
     return "1 node" if count == 1 else f"{count} nodes"
 
 
@@ -248,6 +259,7 @@ def beside(only: Sequence[str], baseline: Path, *, quick: bool, file: Path | Non
 
 
 async def _traced(instance: Instance, size: Size, count: int, say: Say) -> None:
+    """Says the steps of starts on an idle cluster and with a long queue."""
     async with driver(instance) as at, at.watch() as seen:
         for state in ("idle", f"with {size.pending} pending"):
             if state != "idle":
@@ -259,6 +271,7 @@ async def _traced(instance: Instance, size: Size, count: int, say: Say) -> None:
 
 
 def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, say: Say, *, quick: bool) -> list[Figure]:
+    """Returns the figures of a benchmark, wherever it runs; of one beside a peer, the peer's are said at once."""
     match bench:
         case Local():
             return _here(bench, progress, quick=quick)
@@ -273,11 +286,13 @@ def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Pr
 
 
 def _here(bench: Local, progress: Progress, *, quick: bool) -> list[Figure]:
+    """Returns the figures of a benchmark that needs no instance."""
     with progress.step(bench.what):
         return bench.measure(quick, lambda _share: None)
 
 
 def _on_instance(bench: Bench, size: Size, name: str, progress: Progress) -> list[Figure]:
+    """Returns the figures of a benchmark on an instance of its own, which is removed afterwards."""
     instance = Instance(f"{name}-{bench.name}", bench.options(size), progress=progress)
     try:
         instance.up()
@@ -287,6 +302,7 @@ def _on_instance(bench: Bench, size: Size, name: str, progress: Progress) -> lis
 
 
 async def _measure(bench: Bench, size: Size, instance: Instance) -> list[Figure]:
+    """Returns the figures of a benchmark on a running instance."""
     async with driver(instance) as at:
         return await bench.measure(at, size)
 

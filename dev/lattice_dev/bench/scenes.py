@@ -84,6 +84,7 @@ def spam(jobs: int, nodes: int = NODES) -> Log:
     dice = Dice(5)
 
     def one(at: float, user: str) -> TraceJob:
+        """Returns a job of one node and at most an hour, submitted at this second."""
         run = float(round(HOUR * dice.between(0.5, 1.0)))
         return TraceJob("", at, 1, run, HOUR, most=1, tenant="t", user=user, grace=0.0)
 

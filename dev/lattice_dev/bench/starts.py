@@ -165,6 +165,7 @@ def timeline(start: TracedStart, when: Mapping[str, float], requests: Iterable[M
 
 
 def _bar(name: str, began: float, ended: float, whole: float) -> str:
+    """Returns the line of one step: its name, begin and length in milliseconds, and a bar within the whole."""
     first = min(WIDTH - 1, int(began / whole * WIDTH))
     length = max(1, round(ended / whole * WIDTH) - first)
     bar = (" " * first + "█" * length)[:WIDTH]

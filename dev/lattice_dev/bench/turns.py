@@ -58,6 +58,7 @@ class Replayer:
         return self._read()
 
     def _read(self) -> dict[str, Any]:
+        """Returns the next answer of the process. Raises Rejected where it ended early."""
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
             raise Rejected(f"the replay of {self._checkout} ended early; what it said stands above", reason="NoCheckout")

@@ -65,6 +65,7 @@ def _recounts(records: Records, budgets: Budgets) -> tuple[float, float]:
     longest = 0.0
 
     def recount() -> None:
+        """Counts all records again in steps, and notes the longest step."""
         nonlocal longest
         shares = Shares()
         shares.agree({"physics": Terms(budgets=budgets)})
@@ -79,6 +80,7 @@ def _recounts(records: Records, budgets: Budgets) -> tuple[float, float]:
 
 
 def _history(pages: list[Page], asked: Asked, among: Among) -> bytes:
+    """Returns the answer to a question on ended attempts, as JSON."""
     charges = charges_since(pages, [], Reach(among.since, frozenset({"physics"})), NOW)
     return msgspec.json.encode(history_report(charges, asked, among, NOW))
 
@@ -97,6 +99,7 @@ def _texts(rows: int) -> list[str]:
 
 
 def _read(texts: list[str]) -> Records:
+    """Returns the index of records with these texts."""
     records = Records()
     for part, text in enumerate(texts):
         spec = UsageRecordSpec(tenant="physics", month="2026-11", part=part, rows=text)

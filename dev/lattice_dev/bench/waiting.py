@@ -55,6 +55,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _figure(made: CoreScene, name: str) -> Figure:
+    """Returns the figure of a cycle in which one newcomer joins a long queue on a full machine."""
     state, last = made.state, made.candidates.pop()
     placed = _placed(decide(state, "hpc", made.candidates, NOW))
     for candidate in placed:
@@ -83,10 +84,12 @@ def _figure(made: CoreScene, name: str) -> Figure:
 
 
 def _placed(outcomes: Iterable[object]) -> list[Candidate]:
+    """Returns the candidates that outcomes placed."""
     return [outcome.candidate for outcome in outcomes if isinstance(outcome, Placed)]
 
 
 def _windows(made: CoreScene) -> None:
+    """Sets reservation windows of eight days."""
     made.state.set_windows(
         ReservationWindow(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH)))
         for day in range(8)

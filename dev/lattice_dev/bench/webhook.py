@@ -43,6 +43,9 @@ async def measure(driver: Driver, *, groups: int, count: int) -> list[Figure]:
 
 
 def _figures(what: str, groups: int, ready: tuple[float, list[float]], seen: tuple[float, list[float]]) -> list[Figure]:
+    """Returns the figures of answers a second and of the slowest, beside those of /readyz; each pair is seconds and the time of each
+    answer.
+    """
     seconds, took = seen
     plain, alone = len(ready[1]) / ready[0], percentile(ready[1], 0.99) * 1000
     detail = f"{len(took)} by {AT_ONCE} at once, beside {groups} groups; p50 {shown(percentile(took, 0.5) * 1000)} ms"
@@ -66,21 +69,25 @@ async def _plant(driver: Driver, groups: int) -> None:
 
 
 def _quota(name: str, **spec: Any) -> dict[str, Any]:
+    """Returns an ElasticQuota with this spec."""
     body = {"max": {"nodes": 1000}, **spec}
     return {"apiVersion": ELASTIC_QUOTAS.api_version, "kind": ELASTIC_QUOTAS.kind, "metadata": {"name": name}, "spec": body}
 
 
 def _submission() -> dict[str, Any]:
+    """Returns the review of a submission."""
     manifest = work.hollow(NAMESPACE, "bench-review", seconds=1)
     spec = {**manifest["spec"], "user": USER, "tenant": NAMESPACE, "vcluster": "hpc-batch"}
     return _review("Allocation", NAMESPACE, {**manifest, "spec": spec})
 
 
 def _group() -> dict[str, Any]:
+    """Returns the review of a new group."""
     return _review("ElasticQuota", "", _quota("bench-new"))
 
 
 def _review(kind: str, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
+    """Returns the review of a new object."""
     request = {
         "uid": "bench", "operation": "CREATE",
         "kind": {"group": "lattice.dev", "version": "v1alpha1", "kind": kind}, "namespace": namespace,
@@ -95,6 +102,7 @@ async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) 
     took: list[float] = []
 
     async def one() -> None:
+        """Asks once, and notes how long that took."""
         began = driver.clock.monotonic()
         await ask()
         took.append(driver.clock.monotonic() - began)
@@ -103,11 +111,13 @@ async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) 
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> None:
+    """Gets a page and drops it."""
     async with asyncio.timeout(30), session.get(url) as response:
         await response.read()
 
 
 async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
+    """Posts a review. Raises Corrupt where it is not allowed."""
     async with asyncio.timeout(30), session.post(url, data=body) as response:
         text = await response.read()
         if response.status != 200 or json.loads(text)["response"]["allowed"] is not True:

@@ -40,6 +40,7 @@ def quoted(text: str) -> str:
 
 
 def _allocation(namespace: str, name: str, nodes: int, walltime: int, resources: Manifest, **spec: Any) -> Manifest:
+    """Returns an Allocation with these nodes, walltime (seconds) and further fields of its spec."""
     return {
         "apiVersion": ALLOCATIONS.api_version,
         "kind": ALLOCATIONS.kind,

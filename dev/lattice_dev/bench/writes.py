@@ -35,6 +35,7 @@ async def measure(driver: Driver, *, nodes: int, count: int) -> list[Figure]:
         )
 
         def settled() -> bool:
+            """Tells whether all allocations have ended and their nodes are free."""
             return seen.count_reached("ended", names) == len(names) and sum(len(step.released) for step in seen.steps) == len(names)
 
         await seen.until(settled, within=120, what=f"the ends of {len(names)} allocations of {nodes} nodes")
@@ -48,6 +49,7 @@ async def measure(driver: Driver, *, nodes: int, count: int) -> list[Figure]:
 
 
 def _figure(nodes: int, count: int, commits: Sequence[int], writes: Writes) -> Figure:
+    """Returns the figure of API writes a life."""
     shared = count / len(commits)
     refused = f"; refused {dict(writes.refused)}" if writes.refused else ""
     detail = f"{count} together, B = {shown(shared)}; Leases {writes.leases}, Events {writes.events} in all{refused}"

@@ -51,6 +51,7 @@ def write(root: Path) -> list[Path]:
 
 
 def main() -> int:
+    """Writes all generated files, or with --check only names those that differ; returns 1 where one does."""
     parser = argparse.ArgumentParser(
         prog="python -m lattice_dev.generate", description="Write CRDs, a policy, protobuf stubs and reference pages."
     )

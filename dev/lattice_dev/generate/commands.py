@@ -25,6 +25,7 @@ def commands_page() -> str:
 
 
 def _global() -> argparse.ArgumentParser:
+    """Returns a parser of the global flags alone."""
     parser = argparse.ArgumentParser(prog="lattice", add_help=False)
     add_global_flags(parser)
     return parser
@@ -41,6 +42,7 @@ def _parsers(parser: argparse.ArgumentParser, text: str) -> Iterator[tuple[argpa
 
 
 def _section(parser: argparse.ArgumentParser, text: str) -> str:
+    """Returns the page's section on one parser; the title is left out for empty text."""
     title = f"\n### {parser.prog}\n\n{text[:1].upper()}{text[1:]}.\n" if text else ""
     return title + f"\n    {usage(parser)}\n" + "".join(_flags(parser))
 
@@ -56,11 +58,13 @@ def usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _argument(action: argparse.Action) -> str:
+    """Returns an argument as the usage line shows it, in brackets where it may be absent."""
     name = _value(action) + (" …" if action.nargs in PLURAL or isinstance(action, argparse._SubParsersAction) else "")
     return f"[{name}]" if action.nargs in ("*", "?") else name
 
 
 def _value(action: argparse.Action) -> str:
+    """Returns what stands for an argument's value: its name or its choices."""
     if isinstance(action.metavar, str):
         return action.metavar
     return "|".join(str(choice) for choice in action.choices) if action.choices else action.dest.upper()
@@ -75,6 +79,7 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Returns the table row of an argument."""
     value = "" if action.nargs == 0 else f" {_value(action)}"
     written = ", ".join(f"`{name}{value if at == len(action.option_strings) - 1 else ''}`" for at, name in enumerate(action.option_strings))
     text = parser._get_formatter()._expand_help(action) if action.help else "–"
@@ -82,4 +87,5 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _cell(text: str) -> str:
+    """Returns a text as one cell of a table."""
     return " ".join(text.split()).replace("|", "\\|")

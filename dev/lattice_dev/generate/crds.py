@@ -177,6 +177,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _names(meta: Meta) -> Schema:
+    """Returns the names of a kind for its CRD."""
     names: Schema = {"kind": meta.kind, "listKind": f"{meta.kind}List", "plural": meta.plural, "singular": meta.singular}
     short = [name for name in meta.short_names if name not in (meta.plural, meta.singular)]
     if short:
@@ -186,6 +187,7 @@ def _names(meta: Meta) -> Schema:
 
 
 def _version(kind: type[Kind]) -> Schema:
+    """Returns the version of a kind for its CRD, with schema, subresources and columns."""
     version: Schema = {"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": openapi(kind)}}
     if kind.meta.kind not in KINDS_WITHOUT_STATUS:
         version["subresources"] = {"status": {}}
@@ -196,6 +198,7 @@ def _version(kind: type[Kind]) -> Schema:
 
 
 def _column(column: Column) -> Schema:
+    """Returns a column for a CRD, without what is absent."""
     entry: Schema = {"name": column.name, "type": column.type, "jsonPath": column.path}
     if column.format:
         entry["format"] = column.format

@@ -39,6 +39,7 @@ def metrics_page() -> str:
 
 
 def _rows(registry: CollectorRegistry) -> Iterator[str]:
+    """Yields a table row for each metric of a registry."""
     for metric in registry._collector_to_names:  # the registry has no other way to ask for labels without samples
         if isinstance(metric, MetricWrapperBase):
             name = metric._name + ("_total" if metric._type == "counter" else "")

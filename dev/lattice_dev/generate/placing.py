@@ -69,4 +69,5 @@ def _of_field(name: str, unless: str | None) -> str:
 
 
 def _kept(name: str) -> str:
+    """Returns the expression that a field is as it was, absent or equal."""
     return f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"

@@ -58,6 +58,7 @@ def _rules_below(node: Schema, path: tuple[str, ...]) -> Iterator[Rule]:
 
 
 def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
+    """Returns the admission policy of these rules; those of changes hold only where there is an old object."""
     parts = rules_of_parts()
     always, changes = [rule for rule in rules if not _is_of_change(rule)], [rule for rule in rules if _is_of_change(rule)]
     kept = " && ".join(f"({condition(rule, spec='object.spec')})" for rule in (*always, *(rule for _, rule in parts)))
@@ -94,10 +95,12 @@ def _sentence(rule: Rule, *, unchanged: str = "") -> str:
 
 
 def _is_of_change(rule: Rule) -> bool:
+    """Tells whether a rule compares with what was before."""
     return re.search(r"\b(oldSelf|oldObject\.)", rule.rule) is not None
 
 
 def _binding() -> dict[str, Any]:
+    """Returns the object that puts the policy in force."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -107,6 +110,7 @@ def _binding() -> dict[str, Any]:
 
 
 def _metadata() -> dict[str, Any]:
+    """Returns the metadata of policy and binding."""
     return {"name": NAME, "labels": {"app.kubernetes.io/part-of": "lattice"}}
 
 

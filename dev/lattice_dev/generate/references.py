@@ -96,15 +96,18 @@ def exits_page() -> str:
 
 
 def _reasons(title: str, reasons: tuple[Reason, ...]) -> str:
+    """Returns the section on these reasons."""
     lines = [f"| `{reason.word}` | {_cell(reason)} | {reason.next_step or '–'} |" for reason in reasons]
     return f"\n## {title}\n\n| reason | what it means | what to do |\n|---|---|---|\n" + "\n".join(lines) + "\n"
 
 
 def _cell(reason: Reason) -> str:
+    """Returns the meaning of a reason, with a note where it is not served yet."""
     return reason.meaning if reason.served else f"{reason.meaning} (given by a later release)"
 
 
 def _registration(meta: Meta) -> str:
+    """Returns the sentences on a kind's names, scope and field selectors."""
     names = ", ".join(f"`{name}`" for name in (meta.plural, meta.singular, *(name for name in meta.short_names if name != meta.singular)))
     scope = "in a namespace" if meta.namespaced else "of the cluster"
     selectable = ", ".join(f"`{path.removeprefix('.')}`" for path in meta.selectable)
@@ -113,6 +116,7 @@ def _registration(meta: Meta) -> str:
 
 
 def _columns(meta: Meta) -> str:
+    """Returns the section on a kind's columns."""
     lines = [f"| {column.name} | `{column.path}` | {'with `-o wide`' if column.priority else 'always'} |" for column in meta.columns]
     return "\n## Columns of `kubectl get`\n\n| column | field | shown |\n|---|---|---|\n" + "\n".join(lines) + "\n"
 
@@ -125,6 +129,7 @@ def _sections(raw: Schema, definitions: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _walk(path: str, node: Schema, definitions: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
+    """Yields path and schema of an object and all objects below it."""
     if "properties" not in node:
         return
     yield path, node
@@ -143,6 +148,7 @@ def _inner(node: Schema, definitions: Mapping[str, Any]) -> tuple[Schema, str]:
 
 
 def _section(path: str, node: Schema, definitions: Mapping[str, Any]) -> str:
+    """Returns the section on one object of a schema: its fields and rules."""
     refused = _refused(node)
     lines = [_row(name, resolve(child, definitions), node, refused, definitions) for name, child in node["properties"].items()]
     text = f"\n## `{path}`\n\n{_sentence(node)}\n\n| field | type | default | what |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
@@ -154,6 +160,7 @@ def _section(path: str, node: Schema, definitions: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, node: Schema, owner: Schema, refused: Mapping[str, str], definitions: Mapping[str, Any]) -> str:
+    """Returns the table row of a field."""
     what = _sentence(node)
     if name in refused:
         what += f" **Not served yet**: {refused[name]}."
@@ -171,6 +178,7 @@ def _refused(node: Schema) -> dict[str, str]:
 
 
 def _default(name: str, node: Schema, owner: Schema) -> str:
+    """Returns a field's default, or that it is required."""
     if name in owner.get("required", ()):
         return "required"
     default = node.get("default")
@@ -178,6 +186,7 @@ def _default(name: str, node: Schema, owner: Schema) -> str:
 
 
 def _type(node: Schema, definitions: Mapping[str, Any]) -> str:
+    """Returns a field's type in words."""
     if "enum" in node:
         return " \\| ".join(f"`{value}`" for value in node["enum"])
     if node.get("x-kubernetes-int-or-string"):
@@ -194,6 +203,7 @@ def _type(node: Schema, definitions: Mapping[str, Any]) -> str:
 
 
 def _scalar(kind: str, node: Schema) -> str:
+    """Returns a scalar's type in words, with its limits."""
     if node.get("pattern") == DURATION_PATTERN:
         return "duration"
     if node.get("format") == "date-time":
@@ -205,8 +215,10 @@ def _scalar(kind: str, node: Schema) -> str:
 
 
 def _limit(node: Schema, key: str) -> str:
+    """Returns a limit of a schema in brackets; empty where it has none."""
     return f" (≤ {node[key]})" if key in node else ""
 
 
 def _sentence(node: Schema) -> str:
+    """Returns a schema's description as one cell of a table."""
     return " ".join(node.get("description", "").split()).replace("|", "\\|")

@@ -150,6 +150,9 @@ def passed_over(
 
 
 def _judge(jobs: Mapping[str, Queued], machine: _Machine, commit: Commit, grace_seconds: float, depth: int) -> list[PassedOver]:
+    """Returns the jobs that a commit passed over: they would have fitted before a later one of their class that it placed, by every belief
+    about ends.
+    """
     placed = sorted((jobs[name] for name in commit.claimed), key=_place)
     waiting = [job for job in jobs.values() if job.name not in machine.claimed and job.name not in commit.claimed]
     found = []

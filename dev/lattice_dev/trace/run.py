@@ -151,6 +151,7 @@ async def _submit_real(at: Driver, sizes: Mapping[str, int], span: float) -> Non
 
 
 def _all_released(seen: Watching, count: int) -> bool:
+    """Tells whether the nodes of so many allocations are free again."""
     return sum(len(step.released) for step in seen.steps) >= count
 
 
@@ -178,12 +179,14 @@ def _history(seen: Watching, jobs: Mapping[str, swf.SwfJob]) -> list[Commit]:
     names = {life.uid: name for name, life in seen.lives.items() if name in jobs}
 
     def of(keys: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+        """Returns the names of the jobs among these rows."""
         return tuple(names[uid] for uid, _ in keys if uid in names)
 
     return [Commit(step.seq, step.at, of(step.claimed), of(step.released)) for step in seen.steps]
 
 
 def _ended(life: Life) -> Ended:
+    """Returns how an allocation ended, and when it was seen, started and ended."""
     last = life.last
     reason = next((condition.reason for condition in last.status.conditions if condition.type == "Finished"), "")
     nodes = last.status.node_count
@@ -194,6 +197,7 @@ def _ended(life: Life) -> Ended:
 
 
 def _witness(instance: Instance) -> list[str]:
+    """Returns the lines that the work wrote; none where it wrote nothing."""
     file = instance.where.user_home(USER) / WITNESS
     return file.read_text().splitlines() if file.exists() else []
 
@@ -216,6 +220,7 @@ def _print(ends: Mapping[str, Ended], names: Sequence[str], capacity: int, commi
 
 
 def _counts(shown: Sequence[Ended]) -> Iterator[str]:
+    """Yields a line on ends and a line on the reasons shown, each with how often."""
     ends = Counter(f"{end.phase} ({end.reason})" for end in shown)
     yield "ends: " + ", ".join(f"{count} {end}" for end, count in ends.most_common())
     reasons = Counter(reason for end in shown for reason in end.reasons)

@@ -41,6 +41,7 @@ def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[SwfJob]:
 
 
 def _kept(lines: Iterable[str], machine: int) -> Iterator[SwfJob]:
+    """Yields the jobs of a log that fit on the machine and ran. Raises Rejected for a line that is no job."""
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith(";"):
             continue
@@ -50,6 +51,7 @@ def _kept(lines: Iterable[str], machine: int) -> Iterator[SwfJob]:
 
 
 def _job(number: int, columns: list[str]) -> SwfJob:
+    """Returns the job of a line. Raises Rejected where it is none."""
     if len(columns) < FIELDS:
         raise Rejected(f"line {number} has {len(columns)} fields, a job has {FIELDS}", reason="LogUnreadable")
     try:
