@@ -91,10 +91,14 @@ class AgentMetrics:
         ).labels(label)
 
     def _add_cache_metrics(self) -> None:
+        """Adds the metrics of the image cache and of pulls."""
+
         def counter(name: str, text: str) -> Counter:
+            """Returns a new counter of this name, with the node's label."""
             return Counter(f"lattice_agent_{name}", text, ["node_id"], registry=self.registry).labels(self._label)
 
         def gauge(name: str, text: str) -> Gauge:
+            """Returns a new gauge of this name, with the node's label."""
             return Gauge(f"lattice_agent_{name}", text, ["node_id"], registry=self.registry).labels(self._label)
 
         self.cache_bytes = gauge("cache_bytes", "Bytes of all images in the node's cache")

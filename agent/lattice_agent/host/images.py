@@ -259,10 +259,12 @@ class Images:
             await self.measure_cache()
 
     def _note_failure(self, reason: str) -> None:
+        """Counts a failed pull by its reason, where there are metrics."""
         if self.metrics is not None:
             self.metrics.pull_failed(reason)
 
     async def _note_evictions(self, count: int) -> None:
+        """Counts evicted images and measures the cache again, where there are metrics; nothing for 0."""
         if self.metrics is not None and count:
             self.metrics.cache_evictions.inc(count)
             await self.measure_cache()

@@ -50,6 +50,7 @@ class Inspection:
         )
 
     def _use(self, key: Key) -> ResourceUse:
+        """Returns the resources that an attempt has used so far, by its cgroups; 0 for what these do not count."""
         found = meters.read(self._scopes.entrances(key).meters, cpu_seconds=0.0)
         return ResourceUse(
             found.get("cpu_seconds", 0.0),

@@ -100,6 +100,7 @@ class NodeInspector:
         )
 
     def _attempt(self, key: Key, look: _Look) -> ReportedAttempt:
+        """Returns what is told of an attempt: its stage, message and facts; one that the agent no longer knows is Ended, or Unknown."""
         known, facts = self._agent.machine.attempts.get(key), look.found
         if known is None:
             stage = "Ended" if facts.ended else "Unknown"
@@ -108,15 +109,20 @@ class NodeInspector:
         return ReportedAttempt(key, known.stage.name.capitalize(), look.message or message, facts)
 
     async def _look(self, key: Key) -> _Look:
+        """Returns the facts of an attempt; none, with the error's message, where they cannot be read."""
         try:
             return _Look(await self._call(self._inspection.look, key))
         except LatticeError as error:
             return _Look(AttemptFacts(), error.message)
 
     async def _call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Returns what a function returns, called in a thread."""
         return await self._threads.call(function, *args, **kwargs)
 
     async def _hooks(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """Returns the names of the node's hooks before and after work, and why they cannot be read, empty where they can; none where it has
+        no hooks.
+        """
         hooks = self._host.hooks
         if hooks is None:
             return (), (), ""
@@ -127,6 +133,7 @@ class NodeInspector:
         return prologue, epilogue, ""
 
     async def _cache(self) -> CacheUse:
+        """Returns how full the node's image cache is; only a message where the node keeps no images or it cannot be read."""
         images = self._host.images
         if images is None:
             return CacheUse(message="this node keeps no images")

@@ -34,6 +34,7 @@ def node_to_wire(facts: NodeFacts) -> pb.NodeReport:
 
 
 def _cache(use: CacheUse) -> pb.CacheState:
+    """Returns how full an image cache is as its protobuf message; a long sentence is cut."""
     return pb.CacheState(
         images=use.images, bytes=use.bytes, total_bytes=use.total, free_bytes=use.free, pulls=use.pulls, directory=use.directory,
         message=use.message[:LONGEST_MESSAGE],
@@ -41,6 +42,7 @@ def _cache(use: CacheUse) -> pb.CacheState:
 
 
 def _attempt(one: ReportedAttempt) -> pb.AttemptReport:
+    """Returns what is told of an attempt as its protobuf message; a long sentence is cut."""
     facts = one.facts
     return pb.AttemptReport(
         uid=one.key.uid,

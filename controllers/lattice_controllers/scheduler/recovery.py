@@ -502,5 +502,6 @@ class Recovery:
         self._nodes.leave_alone(frozenset(doubt.away) if doubt is not None else frozenset())
 
     async def _annotate(self, annotations: Mapping[str, str | None]) -> None:
+        """Writes annotations of the ledger's object; None removes one."""
         body: dict[str, Any] = {"metadata": {"annotations": dict(annotations)}}
         await self._cluster.patch(LEDGERS, NAME, body)

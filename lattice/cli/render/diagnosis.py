@@ -56,6 +56,7 @@ def spec_summary(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _secret_name(source: Mapping[str, Any]) -> str:
+    """Returns the name of the Secret of a source of variables; empty where it names none."""
     reference = source.get("secretRef")
     return str(reference.get("name", "") if isinstance(reference, Mapping) else reference or "")
 
@@ -99,14 +100,17 @@ def event_lines(events: Sequence[Mapping[str, Any]], unseen: str, now: float, wi
 
 
 def _text(one: Mapping[str, Any], name: str) -> str:
+    """Returns the text of a key; empty where it is absent."""
     return str(one.get(name) or "")
 
 
 def _image(image: SoftwareImage) -> tuple[str, ...]:
+    """Returns the cells of one image."""
     return image.source, memory(image.size), image.mount, image.digest
 
 
 def _request(spec: Mapping[str, Any]) -> list[str]:
+    """Returns the lines on what an allocation asks for, without what is absent."""
     environment = spec.get("environment") or {}
     words = {name: _words(value) for name, value in environment.items()}
     return fields(

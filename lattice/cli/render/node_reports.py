@@ -83,21 +83,25 @@ def output_lines(output: OutputEnd) -> list[str]:
 
 
 def _when(at: float, now: float) -> str:
+    """Returns a time with how long ago it was; empty for 0."""
     return f"{format_time(int(at))} ({span(now - at)})" if at else ""
 
 
 def _reserved(report: NodeReport) -> str:
+    """Returns the CPUs and the memory that a node keeps for itself; empty for none."""
     parts = (f"CPUs {report.reserved_cpus}" if report.reserved_cpus else "", memory(report.reserved_memory))
     return ", ".join(filter(None, parts))
 
 
 def _cgroups(report: NodeReport) -> str:
+    """Returns which cgroups a node has, in words, and which limits its machine refuses."""
     words = {"unified": "v2", "hybrid": "v2 beside v1", "processes": "none: no limit of a cgroup holds here"}
     missing = f"; this machine refuses limits of {', '.join(report.unlimited)}" if report.unlimited else ""
     return words.get(report.cgroups, report.cgroups) + missing
 
 
 def _cache(cache: CacheNumbers) -> str:
+    """Returns how full a node's image cache is, in words; its message where it has one, empty where no cache is known."""
     if cache.message:
         return cache.message
     if not cache.directory:
@@ -108,6 +112,7 @@ def _cache(cache: CacheNumbers) -> str:
 
 
 def _hooks(report: NodeReport) -> str:
+    """Returns the names of a node's hooks, or why they cannot be read; empty where it has none."""
     if report.hooks_message:
         return report.hooks_message
     parts = (("prologue", report.prologue_hooks), ("epilogue", report.epilogue_hooks))
@@ -115,20 +120,24 @@ def _hooks(report: NodeReport) -> str:
 
 
 def _attempts(report: NodeReport) -> str:
+    """Returns how many attempts are shown, hidden and left out."""
     hidden = f"{len(report.attempts)} shown, {report.hidden} of work that you may not see" if report.hidden else str(len(report.attempts))
     return hidden + (f", {report.left_out} not told" if report.left_out else "")
 
 
 def _limits(row: AttemptRow) -> str:
+    """Returns the limits of an attempt, in words; empty for none."""
     words = {"pids": "processes", "cpuset": "CPUs"}
     return ", ".join(f"{words.get(name, name)} {_limit(name, limit)}" for name, limit in sorted(row.limits.items()))
 
 
 def _limit(name: str, limit: str) -> str:
+    """Returns a limit's text; memory as a quantity."""
     return memory(int(limit)) if name == "memory" and limit.isdigit() else limit
 
 
 def _used(row: AttemptRow) -> str:
+    """Returns what an attempt has used, in words; empty for nothing."""
     parts = (
         f"{row.processes} {'process' if row.processes == 1 else 'processes'}" if row.processes else "",
         f"{row.cpu_seconds:,.2f} CPU seconds" if row.cpu_seconds else "",
@@ -139,6 +148,7 @@ def _used(row: AttemptRow) -> str:
 
 
 def _step(step: StepRow) -> tuple[str, ...]:
+    """Returns the cells of one step."""
     began = format_time(int(step.begun)) if step.begun else ""
     size = f"{memory(step.bytes) or 0} of {memory(step.size)}" if step.size else ""
     return step.name, step.state, began, _took(step), size

@@ -63,6 +63,7 @@ def run(console: Console) -> int:
 
 
 def _is_node(console: Console, name: str) -> bool:
+    """Tells whether a name can be read as a node; False also after an error."""
     try:
         read_node(console, name)
     except LatticeError:
@@ -71,6 +72,10 @@ def _is_node(console: Console, name: str) -> bool:
 
 
 def _show_allocation(console: Console, one: Allocation) -> int:
+    """Prints the page on an allocation, as a document or a name where that is asked for.
+
+    Raises the error of a request to the API server that fails.
+    """
     metadata = one.metadata
     raw = console.cluster.get(ALLOCATIONS, metadata.name, metadata.namespace, type=dict[str, Any])
     found, why = _ask(console, one), answer_fully(console, one, PATIENCE_SECONDS)
@@ -99,6 +104,10 @@ def _show_allocation(console: Console, one: Allocation) -> int:
 
 
 def _show_node(console: Console, name: str) -> int:
+    """Prints the page on a node, as a document or a name where that is asked for.
+
+    Raises the error of a request to the API server that fails.
+    """
     raw, report = read_node(console, name), ask_node(console, name)
     node = msgspec.convert(raw, Node)
     events, unseen = _events(console, NODE_EVENTS, name, node.metadata.uid)
@@ -133,4 +142,5 @@ def _events(console: Console, namespace: str, name: str, uid: str) -> tuple[list
 
 
 def _time(one: dict[str, Any]) -> str:
+    """Returns the time of an Event, of its creation where it has none of its own; empty where neither is known."""
     return str(one.get("eventTime") or one.get("metadata", {}).get("creationTimestamp") or "")
