@@ -122,7 +122,10 @@ class Pull:
         draft.become(self._cache.squashfs_file(asked.digest))
 
     async def _document(self) -> bytes:
-        """Returns the `env.json` in the archive that the work has pinned, of whose bytes the registry's client checks the digest."""
+        """Returns the `env.json` in the archive that the work has pinned, of whose bytes the registry's client checks the digest.
+
+        Raises Corrupt where the archive has none.
+        """
         repository, digest = self._request.repository, self._request.metadata
         document = unpack_metadata(await self._registry.blob(repository, digest, most=LARGEST_ARCHIVE))
         if document is None:
@@ -166,7 +169,7 @@ class Pull:
                 await self._pause(error, tries)
 
     def _tell(self, length: int) -> None:
-        """Tells the agent how many bytes stand, twice a second at most."""
+        """Tells the agent how many bytes are on the disk, twice a second at most; notes when it did."""
         if time.monotonic() - self._told > TOLD_SECONDS:
             self._told = time.monotonic()
             say(PullAnswer(bytes=length))

@@ -105,9 +105,10 @@ class Questions:
         return _answer(await self.scheduler.ask("GET", ("v1", "cycles", cycle) if cycle else ("v1", "cycles"), {}))
 
     async def quota(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers with the quota trees for any identified reader: his leaves and the groups above them.
+        """Answers with the quota trees for any identified reader: his leaves and the groups above them; of other groups sums, unless he may
+        list ElasticQuotas.
 
-        Of other groups he is given sums, unless he may list ElasticQuotas.
+        Raises Rejected for a parameter that is not known.
         """
         unknown = sorted(set(request.query) - {"namespaces"})
         if unknown:

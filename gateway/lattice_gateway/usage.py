@@ -190,9 +190,10 @@ class UsageDesk:
     # -- what there is --------------------------------------------------------------------------------
 
     async def _gather(self, sight: _Sight, tenants: Iterable[str] = ()) -> tuple[list[Charge], str, list[Page]]:
-        """Returns the unsettled charges, a sentence on what is missing (empty: nothing), and the record pages.
+        """Returns the unsettled charges, a sentence on what is missing (empty: nothing), and the record pages, which are read after the
+        scheduler was asked, so that a charge settled in between is not lost.
 
-        The scheduler is asked first and the records are read afterwards, so that a charge settled in between is not lost.
+        Raises Retry where the records have not been read yet.
         """
         if not self.informer.synced.is_set():
             raise Retry("the usage records have not been read yet: try again in a second", reason="NotReadYet", after_seconds=1.0)

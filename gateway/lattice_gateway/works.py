@@ -157,7 +157,9 @@ class Works:
         return found
 
     async def _read_cached(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Reads the object from the API server's watch cache, which may be behind: nothing follows from its absence there."""
+        """Returns an Allocation from the API server's watch cache, which may be behind; None where it is not there, from which nothing
+        follows.
+        """
         try:
             return await self._cluster.get(ALLOCATIONS, name, namespace, cached=True)
         except NotFound:

@@ -61,7 +61,10 @@ class Finder:
         return list(found.values()), errors
 
     def _find_range(self, reference: str) -> list[Allocation]:
-        """Returns the allocations of a range of numbers; where the text is no range, or the name of an object, the one that it names."""
+        """Returns the allocations of a range of numbers; where the text is no range, or the name of an object, the one that it names.
+
+        Raises NotFound where there is none.
+        """
         namespace, slash, rest = reference.partition("/")
         namespace, name = (namespace, rest) if slash else (self._console.namespace, reference)
         numbers = range_of(name)

@@ -59,7 +59,7 @@ def changes(console: Console, one: Allocation, *, deadline: float | None = None)
 
 
 def _read_and_watch(console: Console, one: Allocation, deadline: float | None) -> Iterator[Allocation]:
-    """Yields the allocation from a read of etcd, then from one watch."""
+    """Yields the allocation from a read of etcd, then from one watch, until the watch ends. Raises NotFound where it is deleted."""
     name, namespace = one.metadata.name, one.metadata.namespace
     now = console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
     yield now

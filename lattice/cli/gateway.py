@@ -73,9 +73,10 @@ def open_logs(console: Console, namespace: str, name: str, **query: str) -> Gate
 
 
 def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bool = False, seconds: float = ANSWER_SECONDS) -> Plan:
-    """Returns the scheduler's plan for these Allocations, as if they were submitted now, in this order; waits `seconds` at most.
+    """Returns the scheduler's plan for these Allocations, as if they were submitted now, in this order; waits `seconds` at most; raises
+    Retry where there is no answer or it does not parse.
 
-    `made`: the objects as a server-side dry run returned them. `optimal`: asks for the upper bound by the solver too.
+    `made`: the objects as a server-side dry run returned them; `optimal`: asks for the upper bound by the solver too.
     """
     import msgspec
 

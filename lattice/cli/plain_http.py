@@ -101,7 +101,10 @@ class _AnswerBody(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Reads the bytes that have arrived, waiting for the first of them; returns 0 at the end."""
+        """Reads the bytes that have arrived, waiting for the first of them; returns how many, 0 at the end.
+
+        Raises BadAnswerError where the connection ends within the answer.
+        """
         if self._chunked and not self._left and not self._ended:
             self._begin_chunk()
         if self._ended or self._left == 0:

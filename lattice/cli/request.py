@@ -99,9 +99,10 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gather_documents(console: Console) -> list[dict[str, Any]]:
-    """Returns the Allocations that `submit` or `plan` was given: by flags and a command, by a batch script, or by manifests.
+    """Returns the Allocations that `submit` or `plan` was given: by flags and a command, by a batch script, or by manifests; they lack only
+    defaults that the server fills in.
 
-    They lack only defaults that the server fills in.
+    Warns of what is ignored; raises Rejected where nothing is given, or something that cannot be translated.
     """
     args, flags = console.args, _flags(console)
     if args.filename is not None:

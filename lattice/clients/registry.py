@@ -184,7 +184,11 @@ class Registry:
     async def _redirected(
         self, stack: AsyncExitStack, repository: str, url: str, wanted: Mapping[str, str]
     ) -> aiohttp.ClientResponse | _Challenge:
-        """Follows redirects, without the login to other hosts; the answer is closed with the stack."""
+        """Returns the answer after redirects, without the login to other hosts, or the challenge of a registry that asks for a login; the
+        answer is closed with the stack.
+
+        Raises Retry for more than MOST_REDIRECTS.
+        """
         for _ in range(MOST_REDIRECTS):
             headers, ours = self._headers(repository, url, wanted)
             response = await stack.enter_async_context(
@@ -251,7 +255,10 @@ class Registry:
         return await self._read(repository, path, accept, LARGEST_DOCUMENT)
 
     async def _read(self, repository: str, path: str, accept: str, most: int) -> tuple[bytes, Mapping[str, str]]:
-        """Sends a GET with the known login, and once more after a login challenge; a redirect to another host gets no login."""
+        """Returns body and headers of an answer of at most `most` bytes, with the known login, and once more after a login challenge.
+
+        Raises Retry where the registry cannot be asked, Denied where it refuses the login.
+        """
         url = f"{self._address.scheme}://{self._address.host}{path}"
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -308,7 +315,10 @@ class Registry:
         return bytes(body)
 
     async def _login(self, challenge: str) -> str:
-        """Returns the Authorization header for a challenge: for Basic the login itself, for Bearer a token requested with the login."""
+        """Returns the Authorization header for a challenge: for Basic the login itself, for Bearer a token requested with the login.
+
+        Raises Denied where there is no login, or the challenge is of a kind that is not known.
+        """
         scheme, _, text = challenge.partition(" ")
         basic = _basic(self._credentials)
         if scheme.lower() == "basic":

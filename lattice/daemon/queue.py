@@ -116,7 +116,9 @@ class KeyedQueue:
         self._work.release()
 
     def _take(self) -> tuple[str, bool] | None:
-        """Returns the next key and whether it is late; None: there is none for one more worker."""
+        """Takes the next key out of those that are ready, and returns it with whether it is late; None: there is none for one more
+        worker.
+        """
         for group, keys in self._ready.items():
             if self._group_busy[group] < self._group_workers:
                 key = keys.popleft()
@@ -131,7 +133,7 @@ class KeyedQueue:
         return None
 
     async def _wake_delayed(self, group: asyncio.TaskGroup) -> None:
-        """Moves delayed keys to the ready ones as they become due; one task sleeps for all of them."""
+        """Moves delayed keys to the ready ones as they become due; one task sleeps for all of them. Never returns."""
         while True:
             self._rearm.clear()
             now = self._clock.monotonic()

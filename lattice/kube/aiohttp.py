@@ -193,7 +193,11 @@ class AiohttpCluster:
                     yield answers.decode_event(request, line, type)
 
     async def _send(self, request: Request) -> bytes:
-        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened."""
+        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened, and once
+        with new credentials.
+
+        Raises the error of a request that fails.
+        """
         attempt = 0
         while True:
             attempt += 1
@@ -247,7 +251,10 @@ class AiohttpCluster:
 
     @contextlib.asynccontextmanager
     async def _stream(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields a response whose headers have arrived, and whose body is read as it comes."""
+        """Yields a response whose headers have arrived, and whose body is read as it comes.
+
+        Raises the error of a refusal, or of a request without answer.
+        """
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._timeout_seconds):

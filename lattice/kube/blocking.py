@@ -210,7 +210,11 @@ class BlockingCluster:
             connection.close()
 
     def _send(self, request: Request) -> bytes:
-        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened."""
+        """Returns the body of the answer; repeats the request only where `attempts.pause` says that nothing can have happened, and once
+        with new credentials.
+
+        Raises the error of a request that fails.
+        """
         attempt = 0
         while True:
             attempt += 1

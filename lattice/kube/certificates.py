@@ -48,7 +48,10 @@ def _end(der: bytes) -> float:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Returns the tag of the DER element at `at`, where its content begins, and where it ends."""
+    """Returns the tag of the DER element at `at`, where its content begins, and where it ends.
+
+    Raises ValueError where that lies beyond the text.
+    """
     tag, length, begin = der[at], der[at + 1], at + 2
     if length & 0x80:
         count = length & 0x7F

@@ -307,7 +307,10 @@ class FakeCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Yields changes until `end_watches`."""
+        """Yields the existing objects where they are asked for, then changes until `end_watches`, which may give an error to raise.
+
+        Raises Expired where the version is forgotten.
+        """
         await self._begin("watch", resource, namespace, "")
         watcher = _Watcher(resource, _scoped(namespace, labels, fields))
         begins = self._first_objects(watcher, resource_version, initial_events)
@@ -348,7 +351,10 @@ class FakeCluster:
         return None
 
     def _first_objects(self, watcher: _Watcher, version: str, initial_events: bool) -> tuple[Plain, ...]:
-        """Returns the existing objects where the request wants them; else queues the history since its version, and returns none."""
+        """Returns the existing objects where the request wants them; else queues the history since its version, and returns none.
+
+        Raises Expired for a version that is forgotten, Rejected where initial events are not served.
+        """
         if initial_events and not self.serves_initial_events:
             raise Rejected("sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", reason="Invalid")
         if initial_events or version in ("", "0"):
@@ -386,7 +392,11 @@ class FakeCluster:
             new.pop("status", None)
 
     def _change(self, resource: Resource, old: Plain, new: Plain, subresource: str, verb: str) -> Plain:
-        """Checks the version, splits spec from status, counts the generation, and stores; an equal object is not written."""
+        """Stores a changed object, as the server does: spec and status apart, with its generation counted; an equal one is not written, a
+        deleted one without finalizers is removed.
+
+        Raises Stale, Rejected or NotFound for a wrong version, a wrong uid, or an unknown subresource.
+        """
         if (resource, subresource) == (CERTIFICATE_REQUESTS, "approval"):
             subresource = "status"  # of the status it takes the conditions alone
             new = {**new, "status": {**old.get("status", {}), "conditions": new.get("status", {}).get("conditions", [])}}

@@ -184,7 +184,9 @@ class Informer(Generic[T]):
         reading.cancel()
 
     async def _read(self) -> LatticeError | None:
-        """Lists if that is due, then watches to the end; returns an error instead of raising it, so that the task group goes on."""
+        """Lists if that is due, then watches to the end, and returns None; returns an error instead of raising it, so that the task group
+        goes on.
+        """
         try:
             if self.version and not self._must_list:
                 await self._follow(self.version)
@@ -233,7 +235,10 @@ class Informer(Generic[T]):
                 waiter.set_result(None)
 
     async def _stream(self) -> None:
-        """Runs a watch whose initial events are the list, and which goes on as the watch."""
+        """Runs a watch whose initial events are the list, and which goes on as the watch.
+
+        Raises Retry where it ends before the list does.
+        """
         begun = self._clock.monotonic()
         fresh: dict[str, T] | None = {}
         with collector_paused() as resume_collector:

@@ -134,7 +134,10 @@ def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
-    """Merges several files as kubectl does: of equal names the first counts."""
+    """Merges several files as kubectl does: of equal names the first counts.
+
+    Raises Rejected for an entry without a name, and what `_read` raises.
+    """
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}, "current-context": ""}
     for file in files:
         document = _read(file)
@@ -218,7 +221,10 @@ def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _plugin(files: list[Path], context: str) -> Callable[[], PluginCredentials]:
-    """Returns a function that gets credentials through the official client, which runs the plugin and renews them."""
+    """Returns a function that gets credentials through the official client, which runs the plugin and renews them.
+
+    Raises Denied where that client is not installed.
+    """
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_kube_config

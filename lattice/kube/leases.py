@@ -81,7 +81,10 @@ class Elector:
             raise Stale(text, reason="LeaseLost")
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Runs the work; returns whether the Lease was lost before it ended."""
+        """Runs the work while the Lease is held, and returns whether the Lease was lost before it ended.
+
+        Raises the work's error, except one that comes after the loss, which is logged.
+        """
 
         async def working() -> None:
             """Awaits the work, as a coroutine of which a task can be made."""

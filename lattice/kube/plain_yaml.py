@@ -40,7 +40,10 @@ def read(text: str) -> Any:
 
 
 def _block(lines: _Lines, at: int) -> tuple[Any, int]:
-    """Returns the list or map that begins at a line, and the line behind it."""
+    """Returns the list or map that begins at a line, and the line behind it.
+
+    Raises _NotPlain where there is no line, or for anything that this reader does not know.
+    """
     if at >= len(lines):
         raise _NotPlain
     return _list(lines, at) if lines[at][1].startswith("- ") else _map(lines, at)

@@ -408,7 +408,9 @@ def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[Attempt
 
 
 def _told(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Returns reason, sentence and exit from those nodes on which the attempt ended by itself, not by an order."""
+    """Returns reason, sentence and exit (None: not known) from those nodes on which the attempt ended by itself, not by an order; from all
+    nodes where there is none such.
+    """
     spoken = [standing for standing in standings if standing.empty and standing.state != GONE]
     return reported(allocation, facts.now, spoken or standings)
 

@@ -120,7 +120,7 @@ class TreeColumns:
         self.weight = self._of(flat)
 
     def _sum_up(self, base: int) -> None:
-        """Computes the sums of one resource from the own demand of the groups, from the leaves up."""
+        """Computes and stores the sums of one resource from the own demand of the groups, from the leaves up."""
         asked, limit, used, fixed = self.asked, self.limit, self.used, self.fixed
         for i in range(len(self.names) - 1, 0, -1):
             at, above = base + i, base + self.parent[i]

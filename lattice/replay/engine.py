@@ -239,7 +239,10 @@ class Backfill:
                 self._begin(job, now, need[job], now + self._estimate[job])
 
     def _reserve(self, job: int) -> None:
-        """Makes a job the head: its reservation begins at the first second at which it fits if all jobs run to their estimates."""
+        """Makes a job the head: its reservation begins at the first second at which it fits if all jobs run to their estimates.
+
+        Raises Corrupt where it never fits.
+        """
         need, free, promised = self._need[job], self._free, self._promised
         for time in self._times:
             if time == NEVER:

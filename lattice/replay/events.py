@@ -291,9 +291,10 @@ def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
 
 
 def _run_of(name: str, life: _Life) -> float | None:
-    """Returns how long an allocation ran, in seconds: the duration of its `complete`, else from its start to its end or cancel.
+    """Returns how long an allocation ran, in seconds: the duration of its `complete`, else from its start to its end or cancel; None: it
+    has neither an end, nor both a start and a cancel.
 
-    None: it has neither an end, nor both a start and a cancel.
+    Raises Rejected where it ends without or before its start.
     """
     if life.end is None:
         return life.cancel[1] - life.start[1] if life.cancel is not None and life.start is not None else None

@@ -121,7 +121,10 @@ def read_profile(text: str, name: str) -> Profile:
 
 
 def _settings(name: str, vcluster: str, node: yaml.MappingNode) -> dict[str, Any]:
-    """Returns the checked settings of one vcluster of a file."""
+    """Returns the checked settings of one vcluster of a file.
+
+    Raises Rejected, with the line, for one that is wrong, not known, or given twice.
+    """
     settings: dict[str, Any] = {}
     for key, value in node.value:
         word, line = str(key.value), key.start_mark.line + 1

@@ -96,7 +96,10 @@ class _SacctReader:
             self.log.jobs.append(job)
 
     def _job(self, row: _Row, name: str) -> TraceJob | None:
-        """Returns the job of a line; None where it cannot be replayed, which is counted."""
+        """Returns the job of a line; None where it cannot be replayed, which is counted.
+
+        Raises Rejected, with the line, for a field that does not parse.
+        """
         state = row.get("State").partition(" ")[0].rstrip("+")
         if state and state not in _STATES:
             raise row.bad("State", "is no state of sacct")
@@ -152,7 +155,10 @@ class _Row:
         return Rejected(f"line {self.at}: {name}: {self._values.get(name, '')[:60]!r} {what}", reason="BadTrace", fields=(name,))
 
     def number(self, *names: str) -> int:
-        """Returns the number in the first of these columns that has one above 0; 0 where none has."""
+        """Returns the number in the first of these columns that has one above 0; 0 where none has.
+
+        Raises Rejected, with the line, where one is no number.
+        """
         for name in names:
             text = self.get(name)
             if not text:
@@ -172,7 +178,10 @@ class _Row:
         return float(text)
 
     def time(self, name: str, zone: tzinfo) -> float | None:
-        """Returns the time in a column in seconds since the epoch; None where it is unknown. `zone`: of times that name none."""
+        """Returns the time in a column in seconds since the epoch; None where it is unknown.
+
+        `zone`: of times that name none; raises Rejected, with the line, where it is no time.
+        """
         text = self.get(name)
         if not text:
             return None
@@ -187,7 +196,10 @@ class _Row:
         return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds())
 
     def length(self, name: str) -> float | None:
-        """Returns the length of time in a column in seconds; None where it is unknown or unlimited."""
+        """Returns the length of time in a column in whole seconds; None where it is unknown or unlimited.
+
+        Raises Rejected, with the line, where it does not parse.
+        """
         text = self.get(name)
         if not text or text in _NO_LIMIT:
             return None
@@ -256,7 +268,10 @@ def _header(at: int, words: Sequence[str]) -> list[str]:
 
 
 def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, float | None]:
-    """Returns how long a job ran in seconds, and, if it was cancelled before it started, when; else None."""
+    """Returns how long a job ran in seconds, 0 where nothing says it, and, if it was cancelled before it started, when; else None.
+
+    Raises Rejected, with the line, where it ends before its start.
+    """
     start, end = row.time("Start", zone), row.time("End", zone)
     elapsed = row.length("Elapsed")
     if elapsed is None and row.get("ElapsedRaw"):

@@ -35,7 +35,7 @@ class Dice:
         self._state = seed & _MASK
 
     def bits(self) -> int:
-        """Returns the next 64 random bits."""
+        """Returns the next 64 random bits, and advances."""
         self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         value = self._state
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -216,7 +216,10 @@ def _environment(draft: _Draft) -> dict[str, Any]:
 
 
 def _software(draft: _Draft) -> dict[str, Any]:
-    """Returns images and views; files that are named from the working directory are named from the root."""
+    """Returns images and views; files that are named from the working directory are named from the root.
+
+    Raises Rejected for one that does not parse, or a view without an image.
+    """
     found: dict[str, Any] = {}
     for slot, name in (("uenv", "uenv"), ("tools-uenv", "toolsUenv")):
         if draft.value(slot):
@@ -242,7 +245,10 @@ def _image(reference: UenvReference, draft: _Draft) -> str:
 
 
 def _slurm_counts(draft: _Draft) -> dict[str, str]:
-    """Returns the numbers asked for inside a node as Slurm's variables; empty where the site does not set these."""
+    """Returns the numbers asked for inside a node as Slurm's variables; empty where the site does not set these.
+
+    Raises Rejected where one is no number.
+    """
     if not draft.site.slurm_env:
         return {}
     slots = (("cpus-per-task", "SLURM_CPUS_PER_TASK"), ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"))
@@ -283,7 +289,7 @@ def _output(draft: _Draft) -> dict[str, Any]:
 
 
 def _variables_from(given: Given) -> list[dict[str, str]]:
-    """Returns `SECRET[:PREFIX],…` as entries of `variablesFrom`."""
+    """Returns `SECRET[:PREFIX],…` as entries of `variablesFrom`. Raises Rejected for none, or a wrong name."""
     entries: list[dict[str, str]] = []
     for part in filter(None, (piece.strip() for piece in (given.value or "").split(","))):
         secret, _, prefix = part.partition(":")
@@ -389,7 +395,10 @@ def _nodes(draft: _Draft, vcluster: str) -> int | str:
 
 
 def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
-    """Returns the number of nodes for `--ntasks` without `--nodes` (decision "--ntasks=N alone")."""
+    """Returns the number of nodes for `--ntasks` without `--nodes` (decision "--ntasks=N alone"), and notes how it was computed.
+
+    Raises Rejected where the CPUs of the vcluster's nodes are needed and not known.
+    """
     given = draft.asked["ntasks"]
     tasks = _count(given)
     if "ntasks-per-node" in draft.asked:
@@ -561,7 +570,10 @@ def _lifecycle(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
-    """Returns the walltime as the Allocation has it; None: the vcluster's default is used."""
+    """Returns the walltime as the Allocation has it; None, with a warning: the vcluster's default is used.
+
+    Raises Rejected where it does not parse, is 0, or asks for a longest one that the vcluster does not have.
+    """
     text = (given.value or "").strip()
     try:
         seconds: float | None = parse_duration(text)

@@ -381,7 +381,9 @@ class Agent:
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
-        """Checks the host, and renews the node's Lease with the newest report; returns the seconds until the next heartbeat."""
+        """Checks the host and its cache, renews the node's Lease with the newest report, and returns the seconds until the next heartbeat;
+        None: no time is set.
+        """
         await self._check_host()
         await self._check_cache()
         await self._check_limits()

@@ -229,7 +229,10 @@ class Reporter:
         return self._after(key, case, outcome)
 
     def _early(self, case: _Case) -> float:
-        """Returns for how many more seconds Started waits so that it can be written together with the end; 0 or less: no longer."""
+        """Returns for how many more seconds Started waits so that it can be written together with the end; 0 or less: no longer.
+
+        Notes the begin of the wait at the first call.
+        """
         now = self._clock.monotonic()
         case.begun_at = now if case.begun_at is None else case.begun_at
         return case.begun_at + BEGUN_SECONDS - now

@@ -177,9 +177,10 @@ def write_in_memory(directory: str, name: str, data: bytes) -> None:
 
 
 def write_exit(directory: str, data: bytes) -> None:
-    """Writes the exit record into its reserved file, in place, and renames that; without one, by a temporary file, fsync and rename.
+    """Writes the exit record into its reserved file in place and renames that; where there is none, or it is too small or fails, by a
+    temporary file, fsync and rename, with OSError raised if that fails too.
 
-    A crash in between leaves a torn reserve and no record. Blanks that stay behind the record are no part of it.
+    A crash in between leaves a torn reserve and no record; blanks that stay behind the record are no part of it.
     """
     path = os.path.join(directory, RESERVE)
     try:

@@ -121,7 +121,10 @@ def _detach(procs: str, report: int) -> None:
 
 
 def _open(asked: dict[str, Any], identity: streams.UserIdentity) -> Image:
-    """Opens an image's file: a user's own with his rights alone, so that nothing is attached that he could not read."""
+    """Opens an image's file: a user's own with his rights alone, so that nothing is attached that he could not read.
+
+    Raises HoldFailure where it cannot be opened or is no image, with a reason where the file is the user's own.
+    """
     path = asked["path"]
     try:
         if asked["own"]:
@@ -157,7 +160,10 @@ def _check_file(path: str, fd: int) -> None:
 
 
 def _mount_nowhere(image: Image) -> None:
-    """Attaches the image's file to a loop device that goes with its last user, and mounts that without a mount point."""
+    """Attaches the image's file to a loop device that goes with its last user, mounts that without a mount point, and closes the file.
+
+    Raises HoldFailure for a bad image, OSError where the machine is at fault.
+    """
     name, loop = _attached(image)
     try:
         image.mount = namespaces.mounted("squashfs", name)
@@ -171,7 +177,10 @@ def _mount_nowhere(image: Image) -> None:
 
 
 def _attached(image: Image) -> tuple[str, int]:
-    """Returns the name of a free loop device that has the file now, and its descriptor, which must stay open until it is mounted."""
+    """Returns the name of a free loop device that has the file now, and its descriptor, which must stay open until it is mounted.
+
+    Raises HoldFailure where none was free in LOOP_TRIES tries.
+    """
     info = LOOP_INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, LO_READ_ONLY | LO_AUTOCLEAR, os.fsencode(image.source)[:63], b"", b"", 0, 0)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -236,7 +245,10 @@ def _said_target(image: Image, fallback: str) -> str:
 
 
 def _mount_all(images: list[Image], identity: streams.UserIdentity) -> None:
-    """Moves every mount to its mount point, outer mount points before those that lie in them; forbids imports from then on."""
+    """Moves every mount to its mount point, outer mount points before those that lie in them, and forbids imports from then on.
+
+    Raises HoldFailure for a mount point that cannot be used.
+    """
     try:
         for image in images:
             image.target = mount_targets.read_target(image.target)
@@ -269,7 +281,7 @@ def _open_target(target: str, identity: streams.UserIdentity) -> int:
 
 
 def attach(image: Image, target: int) -> None:
-    """Moves a mount to its opened mount point, which somebody may have removed since."""
+    """Moves a mount to its opened mount point. Raises HoldFailure where somebody has removed that since."""
     try:
         namespaces.attach(image.mount, target)
     except OSError as error:

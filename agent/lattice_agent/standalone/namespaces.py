@@ -66,7 +66,10 @@ def entered(procs: str) -> Iterator[None]:
 
 
 def _opened(procs: str) -> int:
-    """Opens the mount namespace of the process that a cgroup file names; reads the file again afterwards, since the pid may be reused."""
+    """Opens the mount namespace of the process that a cgroup file names, and reads the file again afterwards, since the pid may be reused.
+
+    Raises ProcessLookupError where it names another process then.
+    """
     pid = _only_pid(procs)
     fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     if _only_pid(procs) == pid:

@@ -384,7 +384,10 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
 
 
 def _give_up_new_privileges() -> None:
-    """Sets no_new_privs for this process and its descendants: setuid programs give no rights, since they might read files of the user."""
+    """Sets no_new_privs for this process and its descendants, so that setuid programs, which might read files of the user, give no rights.
+
+    Raises OSError where the kernel refuses.
+    """
     nothing = ctypes.c_ulong(0)
     if _libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
         raise OSError(ctypes.get_errno(), "the privileges of programs cannot be given up")

@@ -72,7 +72,10 @@ def of_hook(work: NodeWork, when: str) -> dict[str, str]:
 
 
 def lattice_of_node(work: NodeWork, workdir: str) -> dict[str, str]:
-    """Returns the LATTICE_* variables that all tasks on this node share; `workdir` is their working directory."""
+    """Returns the LATTICE_* variables that all tasks on this node share; LATTICE_PROJECT only where the work has a project.
+
+    `workdir`: their working directory.
+    """
     shared = {
         "LATTICE_ALLOC_ID": work.key.uid,
         "LATTICE_JOB_ID": str(work.number),

@@ -169,7 +169,9 @@ class Operator:
             group.create_task(self._kinds.run(self._declared.named))
 
     async def _bind_agents(self) -> None:
-        """Keeps the bindings of agents' users, and answers their certificate requests, once all nodes are listed."""
+        """Keeps the bindings of agents' users once all nodes are listed, and answers their certificate requests once the forgotten nodes
+        are listed too; never returns.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.agents.forgotten.run()))
             await self.nodes.informer.synced.wait()
@@ -191,7 +193,7 @@ class Operator:
         self.software.on_allocation(change)
 
     async def _read_ledger(self) -> None:
-        """Reads the ledger every 5 s while there are tenants, whose status shows their accounts."""
+        """Reads the ledger every 5 s while there are tenants, whose status shows their accounts; never returns."""
         while True:
             if self.tenants.known:
                 await self.ledger.refresh()

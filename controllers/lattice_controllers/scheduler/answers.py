@@ -260,7 +260,10 @@ class AnswerServer:
             raise Rejected(f"{self._files.client_ca} cannot be read: {error}", reason="CertificateUnreadable") from error
 
     async def _follow_authority(self) -> None:
-        """Reads the CA's file again every few seconds and trusts what it holds; an unreadable file leaves the last CA in force."""
+        """Reads the CA's file again every few seconds and trusts what it holds; an unreadable file leaves the last CA in force.
+
+        Never returns.
+        """
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:

@@ -463,9 +463,10 @@ class Nodes:
             self._cycle_due.set()
 
     def _facts(self, name: str, index: int, node: Node) -> NodeFacts:
-        """Returns the facts of a node for cycles: usable if it is Ready, seen alive, clean, reachable, and owes no answer to a recovery.
+        """Returns the facts of a node for cycles: usable if it is Ready, neither disabled nor drained nor to be forgotten, seen alive,
+        clean, reachable, and owes no answer to a recovery.
 
-        The state shown says which of these lacks.
+        The state shown says what is wrong, except where it is to be forgotten or has no address.
         """
         spec, status = node.spec, node.status
         state = "Disabled" if spec.disable else "Draining" if spec.drain and status.state == "Ready" else status.state

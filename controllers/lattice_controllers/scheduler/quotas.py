@@ -96,7 +96,7 @@ class Quotas:
                         group.create_task(found.run())
 
     async def _find(self, resource: Resource, kind: Any) -> Informer[Any] | None:
-        """Returns a new informer of a kind; None where the cluster does not have it, or does not let it be read."""
+        """Returns a new informer of a kind; None, with the cause noted, where the cluster does not have it, or does not let it be read."""
         try:
             await self._cluster.list(resource)
         except NotFound:
@@ -179,7 +179,9 @@ class Quotas:
         return bool(before.groups or self.layout.groups)
 
     def _laid_out(self, options: QuotaTreeOptions) -> Layout:
-        """Returns the layout that the objects declare; where the options do not read, by the last good ones."""
+        """Returns the layout that the objects declare, with options that read noted as the last good ones; where the options do not read,
+        the layout by the last good ones.
+        """
         given = self.ours.objects.values(), self.quotas().values(), self._profiles().values()
         try:
             found = layout(*given, options)

@@ -138,7 +138,9 @@ class Recorder:
         """
 
         def answered() -> T:
-            """Asks, and translates Corrupt and NotFound."""
+            """Returns what is asked; raises Rejected for Corrupt, since the log is at fault, and NotFound with a hint where recording is
+            off.
+            """
             try:
                 return ask()
             except Corrupt as error:  # the log is, not this process
@@ -203,7 +205,7 @@ class Recorder:
             self._metrics.recorded.labels("written").inc(_cycles(turns))
 
     async def _trim(self) -> None:
-        """Removes records beyond the allowed size and age each minute, even while nothing is recorded."""
+        """Removes records beyond the allowed size and age each minute, even while nothing is recorded; never returns."""
         while True:
             allowed = self._follow()
             try:

@@ -154,7 +154,10 @@ class Revocations:
                 await self._take_back(quota_usage, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
     def _found(self, quota_usage: QuotaUsage, rules: Mapping[str, TreeRules]) -> list[Overuse]:
-        """Returns the groups that use more than they may because pending work, which could start, wants it back."""
+        """Returns the groups that use more than they may because pending work, which could start, wants it back.
+
+        Notes whose revocation is withheld.
+        """
         state = self._state
         leaving = [(holder.quota, quota_usage.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
 

@@ -96,7 +96,9 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
 
 
 async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
-    """Asks the question, and notes after each turn of the loop how much of its thread's time was spent."""
+    """Asks the question once, and notes the longest turn and wait of the loop meanwhile, and the processor time of the answer, all in
+    milliseconds.
+    """
     turns, waits = [0.0], [0.0]
 
     async def watch() -> None:

@@ -279,7 +279,10 @@ class _DaemonWrites:
     async def _reports(
         self, names: Sequence[str], then: list[str], verdict: Callable[[float], Begun | Over], count: int
     ) -> list[Call]:  # fmt: skip
-        """Returns calls that each write an agent's report into one of these Allocations, whose names are noted in `then`."""
+        """Returns calls that each write an agent's report into one of these Allocations, whose names are noted in `then`.
+
+        Raises TypeError where the reporter would write nothing.
+        """
         del count
         now = self._driver.clock.now()
         calls: list[Call] = []

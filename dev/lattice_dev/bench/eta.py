@@ -173,7 +173,10 @@ class Course:
                 say(submissions[-1] / len(self.log.workload) if submissions else 0.0)
 
     def _ask(self, jobs: Sequence[int], now: float) -> Iterator[Judged]:
-        """Makes one forecast of the whole queue, and yields its predictions for the jobs that were submitted now."""
+        """Makes one forecast of the whole queue, and yields its predictions for the jobs that were submitted now.
+
+        Raises Rejected where no start of one is foreseen.
+        """
         snapshot = self.forecaster.take_snapshot(self.state, {"log": list(self.waiting.values())}, now)
         found = self.forecaster.conclude(snapshot, foresee(snapshot, self.forecaster.run_times))
         median_stage, _late, uids, _silent = simulator_inputs(snapshot, self.forecaster.run_times)

@@ -179,7 +179,7 @@ def _true(condition: Condition | None) -> bool:
 
 @asynccontextmanager
 async def watching(cluster: Cluster, namespace: str, *, ledger: bool = False, plans: bool = False) -> AsyncIterator[Watching]:
-    """Yields a watch that has listed everything, and ends with the block."""
+    """Yields a watch that has listed everything, and ends with the block. Raises the first error of the watch."""
     seen = Watching(cluster, namespace, ledger=ledger, plans=plans)
     try:
         async with asyncio.TaskGroup() as group:

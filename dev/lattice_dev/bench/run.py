@@ -235,7 +235,10 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
 
 
 def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Progress) -> None:
-    """Traces starts, idle and with work that waits, on an instance whose daemons log every step of a start."""
+    """Traces starts, idle and with work that waits, on an instance whose daemons log every step of a start.
+
+    Raises Rejected where another benchmark than `latency` is asked for.
+    """
     if list(only) not in ([], ["latency"]):
         raise Rejected("--trace traces the starts of `latency` alone", reason="NoBenchmark")
     instance = Instance(f"{name}-trace", Options(nodes=5, trace_starts=True), progress=progress)
@@ -247,7 +250,10 @@ def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Pr
 
 
 def beside(only: Sequence[str], baseline: Path, *, quick: bool, file: Path | None, say: Say, progress: Progress) -> None:
-    """Replays logs with this checkout and with `baseline` by turns; prints a table, and writes JSON where a file is named."""
+    """Replays logs with this checkout and with `baseline` by turns; prints a table, and writes JSON where a file is named.
+
+    Raises Rejected where another benchmark than `replay` is asked for.
+    """
     if list(only) != ["replay"]:
         raise Rejected("--baseline compares `replay` alone", reason="NoBenchmark")
     with progress.step("replays by turns with the baseline"):

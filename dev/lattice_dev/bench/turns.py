@@ -51,7 +51,7 @@ class Replayer:
         self.jobs: int = began["jobs"]
 
     def play(self, submitted: int) -> dict[str, Any]:
-        """Plays one turn, until so many jobs are submitted; returns the player's answer."""
+        """Plays one turn, until so many jobs are submitted; returns the player's answer. Raises Rejected where the player has ended."""
         if self._process.stdin is None:
             raise Rejected("the replay has no input", reason="NoCheckout")
         print(submitted, file=self._process.stdin, flush=True)

@@ -129,7 +129,7 @@ def _sections(raw: Schema, definitions: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _walk(path: str, node: Schema, definitions: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
-    """Yields path and schema of an object and all objects below it."""
+    """Yields path and schema of an object and of all objects below it that have fields."""
     if "properties" not in node:
         return
     yield path, node

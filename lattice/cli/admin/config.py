@@ -63,7 +63,7 @@ def camel(key: str) -> str:
 
 
 def _get(console: Console) -> int:
-    """Prints the options in force, defaults included: all, or that of the key given and those below it.
+    """Prints the options in force, defaults included: all, or that of the key given and those below it; returns DONE.
 
     Raises NotFound where there is none.
     """
@@ -135,7 +135,7 @@ def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(console: Console) -> int:
-    """Changes options to the values given, makes the configuration where there is none, and prints what it set.
+    """Changes options to the values given, makes the configuration where there is none, and prints what it set; returns DONE.
 
     Raises Rejected for an option that does not exist or a value that is not allowed.
     """

@@ -57,7 +57,7 @@ def _read_status(console: Console) -> LedgerStatus:
 
 
 def _show(console: Console) -> int:
-    """Prints the ledger's head and the use and limits of each tenant."""
+    """Prints the ledger's head and the use and limits of each tenant; returns DONE."""
     if console.is_document:
         console.objects("Ledger", [console.cluster.get(LEDGERS, "lattice", type=dict[str, Any])], one=True)
         return exits.DONE
@@ -114,7 +114,9 @@ def _verify(console: Console) -> int:
 
 
 def _recover(console: Console) -> int:
-    """Asks the scheduler, by an annotation of the Ledger, to recover it, or to release held work; waits until that is done."""
+    """Asks the scheduler, once the person agrees, to recover the ledger or to release held work, waits until that is done, and returns the
+    exit code; FAILED where there is nothing to recover or the person does not agree.
+    """
     ledger = _read_ledger(console)
     if ledger is None or ledger.status is None:
         return _make(console, exists=ledger is not None)
@@ -137,7 +139,10 @@ def _recover(console: Console) -> int:
 
 
 def _make(console: Console, *, exists: bool) -> int:
-    """Creates a Ledger without status that asks for a recovery, where the object itself is gone; `exists`: it is there, empty."""
+    """Asks the scheduler, once the person agrees, to make a ledger that is gone again, waits until that is done, and returns the exit code.
+
+    `exists`: its object is there, empty; else the object is created too.
+    """
     console.note("The ledger is gone: the scheduler makes it again from what nodes and plans say")
     if not console.confirm(_QUESTION_GONE):
         console.note("Nothing was changed")

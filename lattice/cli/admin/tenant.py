@@ -84,7 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Makes, changes, shows or lists tenants."""
+    """Makes, changes, shows or lists tenants; returns DONE. Raises Rejected where no one name is given, or nothing to change."""
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -195,7 +195,7 @@ def _without_nothing(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _get(console: Console, name: str) -> int:
-    """Prints one tenant. Raises NotFound where there is none."""
+    """Prints one tenant; returns DONE. Raises NotFound where there is none."""
     item = console.cluster.get(TENANTS, name, type=dict[str, Any])
     if console.is_document:
         console.objects("Tenant", [item], one=True)
@@ -229,7 +229,7 @@ def details(item: dict[str, Any]) -> list[str]:
 
 
 def _list(console: Console) -> int:
-    """Prints all tenants in order of their names, or a note that there are none."""
+    """Prints all tenants in order of their names, or a note that there are none; returns DONE."""
     items = console.cluster.list(TENANTS, type=dict[str, Any]).items
     if console.is_document:
         console.objects("Tenant", items, one=False)

@@ -42,7 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Patches the nodes whose place differs, and names those without a LatticeNode and those that the file does not name."""
+    """Patches the nodes whose place differs, and names those without a LatticeNode and those that the file does not name; returns the exit
+    code.
+    """
     args = console.args
     places = _read(args.file, read_file(args.file, _LONGEST))
     nodes = {node.metadata.name: node for node in console.cluster.list(NODES, type=Node).items}

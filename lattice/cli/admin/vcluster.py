@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Makes, changes, shows or lists vclusters."""
+    """Makes, changes, shows or lists vclusters; returns DONE. Raises Rejected where no one name is given, or nothing to change."""
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -63,7 +63,10 @@ def run(console: Console) -> int:
 
 
 def _set_weights(console: Console, name: str) -> int:
-    """Changes the weights that flags name; the others keep their present values."""
+    """Changes the weights that flags name, shows those in force, and returns DONE; the others keep their present values.
+
+    Raises Rejected where no flag is given.
+    """
     now = console.cluster.get(VCLUSTERS, name, type=VCluster)
     spec = weights_of_flags(console.args, weights_of(now.spec))
     if not spec:
@@ -75,7 +78,7 @@ def _set_weights(console: Console, name: str) -> int:
 
 
 def _show_made(console: Console, made: dict[str, Any], *lines: str) -> int:
-    """Prints a vcluster as a document where that is asked for, else these lines."""
+    """Prints a vcluster as a document where that is asked for, else these lines; returns DONE."""
     if console.is_document:
         console.objects("VCluster", [made], one=True)
     else:
@@ -84,7 +87,7 @@ def _show_made(console: Console, made: dict[str, Any], *lines: str) -> int:
 
 
 def _get(console: Console, name: str) -> int:
-    """Prints one vcluster with its weights in force. Raises NotFound where there is none."""
+    """Prints one vcluster with its weights in force; returns DONE. Raises NotFound where there is none."""
     item = console.cluster.get(VCLUSTERS, name, type=dict[str, Any])
     if console.is_document:
         console.objects("VCluster", [item], one=True)
@@ -94,7 +97,7 @@ def _get(console: Console, name: str) -> int:
 
 
 def _list(console: Console) -> int:
-    """Prints all vclusters, or a note that there are none."""
+    """Prints all vclusters, or a note that there are none; returns DONE."""
     items = console.cluster.list(VCLUSTERS, type=dict[str, Any]).items
     if console.is_document:
         console.objects("VCluster", items, one=False)

@@ -122,10 +122,11 @@ def config_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def weights_of_flags(args: argparse.Namespace, now: Weights) -> dict[str, Any]:
-    """Returns the part of spec that weight flags set: a profile alone, or all nine weights; empty where no flag was given.
+    """Returns the part of spec that weight flags set: a profile alone, or all nine weights, those that no flag names from the profile, if
+    one is given, else from `now`; empty where no flag was given.
 
-    Weights that no flag names come from the profile, if one is given, else from `now`. The profile `none` stands for the balanced weights;
-    None removes a field.
+    The profile `none` stands for the balanced weights, None removes a field; raises Rejected for a flag that does not parse, or weights
+    that are all 0.
     """
     named = {name: getattr(args, name) for name in WEIGHTS if getattr(args, name) is not None}
     profile = profile_word(args.profile) if args.profile else ""

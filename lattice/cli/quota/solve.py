@@ -29,7 +29,7 @@ def arguments(solve: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Reads a tree, checks and divides it, and prints the result; every refusal exits as bad input."""
+    """Reads a tree, checks and divides it, and prints the result; every refusal exits as bad input; returns the exit code."""
     try:
         return _solve(console)
     except Rejected as error:
@@ -38,7 +38,7 @@ def run(console: Console) -> int:
 
 
 def _solve(console: Console) -> int:
-    """Reads the tree of a document, checks it, and prints what each group may use."""
+    """Reads the tree of a document, checks it, and prints what each group may use; returns DONE."""
     document = read_document(_text(console))
     _check(console, document)
     tree = document.tree()

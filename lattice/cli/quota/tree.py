@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the quota trees once, or every few seconds with `--watch`."""
+    """Shows the quota trees once, or every few seconds with `--watch`; returns the exit code."""
     if console.args.watch:
         return again_and_again(console, lambda: _lines(console))
     if console.format in ("json", "yaml"):

@@ -24,7 +24,11 @@ _SINCE: Final = "7d"
 
 
 def run(console: Console, path: str | None) -> int:
-    """Writes what was submitted since `--since` to the file `path` (None or `-`: standard output), and warns of what is missing."""
+    """Writes what was submitted since `--since` to the file `path` (None or `-`: standard output), warns of what is missing, and returns
+    DONE.
+
+    Raises Rejected for further words, or a time or file that cannot be used.
+    """
     if len(console.args.words) > 1:
         raise Rejected("capture takes no argument: --since says from when, -o the file", reason="BadInput")
     now = console.outside.now()

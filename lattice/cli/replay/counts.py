@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
-    """Reads the trace, replays it, writes the schedule, prints the report; nothing is printed before all of that is done."""
+    """Reads the trace, replays it, writes the schedule, prints the report, and returns DONE; nothing is printed before all of that is done.
+
+    Raises Rejected for flags or a trace that cannot be used.
+    """
     args = console.args
     policy, estimates = Policy(args.policy or Policy.EASY), Estimates(args.estimates or Estimates.USER)
     schedule = Path(args.schedule) if args.schedule else None

@@ -47,7 +47,10 @@ _DIFFERENCES: Final = (
 
 
 def run(console: Console) -> int:
-    """Lists the recorded cycles, or decides one again and shows the differences; returns 1 where the same rules decide otherwise."""
+    """Lists the recorded cycles, or decides one again and shows the differences; returns FAILED where the same rules decide otherwise.
+
+    Raises Rejected or NotFound where the cycle cannot be read or is not recorded.
+    """
     if console.format == "name":
         raise Rejected("recorded cycles have no names to print: use -o table, wide, json or yaml", reason="BadInput")
     if console.args.words:
@@ -74,7 +77,7 @@ def run(console: Console) -> int:
 
 
 def _list(console: Console) -> int:
-    """Prints which cycles are recorded, of a local log or the scheduler's, and which are missing."""
+    """Prints which cycles are recorded, of a local log or the scheduler's, and which are missing; returns DONE."""
     folder = console.args.log
     found = _local(Path(folder).expanduser()).cycles() if folder else _ask(console, "/v1/cycles", Cycles)
     if console.is_document:

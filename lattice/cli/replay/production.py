@@ -49,7 +49,11 @@ class SimulatedCluster:
 
 
 def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress, path: str | None) -> int:
-    """Reads everything, replays once a profile, writes the files, prints the report; nothing is printed before all of that is done."""
+    """Reads everything, replays once a profile, writes the files, prints the report, and returns DONE; nothing is printed before all of
+    that is done.
+
+    Raises Rejected for flags, files or a trace that cannot be used.
+    """
     args = console.args
     profiles = _profiles(args.weights or [])
     target = _target(args.target_wait)
@@ -90,7 +94,10 @@ def _measure(name: str, done: Replayed, log: Log, target: float | None) -> Measu
 
 
 def _profiles(paths: Sequence[str]) -> list[Profile]:
-    """Returns the profiles of these files, named by the file without suffix; without a file, one that changes nothing."""
+    """Returns the profiles of these files, named by the file without suffix; without a file, one that changes nothing.
+
+    Raises Rejected for two of one name.
+    """
     found: list[Profile] = []
     for path in paths:
         name = Path(path).stem
@@ -145,7 +152,10 @@ def _folder(path: str, trace: str) -> Path:
 
 
 def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequence[Profile]) -> Log:
-    """Returns the log of a trace in the given format."""
+    """Returns the log of a trace in the given format; says what of an SWF trace was left out.
+
+    Raises Rejected where it does not parse, or the number of nodes is missing.
+    """
     args = console.args
     if form == "jsonl":
         return events.read(lines)
@@ -202,7 +212,10 @@ def _inventory(path: str) -> Inventory:
 
 
 def _site(nodes: int | str | None, log: Log) -> SimulatedCluster:
-    """Returns the nodes to replay on: those of `--nodes`, else those of the trace."""
+    """Returns the nodes to replay on: those of `--nodes`, else those of the trace.
+
+    Raises Rejected where neither names any, there are too many, or jobs are of a vcluster without nodes.
+    """
     if isinstance(nodes, int):
         if nodes > MOST_NODES:
             raise Rejected(
@@ -253,7 +266,10 @@ def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
 
 
 def _write(console: Console, folder: Path, results: Sequence[tuple[Replayed, Measures]], base: Mapping[str, Any] | None) -> None:
-    """Writes the files of each replay, into folders of their own where there are several; each report is written last."""
+    """Writes the files of each replay, into folders of their own where there are several; each report is written last.
+
+    Raises Rejected where a file cannot be written.
+    """
     first = base or (results[0][1].document() if len(results) > 1 else None)
     for done, measures in results:
         place = folder / measures.name if len(results) > 1 else folder

@@ -32,7 +32,7 @@ def _seed(args: argparse.Namespace) -> int:
 
 
 def _generate(console: Console, path: str | None) -> int:
-    """Writes a generated trace of the kind named, to a path, or to standard output for None and `-`.
+    """Writes a generated trace of the kind named, to a path, or to standard output for None and `-`; returns DONE.
 
     Raises Rejected for wrong arguments.
     """

@@ -128,7 +128,7 @@ def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[byte
 
 
 def _open(path: str, stdin: BinaryIO, open_files: ExitStack) -> tuple[io.BufferedReader, int]:
-    """Returns a reader that can peek, and the file's size in bytes, 0: unknown."""
+    """Returns a reader that can peek, and the file's size in bytes, 0: unknown. Raises Rejected where it cannot be read."""
     if path == "-":
         return io.BufferedReader(cast("io.RawIOBase", stdin)), 0
     try:

@@ -47,7 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Sends the order to the gateway, and shows what each node answers; returns 1 where all failed, 7 where some did."""
+    """Sends the order to the gateway, and shows what each node answers; returns 1 where all failed, 7 where some did.
+
+    Raises Rejected where no nodes are named, or the image does not parse.
+    """
     args = console.args
     if bool(args.nodes) == bool(args.group):
         raise Rejected("name the nodes: either --nodes, or --group", reason="BadInput")

@@ -42,7 +42,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Cancels the named or selected allocations; only tells of those that have ended already. Asks first above 10."""
+    """Cancels the named or selected allocations, asks first above 10, and returns the exit code; only tells of those that have ended
+    already.
+
+    Raises Rejected where none is named or selected.
+    """
     args = console.args
     if not args.allocations and not (args.all_mine or args.name or args.state):
         raise Rejected("nothing to cancel: name allocations, or give --all-mine, --state or --name", reason="BadInput")

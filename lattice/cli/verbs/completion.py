@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the completion script of the shell."""
+    """Prints the completion script of the shell; returns DONE."""
     console.outside.stdout.write(_SCRIPTS[console.args.shell])
     return exits.DONE
 

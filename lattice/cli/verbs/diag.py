@@ -49,7 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the page of the allocation that the argument names, or else of the node."""
+    """Prints the page of the allocation that the argument names, or else of the node, and returns the exit code.
+
+    Raises NotFound or Rejected where it names neither, or several.
+    """
     subject = console.args.subject
     if not console.args.node:
         try:
@@ -72,7 +75,7 @@ def _is_node(console: Console, name: str) -> bool:
 
 
 def _show_allocation(console: Console, one: Allocation) -> int:
-    """Prints the page on an allocation, as a document or a name where that is asked for.
+    """Prints the page on an allocation, as a document or a name where that is asked for; returns DONE.
 
     Raises the error of a request to the API server that fails.
     """
@@ -104,7 +107,7 @@ def _show_allocation(console: Console, one: Allocation) -> int:
 
 
 def _show_node(console: Console, name: str) -> int:
-    """Prints the page on a node, as a document or a name where that is asked for.
+    """Prints the page on a node, as a document or a name where that is asked for; returns DONE.
 
     Raises the error of a request to the API server that fails.
     """

@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Asks the gateway for the history, and shows it."""
+    """Asks the gateway for the history, and shows it; returns DONE."""
     args = console.args
     numbers, names = numbers_and_names(args.allocations)
     names += [args.name] if args.name else []

@@ -47,7 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the output until the work ends (`-f`), or what there is so far; `-f` waits for work that has not started.
+    """Prints the output until the work ends (`-f`), or what there is so far; `-f` waits for work that has not started; returns the exit
+    code.
 
     Without `-f` such work is an error: 3 where it may still start, 1 where it has ended.
     """

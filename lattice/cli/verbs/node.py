@@ -104,7 +104,11 @@ def run(console: Console) -> int:
 
 
 def _add(console: Console) -> int:
-    """Creates LatticeNodes by hand, which admits their agents; an existing one is left as it is."""
+    """Creates LatticeNodes by hand, which admits their agents, and returns the exit code of them all; an existing one is left as it is, an
+    error of one is printed.
+
+    Raises Rejected where none is named.
+    """
     names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
     if not names:
         raise Rejected("name the nodes to add, such as nid[001-064]", reason="BadInput")
@@ -218,7 +222,9 @@ def _change(console: Console, action: str) -> dict[str, Any]:
 
 
 def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> int:
-    """Waits until the scheduler has freed the nodes' indices and deleted their objects, which it does once no row holds them; reports."""
+    """Waits until the scheduler has freed the nodes' indices and deleted their objects, which it does once no row holds them, reports, and
+    returns the exit code.
+    """
     deadline = console.outside.now() + parse_duration(console.args.timeout)
     left = wait_until_gone(names, lambda name: _exists(console, name), console.outside.now, console.outside.sleep, deadline)
     gone = [name for name in names if name not in left]

@@ -32,7 +32,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows all nodes, some of them, or everything about one."""
+    """Shows all nodes, some of them, or everything about one, and returns DONE.
+
+    Raises NotFound where a named one does not exist, after the others were shown.
+    """
     args = console.args
     names = [name for text in args.nodes for name in expand_nodes(text)]
     states = parse_node_states(args.state)
@@ -55,7 +58,7 @@ def run(console: Console) -> int:
 
 
 def _show_one(console: Console, name: str, states: frozenset[str]) -> int:
-    """Shows everything about one node, unless the filters exclude it."""
+    """Shows everything about one node, unless the filters exclude it; returns DONE."""
     args, node, home = console.args, _one(console, name), _homes(console)
     if keep([node_row(node)], [name], states, args.group or "", args.vcluster or "", home):
         console.say(*node_details(node, home, console.outside.now()))

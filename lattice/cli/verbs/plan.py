@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Shows what would become of all given allocations, in order, each as if those before it were submitted too; submits nothing.
 
-    Returns the exit code of the worst verdict: 0 now, 3 later, 4 never.
+    Returns the exit code of the worst verdict: 0 now, 3 later, 4 never; raises Retry where the scheduler does not answer.
     """
     args = console.args
     args.dry_run, args.request_id = "server", ""

@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the queues once, or every few seconds with `--watch`."""
+    """Shows the queues once, or every few seconds with `--watch`, and returns DONE. Raises Rejected for a limit outside 1 to 10000."""
     limit = console.args.limit
     if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
         raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")

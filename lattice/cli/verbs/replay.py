@@ -18,7 +18,10 @@ _ACTIONS: Final = ("capture", "generate", "suite")
 
 
 def run(console: Console) -> int:
-    """Runs the action that the first word names, or replays a trace."""
+    """Runs the action that the first word names, or replays a trace, and returns the exit code.
+
+    Raises Rejected where flags and words do not go together, or no one trace is named.
+    """
     args = console.args
     path = _path(console)
     words = list(args.words)
@@ -52,7 +55,10 @@ def run(console: Console) -> int:
 
 
 def _path(console: Console) -> str | None:
-    """Returns the file or folder that `-o` names; None where it names a format, or is absent. `./json` is always a path."""
+    """Returns the file or folder that `-o` names, and takes it from the flags; None where it names a format, or is absent.
+
+    `./json` is always a path; raises Rejected for an empty one.
+    """
     given = console.args.output
     if given is None or given in FORMATS:
         return None

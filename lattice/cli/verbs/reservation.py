@@ -82,7 +82,10 @@ def run(console: Console) -> int:
 
 
 def _create(console: Console) -> int:
-    """Creates the Reservation that the flags describe, and prints that; with --dry-run it is only judged."""
+    """Creates the Reservation that the flags describe, prints that, and returns DONE; with --dry-run it is only judged.
+
+    Raises Rejected for flags that do not parse or do not belong here.
+    """
     args = console.args
     for flag, meant in (("tenant", args.tenant), ("vcluster", args.vcluster)):
         if meant:
@@ -99,7 +102,7 @@ def _create(console: Console) -> int:
 
 
 def _list(console: Console) -> int:
-    """Prints the Reservations in the states asked for (none given: in all), or a note that there are none.
+    """Prints the Reservations in the states asked for (none given: in all), or a note that there are none; returns DONE.
 
     Raises Rejected for an unknown state.
     """
@@ -121,7 +124,7 @@ def _list(console: Console) -> int:
 
 
 def _show(console: Console) -> int:
-    """Prints one Reservation. Raises NotFound where there is none, or none that this person may read."""
+    """Prints one Reservation; returns DONE. Raises NotFound where there is none, or none that this person may read."""
     name = console.args.name
     try:
         if console.is_document:
@@ -200,7 +203,10 @@ def _as_flags(sentence: str) -> str:
 
 
 def _nodes(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the part of spec that selects nodes: a node set, or a number of nodes with group, features and GPU type."""
+    """Returns the part of spec that selects nodes: a node set, or a number of nodes with group, features and GPU type.
+
+    Raises Rejected where not exactly one of the two is given, or it does not parse.
+    """
     if bool(args.nodes) == bool(args.node_count):
         raise Rejected("give either --nodes NODES or --node-count N: one of the two", reason="BadInput")
     if args.nodes:
@@ -220,7 +226,10 @@ def _nodes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _time(flag: str, text: str, now: float) -> str:
-    """Returns `now` and `+2h` as RFC 3339; other texts unchanged, for the calendar to read."""
+    """Returns `now` and `+2h` as RFC 3339; other texts unchanged, for the calendar to read.
+
+    Raises Rejected where what follows + is no duration.
+    """
     word = text.strip()
     later = _LATER.fullmatch(word)
     if word == "now":
@@ -234,7 +243,10 @@ def _time(flag: str, text: str, now: float) -> str:
 
 
 def _duration(args: argparse.Namespace, start: str, now: float) -> str:
-    """Returns the length of a window, from `--duration` or from `--end`."""
+    """Returns the length of a window, from `--duration` or from `--end`.
+
+    Raises Rejected where not exactly one of the two is given, it does not parse, or the end is not after the start.
+    """
     if bool(args.duration) == bool(args.end):
         raise Rejected("give either --duration TIME or --end TIME: one of the two", reason="BadInput")
     if args.duration:
@@ -251,7 +263,10 @@ def _duration(args: argparse.Namespace, start: str, now: float) -> str:
 
 
 def _written(text: str) -> str:
-    """Returns a duration as the Reservation has it: ours unchanged, Slurm's form converted."""
+    """Returns a duration as the Reservation has it: ours unchanged, Slurm's form converted.
+
+    Raises Rejected where it is neither, or unlimited.
+    """
     try:
         parse_duration(text)
     except Rejected as ours:
@@ -266,7 +281,10 @@ def _written(text: str) -> str:
 
 
 def _recurrence(args: argparse.Namespace, now: float) -> dict[str, Any]:
-    """Returns the part of spec with the recurrence and its end; empty where there is none."""
+    """Returns the part of spec with the recurrence and its end; empty where there is none.
+
+    Raises Rejected where it does not parse, has two ends, or only an end is given.
+    """
     if not args.recurrence:
         if args.until or args.count:
             raise Rejected(f"{'--until' if args.until else '--count'} ends a --recurrence, and there is none", reason="BadInput")

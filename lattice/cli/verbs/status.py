@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows the allocations once, or every few seconds with `--watch`."""
+    """Shows the allocations once, or every few seconds with `--watch`, and returns the exit code."""
     show = _named if console.args.allocations else _listed
     if not console.args.watch:
         return show(console)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def show_named(console: Console) -> int:
-    """Shows the allocations that the command line names, one in full, several as a table."""
+    """Shows the allocations that the command line names, one in full, several as a table; returns the exit code."""
     found, errors = Finder(console).find_all(console.args.allocations)
     if console.is_document:
         items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> int:
-    """Prints the wanted allocations as a table or a document, from the gateway's answer; None: from the API server."""
+    """Prints the wanted allocations as a table or a document, from the answer of the gateway (None: from the API server), and
+    returns DONE.
+    """
     args = console.args
     found = None if answer is None or console.is_document else read_rows(answer)
     if found is None:

@@ -89,7 +89,7 @@ def _run(console: Console) -> int:
 
 
 def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
-    """Prints what would be submitted: as the server would make it, or as the flags say, judged without a cluster."""
+    """Prints what would be submitted: as the server would make it, or as the flags say, judged without a cluster; returns DONE."""
     if console.args.dry_run == "server":
         shown, warned = [], []
         for document in documents:

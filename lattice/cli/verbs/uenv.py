@@ -49,7 +49,7 @@ def run(console: Console) -> int:
 
 
 def _list(console: Console, found: UenvRows) -> int:
-    """Prints the images found, or a note that there are none; warns where some were left out."""
+    """Prints the images found, or a note that there are none; warns where some were left out; returns DONE."""
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(found))
     elif console.format == "name":
@@ -64,7 +64,7 @@ def _list(console: Console, found: UenvRows) -> int:
 
 
 def _inspect(console: Console, found: UenvDetails) -> int:
-    """Prints what an image says of itself, or one of its views. Raises NotFound for a view that it does not have."""
+    """Prints what an image says of itself, or one of its views; returns DONE. Raises NotFound for a view that it does not have."""
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(found))
     elif console.args.view:

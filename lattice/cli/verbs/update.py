@@ -29,7 +29,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Sends one patch with everything that flags name."""
+    """Sends one patch with everything that flags name, and returns DONE.
+
+    Raises Rejected where flags do not parse, or change the lifecycle of work that has ended.
+    """
     spec = change_of(console.args)
     one = Finder(console).find(console.args.allocation)
     if is_final(one) and "lifecycle" in spec:

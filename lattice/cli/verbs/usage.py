@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Asks the gateway for usage, and shows it."""
+    """Asks the gateway for usage, and shows it; returns DONE."""
     args = console.args
     report = ask_records(console, "/v1/usage", UsageReport, everybody=args.all, days=args.days)
     if console.format in ("json", "yaml"):

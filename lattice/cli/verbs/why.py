@@ -24,7 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone."""
+    """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone;
+    returns DONE.
+    """
     one = Finder(console).find(console.args.allocation)
     answer = answer_fully(console, one)
     if console.format in ("json", "yaml"):

@@ -75,7 +75,9 @@ class Cycle:
         self._explainer = Explainer(state, policy, self._placer.classes, self.reservations, now, silent=not explain)
 
     def unschedulable(self) -> Iterator[Waiting]:
-        """Yields Waiting with an empty reason for each candidate that needs no evaluation; nothing in a cycle that gives reasons."""
+        """Yields Waiting with an empty reason for each candidate that needs no evaluation, and notes these for the rest of the cycle;
+        nothing in a cycle that gives reasons.
+        """
         if not self._explain:
             self._needless = self._retries.needless()
         held = self.reservations.profile.reservations

@@ -180,7 +180,11 @@ class CycleReservations:
         return found
 
     def _grant(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None, fit: NoFit) -> BackfillReservation | None:
-        """Does the search of `grant`: adds the reservation found to the table, or leaves a holder the right to a new one; returns it."""
+        """Searches a reservation for a candidate, adds the one found to the table and returns it.
+
+        None: none is allowed or found; a holder keeps the right to a new one then, and has lost its own for want of power where that is the
+        cause.
+        """
         holding = self.holders.by_uid.get(candidate.uid)
         if holding is None and not self._strict and len(self._kept) >= self._depth:
             return None
@@ -224,7 +228,10 @@ class CycleReservations:
         self._state.settle_cycle(self._vcluster, self._kept, [move for move in moves if move is not None])
 
     def _seek(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Returns the reservation to give: the own one of before, or an earlier one; None: it may hold none, or no start is known."""
+        """Returns the reservation to give: the own one of before, or an earlier one; None: it may hold none, or no start is known.
+
+        Notes what the search waited for.
+        """
         if shape.duration <= NEAR:
             self.lasting = False  # its end is rounded less from moment to moment
         eq_class = shape.eq_class

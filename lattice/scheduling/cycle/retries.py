@@ -31,7 +31,10 @@ class Retries:
         self._vcluster, self._now = classes.policy.name, classes.now
 
     def needless(self) -> Mapping[str, Candidate]:
-        """Returns, by uid, the candidates that need no evaluation since it would end as in the last cycle; empty where that is not sure."""
+        """Returns, by uid, the candidates that need no evaluation since it would end as in the last cycle; empty where that is not sure.
+
+        Takes what the last cycle noted of them out of the cluster state.
+        """
         last = self._state.unschedulable.pop(self._vcluster, None)
         if last is None or last.at > self._now or last.opportunities != self._state.opportunities(self._now):
             return _NOBODY

@@ -348,7 +348,7 @@ def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[s
 
 
 def _first_end(stage: SimulatorInput) -> float:
-    """Returns the seconds to the first end of running work or of a window; NEVER where none is known."""
+    """Returns the seconds to the first end, after now, of running work or of a window; NEVER where none is known."""
     ends = [held.expected for held in stage.held] + [column_window.end for column_window in stage.column_windows]
     return min((end for end in ends if end > 0.0), default=NEVER)
 

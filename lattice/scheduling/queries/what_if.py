@@ -105,6 +105,8 @@ def planned_outcomes(context: QueryContext, asked: Sequence[Candidate]) -> list[
 def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outcome]) -> None:
     """Gives placed candidates that asked for a range the nodes that they would get beyond their least number: changes these outcomes in
     place, and claims the nodes in `state`.
+
+    Sets there also in which vclusters work would still wait for nodes.
     """
     ranges = [one for one in outcomes if isinstance(one, Placed) and asks_for_more(one)]
     if not ranges:

@@ -279,8 +279,9 @@ class CycleDecoder:
         )  # fmt: skip
 
     def _outcomes(self, baseline: _Baseline, moment: Snapshot, said: Mapping[str, Any]) -> tuple[Outcome, ...]:
-        """Returns the outcomes of the payload's cycle in their order; those that it does not contain are as in the vcluster's cycle
-        before.
+        """Returns the outcomes of the payload's cycle in their order; those that it does not contain are as in the vcluster's cycle before.
+
+        The baseline has them from then on.
         """
         name, candidates = moment.vcluster, moment.candidates
         order = baseline.orders[name] = said.get("order", baseline.orders.get(name, []))
