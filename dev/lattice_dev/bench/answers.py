@@ -81,6 +81,7 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 async def _measure(queries: QueryService, waiting: Sequence[str], where: str, say: Say) -> list[Figure]:
+    """Returns how long each question holds the loop, asked of ASKED candidates of the queue."""
     chosen = [waiting[place * (len(waiting) - 1) // (ASKED - 1)] for place in range(ASKED)]
     why, plan, queue = AnswerCosts(), AnswerCosts(), AnswerCosts()
     for place, uid in enumerate(chosen, 1):
@@ -102,6 +103,7 @@ async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> 
     turns, waits = [0.0], [0.0]
 
     async def watch() -> None:
+        """Notes every millisecond how long the loop has worked and waited since; never returns."""
         spent, seen = time.thread_time(), time.monotonic()
         while True:
             await asyncio.sleep(0.001)
