@@ -61,7 +61,10 @@ def drop_limit(directory: int) -> None:
 
 
 def _free_project(directory: int) -> int:
-    """Returns a project that holds nothing and has no limit: the first such one from the number that the directory's inode gives."""
+    """Returns a project that holds nothing and has no limit: the first such one from the number that the directory's inode gives.
+
+    Raises OSError where there is none.
+    """
     begin = os.fstat(directory).st_ino
     for step in range(PROJECTS):
         project = FIRST_PROJECT + (begin + step) % PROJECTS
@@ -77,16 +80,22 @@ def _free_project(directory: int) -> int:
 
 
 def _attributes(fd: int) -> tuple[int, int, int, int, int]:
+    """Returns the five attributes of an open file that project quotas are part of, as the kernel orders them."""
     found = ATTRIBUTES.unpack(fcntl.ioctl(fd, GET_ATTRIBUTES, bytes(ATTRIBUTES.size)))
     return found[0], found[1], found[2], found[3], found[4]
 
 
 def _set_limit(fd: int, project: int, blocks: int) -> None:
+    """Sets the limit of a project to so many blocks, both soft and hard, on the file system of an open file.
+
+    Raises OSError where the kernel refuses.
+    """
     wanted = ctypes.create_string_buffer(LIMITS.pack(blocks, blocks, 0, 0, 0, 0, 0, 0, BLOCK_LIMITS), LIMITS.size)
     _control(fd, SET_QUOTA, project, wanted)
 
 
 def _control(fd: int, command: int, project: int, buffer: ctypes.Array[ctypes.c_char]) -> None:
+    """Calls quotactl for a project on the file system of an open file. Raises OSError where the kernel refuses."""
     number = command << 8 | PROJECT
     if _libc.syscall(QUOTACTL_FD, fd, ctypes.c_uint(number), ctypes.c_uint(project), buffer):
         code = ctypes.get_errno()

@@ -191,9 +191,11 @@ class Scratch:
             self._delete()
 
     def _mount_point(self, key: Key) -> Path:
+        """Returns the directory at which an attempt's file system in memory is mounted."""
         return self._journal.run_dir / STEP / f"{key.uid}-{key.attempt}"
 
     def _delete(self) -> None:
+        """Begins to delete what is to be deleted, unless that is under way."""
         if self._deleting is None or self._deleting.done():
             self._deleting = self._spawn(self._delete_all())
 
@@ -221,11 +223,13 @@ def _deleted(paths: list[str]) -> int:
 
 
 def _make_empty(directory: Path) -> None:
+    """Makes a directory and the one above it, which others may pass through but not list."""
     directory.parent.mkdir(exist_ok=True)
     directory.parent.chmod(0o711)
     directory.mkdir(mode=0o755, exist_ok=True)
 
 
 def _remove_empty(directory: Path) -> None:
+    """Removes an empty directory; one that is not there is ignored."""
     with suppress(FileNotFoundError):
         directory.rmdir()

@@ -36,6 +36,7 @@ def entered(path: str, size: int, identity: UserIdentity) -> Iterator[None]:
 
 
 def _check(answer: int, path: str = "") -> None:
+    """Raises OSError, with the path where one is given, where a system call's answer is not 0."""
     if answer:
         code = ctypes.get_errno()
         raise OSError(code, f"the scratch space cannot be mounted: {os.strerror(code)}", path or None)

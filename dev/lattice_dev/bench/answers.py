@@ -133,6 +133,7 @@ class _HeldAllocations:
         self.lists = 1
 
     async def reach(self, version: str) -> str:
+        """Returns the version asked for, or the next one where none is, and counts its own version up."""
         self.version = str(int(self.version) + 1)
         return version or self.version
 
@@ -182,27 +183,35 @@ class _Sources:
         self.bindings = bindings_of(())
 
     def candidate(self, allocation: Allocation) -> Candidate:
+        """Returns the candidate of an allocation."""
         return candidate_of(allocation, VCluster(metadata=Metadata(name="hpc")), {})
 
     async def catch_up(self, seconds: float) -> None:
+        """Returns at once."""
         del seconds
 
     def shown_number(self, uid: str) -> int | None:
+        """Returns None: no number is known."""
         del uid
         return None
 
     async def suppose(self, outcomes: Sequence[Waiting]) -> dict[str, context.Expected]:
+        """Returns the same expected start for each outcome."""
         return {outcome.candidate.uid: Expected(NOW + 3600.0, NOW + 7200.0) for outcome in outcomes}
 
     def burst_of(self, tenant: str) -> int:
+        """Returns 0: no tenant bursts."""
         del tenant
         return 0
 
     def unsettled(self) -> Unsettled:
+        """Returns that nothing is unsettled."""
         return Unsettled("0", [])
 
     def remarks(self) -> Remarks:
+        """Returns that nothing is remarked."""
         return Remarks()
 
     def over_since(self) -> dict[str, str]:
+        """Returns that no group is over what it may use."""
         return {}
