@@ -160,7 +160,9 @@ class Questions:
         return namespace
 
     async def _reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader as parameters for the scheduler, with those of the namespaces in which he may list Allocations."""
+        """Returns the reader as parameters for the scheduler: that he may list all Allocations, with all these namespaces; else those of
+        the namespaces in which he may list them.
+        """
         if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "")):
             return {"user": identity.user, "all": "true", "namespaces": ",".join(namespaces)}
         seen = [name for name in namespaces if await self.rights.may(identity, Action("list", ALLOCATIONS.plural, "", name))]

@@ -35,7 +35,9 @@ class Scrapers:
         self._known: dict[str, tuple[float, int]] = {}
 
     async def admit(self, caller: Caller) -> int:
-        """Returns 200 for a caller whose token may get /metrics, else 401 (no valid token), 403, or 503 (the API server does not tell)."""
+        """Returns 200 for a caller whose token may get /metrics, else 401 (no valid token), 403, or 503 (the API server does not tell);
+        remembers the first three for a time.
+        """
         scheme, _, token = caller.authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return 401

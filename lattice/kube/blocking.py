@@ -252,7 +252,7 @@ class BlockingCluster:
         raise answers.error_of(request, Failure.from_answer(response.status, body, dict(response.headers)))
 
     def _asked(self, request: Request) -> http.client.HTTPConnection:
-        """Returns the connection on which the answer comes; sends the request, unless `ask_list` has."""
+        """Returns the connection on which the answer to a request comes; sends the request, unless `ask_list` has sent it already."""
         ahead, self._ahead = self._ahead, None
         if ahead == request and self._connection is not None:
             return self._connection

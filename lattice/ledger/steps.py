@@ -318,7 +318,10 @@ def _starting(facts: StepFacts, allocation: Allocation, row: Row, standings: lis
 
 
 def _outrun(facts: StepFacts, allocation: Allocation, row: Row, standings: list[AttemptNodeState]) -> Step:
-    """Returns the step for an attempt whose walltime is over: shows it as ending if the end takes long; else the step of the reports."""
+    """Returns the step of a started attempt: Rest until a while after its walltime is over, then it is shown as ending, once.
+
+    That of the reports where it has no walltime, has not started, or no node runs it any more.
+    """
     status = allocation.status
     if row.walltime is None or status.start_time is None or all(standing.empty for standing in standings):
         return _from_reports(facts, allocation, row, standings)

@@ -170,7 +170,7 @@ class _EventsReader:
     def _submit(self, at: int, event: _Submit) -> None:
         """Notes a job that is submitted; one without a name is named by its line.
 
-        Raises Rejected, with the line, for a name given before.
+        Raises Rejected, with the line, for a name given before, two different names, or a time before 1970.
         """
         name = event.alloc_id or event.alloc.id or f"{_NAMELESS}{at}"
         if event.alloc_id and event.alloc.id and event.alloc_id != event.alloc.id:
@@ -423,7 +423,9 @@ def lines_of(log: Log) -> Iterator[str]:
 
 
 def _life_of(job: TraceJob, log: Log) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Yields (type, time, further fields) of the events of a job after its submission."""
+    """Yields (type, time, further fields) of the events of a job after its submission: its start where it has one, then its withdrawal or
+    its end; no end for one that had not ended.
+    """
     if job.started is not None:
         yield "start", job.started, {}
     if job.withdrawn is not None:

@@ -85,7 +85,7 @@ def _identity(draft: _Draft) -> dict[str, Any]:
     """Returns the parts of a spec that say who asks, for what and where: user, tenant, project, group of the quota tree, vcluster,
     Reservation, tags.
 
-    Raises Rejected for a value that is not allowed.
+    Warns of an account that is no tenant; raises Rejected for a value that is not allowed.
     """
     spec: dict[str, Any] = {slot: draft.value(slot) for slot in ("user", "project", "quota") if draft.value(slot)}
     tenant = tenant_of(draft.asked, draft.site)
@@ -367,7 +367,8 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _nodes(draft: _Draft, vcluster: str) -> int | str:
-    """Returns how many nodes are asked for, a number or a range: by option, by tasks, or by the list of nodes.
+    """Returns how many nodes are asked for, a number or a range: by option, by tasks, or by the list of nodes; warns where the CPUs of a
+    task do not count.
 
     Raises Rejected where that list has fewer.
     """
@@ -466,7 +467,7 @@ def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraint
 
 
 def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, str]:
-    """Returns the GPUs that each node must have for the tasks it may run, and their type."""
+    """Returns the GPUs that each node must have for the tasks it may run, and their type, empty: any; notes how the number was computed."""
     asked, (low, _) = draft.asked, parse_node_count(nodes)
     each, kind = read_gpus(given)
     if "ntasks-per-node" in asked:

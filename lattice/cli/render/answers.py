@@ -43,7 +43,7 @@ _FACTORS: Final = {
 
 
 def label(work: Work) -> str:
-    """Returns how sentences name an allocation: number and namespace/name."""
+    """Returns how sentences name an allocation: number, where it has one, and namespace/name."""
     return f"{work.number} {work.namespace}/{work.name}" if work.number else f"{work.namespace}/{work.name}"
 
 

@@ -57,7 +57,7 @@ class LineAssembler:
             yield from self._text(node, str(record.get("stream", "")), record.get("time"), text)
 
     def flush(self) -> Iterator[Shown]:
-        """Yields the lines that have no end yet."""
+        """Yields the lines that have no end yet, and forgets them."""
         for (node, _), (time, text) in self._open.items():
             yield Printed(self._line(node, time, text))
         self._open.clear()

@@ -145,7 +145,7 @@ def _painted(cells: str, color: bool) -> str:
 
 
 def _times(found: Timeline, points: Sequence[Point], width: int) -> str:
-    """Returns the time axis: `now`, each quarter of the shown time, its end."""
+    """Returns the time axis: `now`, each quarter of the shown time, its end; those for which there is no room are left out."""
     begin = parse_time(found.points[0].at)
     text = "now"
     for quarter in (1, 2, 3):
