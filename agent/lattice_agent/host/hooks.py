@@ -189,7 +189,10 @@ def _check(path: Path, status: os.stat_result) -> None:
 
 
 def _judged(answer: Mapping[str, Any], hook: Path, when: str, seconds: float) -> str:
-    """Returns a hook's standard output; raises HookFailure, with the last line of its standard error, where its exit code is not 0."""
+    """Returns a hook's standard output.
+
+    Raises HookFailure, with the last line of its standard error, where it took too long, did not run, or its exit code is not 0.
+    """
     said = str(answer.get("stderr", "")).strip().splitlines()
     last = f": {said[-1][:200]}" if said else ""
     name = f"the {when} hook {hook.name}"

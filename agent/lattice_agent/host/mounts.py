@@ -160,7 +160,10 @@ def _own_file(work: NodeWork, reference: UenvReference, account: Account, workdi
 
 
 def _cached(work: NodeWork, reference: UenvReference, cache: ImageCache | None, fallback: str) -> _AskedImage:
-    """Returns an image of the site's registry by its file in the cache, as the operator pinned it; raises Rejected for one not pinned."""
+    """Returns an image of the site's registry by its file in the cache, as the operator pinned it.
+
+    Raises Rejected for one that is not pinned, whose metadata is missing, or where the cache cannot be read.
+    """
     image = next((image for image in work.software if image.source == reference.text), None)
     if image is None or cache is None:
         raise Rejected(f"{reference.text} is not resolved to an image, or this node keeps none", reason="PrologueFailed")

@@ -390,7 +390,11 @@ class Agent:
         return await self.heartbeat.beat(self.machine.seen, self._report())
 
     async def _check_host(self) -> None:
-        """Posts the attempts whose processes survive KILL, and shows the host's flaw (or that it is gone) in the LatticeNode."""
+        """Posts the attempts whose processes survive KILL, and shows what is wrong in the LatticeNode: an attempt that is not cleaned up,
+        else such processes, else the host's flaw.
+
+        Queues a registration and logs only where the reason changes or goes.
+        """
         survivors = self._outside.host.survivors()
         for key, message in survivors.items():
             self.post(Survived(key, message))

@@ -210,7 +210,9 @@ class AttemptView:
         return self._ended(begun, start, end, failure)
 
     def _ended(self, begun: bool, start: float, end: float, failure: FirstFailure | None) -> Over:
-        """Returns the verdict on work that was neither stopped, nor refused, nor lost."""
+        """Returns the verdict on work that was neither stopped, nor refused, nor lost: its walltime was over, all tasks ended with 0, the
+        exit code is unknown, memory was short, or a task failed.
+        """
         by_walltime = [member for member in self._present() if member.walltime]
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
             limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""

@@ -26,7 +26,10 @@ GONE = "somebody has deleted it: what it said last stays in force until it is ma
 
 
 def refusals(spec: ConfigSpec) -> list[str]:
-    """Returns a sentence for each option that is out of range or contradicts another; empty: the options are good."""
+    """Returns a sentence for each option that is out of range or contradicts another; empty: the options are good.
+
+    Where a duration does not parse, the only sentence says that.
+    """
     try:
         interval, timing = parse_duration(spec.nodes.heartbeat_interval), timing_of(spec.nodes)
         cycle, start = parse_duration(spec.scheduling.cycle_interval), parse_duration(spec.work.start_timeout)

@@ -75,7 +75,11 @@ class Settlement:
         """The count of restarts of `records` (rows were lost) when all allocations were last examined."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Notes a changed allocation for settlement where it has ended attempts that no record holds; also when its object is gone."""
+        """Notes a changed allocation for settlement where it has ended attempts that no record holds, or the records have not been read
+        yet.
+
+        An object that is gone or was made anew is kept for it as it was.
+        """
         allocation = change.new
         if change.old is not None and (allocation is None or allocation.metadata.uid != change.old.metadata.uid):
             self._keep(change.old)

@@ -165,7 +165,11 @@ class Tenants:
         return problems
 
     async def _ensure(self, resource: Resource, name: str, namespace: str, body: access.Plain, standing: Mapping[str, Any] | None) -> bool:
-        """Makes or changes one object; returns False where another object, not the operator's, has its name."""
+        """Makes or changes one object, or drops it and makes it again where its roleRef differs; returns False where another object, not
+        the operator's, has its name.
+
+        Returns True, and makes nothing, where the namespace is gone.
+        """
         if standing is not None:
             parts = list(access.differs(standing, body))
             if not parts:

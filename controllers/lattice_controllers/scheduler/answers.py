@@ -240,7 +240,7 @@ class AnswerServer:
         """Returns a handler that checks the caller, awaits an answer and encodes it as JSON; errors become error responses."""
 
         async def answered(request: web.Request) -> web.StreamResponse:
-            """Answers one request."""
+            """Answers one request of a peer that may ask, as JSON; an error of Lattice becomes an answer of its own."""
             try:
                 _check_peer(request)
                 found = await answer(request)

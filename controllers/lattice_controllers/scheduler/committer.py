@@ -229,9 +229,9 @@ class Committer:
                 observer.rows_changed(changes)
 
     async def _store(self, undo: Undo) -> None:
-        """PUTs the ledger until the outcome is known.
+        """PUTs the ledger under the next seq, again and again while the server cannot be reached or denies it, until the outcome is known.
 
-        Undoes the batch and raises Rejected where the server refuses it; raises Deposed where the ledger is another's.
+        Undoes the batch and raises Rejected where the server refuses it; raises Deposed where the ledger is gone or another's.
         """
         before = self.book.head
         self.book.head = replace(before, seq=before.seq + 1, commit=self._new_id())

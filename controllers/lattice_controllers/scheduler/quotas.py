@@ -192,7 +192,10 @@ class Quotas:
         return found
 
     def _share_nodes(self) -> bool:
-        """Divides the nodes among the trees that select some; returns whether any node changed its tree."""
+        """Divides the nodes among the trees that select some; returns whether any node changed its tree.
+
+        Does nothing where no node has changed since the last time; without such trees all nodes are the default tree's.
+        """
         node_cache = self._state.node_cache
         if not self.layout.selections:
             moved, self.shares = bool(self._masks), _ALL_DEFAULT

@@ -231,7 +231,7 @@ class NodeCache:
         return self.table.shape
 
     def put(self, facts: NodeFacts) -> None:
-        """Adds a node, or replaces the facts of the node with the same index."""
+        """Adds a node, or replaces the facts of the node with the same index; equal facts change nothing."""
         before = self.nodes.get(facts.index)
         if before == facts:
             return

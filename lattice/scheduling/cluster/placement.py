@@ -81,7 +81,10 @@ def find(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float
 
 
 def _one_fingerprint(pool: FreeCounts, nodes: int, ask: Ask, pressure: Callable[[str], float] | None) -> Found | None:
-    """Returns the part of the known fingerprint that holds `nodes` in the fewest groups, the least pressed of equals; None: none does."""
+    """Returns the part of the known fingerprint that holds `nodes` in the fewest groups, the least pressed of equals; None: none does.
+
+    With `ask.spread` the least pressed of those that spread widest.
+    """
     parts = _spread_widest(pool, nodes) if ask.spread else pool.parts
     best: tuple[int, float, str] | None = None
     chosen: Found | None = None

@@ -171,7 +171,10 @@ class UnreservedNodes:
         return StepFunction.of_changes(first, changes)
 
     def _derived(self, pool: FreeCounts) -> StepFunction | None:
-        """Makes the function of a pool from that of an earlier layout and the reservations added or removed since; None: none is known."""
+        """Makes the function of a pool from that of an earlier layout and the reservations added or removed since, and keeps it.
+
+        None: no earlier one is known, or a step of it is past.
+        """
         table, now, number = self._table, self._releases.now, pool.number
         layout, since = table.layout, list[tuple[BackfillReservation, int]]()
         while (free := self._known.get((number, layout))) is None:

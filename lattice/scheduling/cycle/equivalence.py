@@ -346,8 +346,8 @@ class EquivalenceClass:
         return None
 
     def _in_one_group(self, pool: FreeCounts, nodes: int) -> Counts | None:
-        """Chooses nodes of one fingerprint and the plainest hardware in one group, the best possible choice; None where no group
-        has enough.
+        """Chooses nodes of one fingerprint (of any, for one node or where conformance is ignored) and the plainest hardware in one group,
+        the best possible choice; None where no group has enough.
         """
         plainest = pool if len(self.kinds) <= 1 else _adjusted_alike(self._plain_pools()[0], pool)
         if nodes == 1 or self.conformance == IGNORED:

@@ -77,8 +77,8 @@ def _by_list(node_cache: NodeCache, need: Need, wanted: int) -> str:
 
 
 def _demands(need: Need) -> list[_Demand]:
-    """Returns the demands that a need makes of a node's hardware, each as words and as a need of its own; node lists and groups are
-    none.
+    """Returns the demands that a need makes of a node's hardware, each as words and as a need of its own; node lists and groups are none,
+    nor is one GPU beside a GPU type or memory.
     """
     any_node = Need(hollow=need.hollow)
     found: list[_Demand] = []

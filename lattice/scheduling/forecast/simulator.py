@@ -79,7 +79,11 @@ class BackfillSimulator:
                 self._queues[number].enter(rank)
 
     def _pass(self, now: float) -> None:
-        """Starts what may start at `now`, queue by queue; a queue leaves the reservations of the queues before it alone."""
+        """Starts what may start at `now`, queue by queue, and reserves nodes for the first job of each that does not fit, where the queue's
+        mode has reservations.
+
+        A queue delays no reservation of the queues before it.
+        """
         kept: list[ShadowReservation] = []
         in_set = self._cluster.in_set
         for queue in self._queues:

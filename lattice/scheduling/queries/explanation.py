@@ -103,9 +103,10 @@ def blockers(context: QueryContext, candidate: Candidate, reason: str, queue: Se
 
 
 def _sharing(context: QueryContext, candidate: Candidate) -> Iterator[tuple[NodeHolder, int]]:
-    """Yields (holder, nodes) of the work that uses the quota share which the tree denies to a candidate.
+    """Yields (holder, nodes) of the work that uses the quota share which the tree denies to a candidate: work of the group that blocks, or
+    of all groups that divide with it.
 
-    That is work of the group that blocks, or of all groups that divide with it.
+    Yields nothing where the tree denies nothing.
     """
     quota_usage = context.state.quota_usage
     if quota_usage is None:

@@ -47,7 +47,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """... and a name that an allocation may have which is written as they are."""
 
     def keeps(self, allocation: Allocation) -> bool:
-        """Tells whether an allocation passes every filter but the namespace, which is not looked at."""
+        """Tells whether an allocation passes every filter but the namespace, which is not looked at.
+
+        One that has not ended, or shows no end, passes the filter by end; the one of the name asked for passes that by number.
+        """
         spec = allocation.spec
         if self.numbers is not None and allocation.metadata.name != self.called:
             first, last = self.numbers

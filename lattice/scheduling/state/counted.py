@@ -90,7 +90,10 @@ class CountedNodes:
         return _of(self._seen.get(index))
 
     def _count(self, index: int, now: float) -> bool:
-        """Adds or removes a node in the sums by its present state; tells whether a sum has changed."""
+        """Adds or removes a node in the sums, and tells whether a sum has changed.
+
+        A node counts in a counted state, while it is held, and for DOWN_SECONDS after it went down.
+        """
         facts = self._seen.get(index)
         counts = facts is not None and (
             facts.state in COUNTED or index in self._node_cache.taken or now - self._down.get(index, float("-inf")) < DOWN_SECONDS
