@@ -22,7 +22,7 @@ EXACT_NAMES: Final = 512
 
 
 def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the sizes in `spec.resources` and `spec.data` parse, and that GPU memory and scratch space are above 0."""
+    """Yields a refusal unless the sizes in `spec.resources` and `spec.data` parse, and GPU memory and scratch space are above 0."""
     del facts
     resources = asked.spec.resources
     sizes = (
@@ -40,7 +40,7 @@ def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that constraints on GPUs come with a request for GPUs; warns of CXL memory without a memory size."""
+    """Yields a refusal unless constraints on GPUs come with a request for GPUs, and a caution on CXL memory without a memory size."""
     del facts
     resources, wanted = asked.spec.resources, asked.spec.resources.constraints
     hint = "set spec.resources.gpus to at least 1, or take the constraint away"
@@ -61,7 +61,8 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that node list and excluded nodes parse, are short enough and leave the least number of nodes; warns below the most.
+    """Yields a refusal unless node list and excluded nodes parse, are short enough and leave the least number of nodes, and a caution below
+    the most.
 
     With more than 512 names in either, the node list alone is counted, and the scheduler finds how many nodes are left.
     """
@@ -87,7 +88,9 @@ def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _enough(asked: Submission, named: int, *, exact: bool) -> Iterator[Finding]:
-    """Checks that a node list of `named` names leaves as many nodes as are asked for; `exact`: excluded nodes are taken into account."""
+    """Yields a refusal unless a node list of `named` names leaves as many nodes as are asked for; `exact`: excluded nodes are taken into
+    account.
+    """
     constraints = asked.spec.resources.constraints
     wanted = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(wanted, Refused):

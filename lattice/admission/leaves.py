@@ -33,7 +33,7 @@ def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
 
 
 def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the leaf which an Allocation names exists, is no parent (R14), and may be used by the requester.
+    """Yields a refusal unless the leaf which an Allocation names exists, is no parent (R14), and may be used by the requester.
 
     Nothing is refused where the trees are unknown, or for the leaf that the Allocation would have without naming one.
     """
@@ -58,7 +58,7 @@ def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that Koordinator's label does not contradict `spec.lifecycle.preemptible`."""
+    """Yields a refusal where Koordinator's label contradicts `spec.lifecycle.preemptible`."""
     del facts
     if asked.labels.get(PREEMPTIBLE_LABEL) == "false" and asked.spec.lifecycle.preemptible != "Never":
         sentence = f"the label {PREEMPTIBLE_LABEL} is false, and spec.lifecycle.preemptible is {asked.spec.lifecycle.preemptible}"
@@ -66,7 +66,7 @@ def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding
 
 
 def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks the request against the admission ceiling (R16) and the max of the leaf and of every group above it.
+    """Yields a refusal unless the request is within the admission ceiling (R16) and the max of the leaf and of every group above it.
 
     Nothing is refused where the trees, or the amounts that the Allocation asks for, are unknown.
     """

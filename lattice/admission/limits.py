@@ -20,7 +20,9 @@ MOST_TASKS: Final = 4096
 
 
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the node count parses and its most is within the vcluster's limit; warns where the cluster has not even the least."""
+    """Yields a refusal unless the node count parses and its most is within the vcluster's limit, and a caution where the cluster has not
+    even the least.
+    """
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
         yield count
@@ -39,7 +41,9 @@ def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that `spec.tasks.total` is at most the tasks per node times the most nodes; work on the head only may have 4096 a node."""
+    """Yields a refusal where `spec.tasks.total` is more than the tasks per node times the most nodes; work on the head only may have 4096 a
+    node.
+    """
     del facts
     tasks = asked.spec.tasks
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
@@ -54,10 +58,10 @@ def check_tasks(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that a Bounded allocation has a walltime above zero, and that a walltime is within the vcluster's maximum.
+    """Yields a refusal unless a Bounded allocation has a walltime above zero, and a walltime is within the vcluster's maximum.
 
-    Warns where the walltime is absent and the vclusters are unknown, and where work without an end has the vcluster's maximum as its
-    end.
+    Yields a caution where the walltime is absent and the vclusters are unknown, and where work without an end has the vcluster's maximum as
+    its end.
     """
     lifecycle = asked.spec.lifecycle
     vcluster = asked.vcluster(facts)
@@ -97,7 +101,7 @@ def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str
 
 
 def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the preemption class is from 0 to 10 and not above the highest that tenant and vcluster allow."""
+    """Yields a refusal unless the preemption class is from 0 to 10 and not above the highest that tenant and vcluster allow."""
     wanted = asked.spec.lifecycle.preemption_class
     if not 0 <= wanted <= 10:
         yield Refused("ClassInvalid", f"preemption class {wanted} is outside 0 to 10", CLASS, "choose 0 to 10; 5 is the default")
@@ -114,7 +118,7 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that fewer allocations wait than the limits of the vcluster (of user, tenant, all) and of the tenant allow.
+    """Yields a refusal unless fewer allocations wait than the limits of the vcluster (of user, tenant, all) and of the tenant allow.
 
     Counts and limits that are not known refuse nothing.
     """
@@ -141,7 +145,7 @@ def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> Iterator[Finding]:
-    """Checks how many allocations wait against the default limits of the tenant and, with `of_user`, of each user."""
+    """Yields a refusal where as many allocations wait as the default limit of the tenant allows, or, with `of_user`, of each user."""
     user = (_alone(asked), pending.user, pending.most_of_user)
     whole = (f'tenant "{asked.spec.tenant}"', pending.tenant, pending.most_of_tenant)
     for who, current, limit in (user, whole) if of_user else (whole,):
@@ -152,10 +156,10 @@ def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> I
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the present use with this request stays within the hard limits of tenant and user (book, "Quota Enforcement").
+    """Yields a refusal where the present use with this request exceeds a hard limit of tenant or user, or only a caution where the tenant
+    lets work wait (`onExceeded: Queue`) and it fits the limit alone.
 
-    An excess is refused, or only warned of where the tenant lets work wait (`onExceeded: Queue`) and it fits the limit alone. The
-    ledger checks the limits again, atomically, at commit.
+    The ledger checks the limits again, atomically, at commit.
     """
     tenant = asked.tenant(facts)
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")

@@ -18,7 +18,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the tenant exists and is the tenant of the namespace."""
+    """Yields a refusal unless a tenant is named, exists, and is the tenant of the namespace; what is not known refuses nothing."""
     tenant = asked.spec.tenant
     owner = facts.namespace_tenant
     if owner == "":
@@ -36,7 +36,9 @@ def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the work runs as the requester, or that the requester may submit for other users; warns where the rights are unknown."""
+    """Yields a refusal unless the work runs as the requester, or the requester may submit for other users, and a caution where the rights
+    are unknown.
+    """
     user, requester = asked.spec.user, facts.requester.user
     if not user:
         yield Refused("UserMismatch", "spec.user is empty", "spec.user", "leave spec.user out: it is set from the request")
@@ -62,7 +64,10 @@ def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
 
 
 def check_vcluster(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that a vcluster is named, exists and takes work of the tenant; warns of a closed one. Unknown vclusters: checks nothing."""
+    """Yields a refusal unless a vcluster is named, exists and takes work of the tenant, and a caution on a closed one.
+
+    Unknown vclusters: yields nothing.
+    """
     if facts.vclusters is None:
         return
     name, tenant = asked.spec.vcluster, asked.spec.tenant

@@ -271,7 +271,7 @@ def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
 
 
 def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Selection], quotas: QuotaFacts, field: str) -> Iterator[Finding]:
-    """Checks that no other tree selects the nodes that a tree selects; warns where it selects none."""
+    """Yields a refusal where another tree selects nodes that a tree selects, and a caution where it selects none."""
     if quotas.nodes is None:
         return
     own = [node for node in quotas.nodes if selection.selects(node)]
@@ -286,7 +286,7 @@ def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Select
 
 
 def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
-    """Warns of tenants and vclusters in the bindings of a group that do not exist yet."""
+    """Yields a caution on tenants and vclusters in the bindings of a group that do not exist yet."""
     tenants, vclusters = facts.tenants, facts.vclusters
     strange = sorted({binding.tenant for binding in group.bindings if tenants is not None and binding.tenant not in tenants})
     if strange:

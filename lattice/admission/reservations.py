@@ -65,7 +65,9 @@ def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
 
 
 def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Checks that a Reservation either names nodes or gives their number, within the limit; warns of nodes that do not exist yet."""
+    """Yields a refusal unless a Reservation either names nodes or gives their number, within the limit, and a caution on nodes that do not
+    exist yet.
+    """
     wanted = len(nodes) or asked.spec.node_count or 0
     field = "spec.nodes" if asked.spec.nodes else "spec.nodeCount"
     if bool(asked.spec.nodes) == (asked.spec.node_count is not None):
@@ -85,7 +87,9 @@ def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[F
 
 
 def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
-    """Checks that a Reservation has a window, and a new one a window in the future; warns of starts that a change of clocks moves."""
+    """Yields a refusal unless a Reservation has a window, and a new one a window in the future, and a caution on starts that a change of
+    clocks moves.
+    """
     first = calendar.span(float("-inf"))
     if first is None:
         sentence = f"spec.recurrence.until is before the first window, which would begin after spec.start {asked.spec.start}"
@@ -107,7 +111,10 @@ def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bo
 
 
 def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Checks that no other Reservation holds the same nodes at the same time."""
+    """Yields a refusal for each other Reservation that holds the same nodes at the same time.
+
+    Yields a caution where fewer nodes than the number asked for are in no other one then.
+    """
     now = facts.now if facts.now is not None else float("-inf")
     name, elsewhere = asked.metadata.name, set[str]()
     for other in sorted((facts.reservations or {}).values(), key=lambda one: one.metadata.name):
@@ -161,7 +168,7 @@ def own_nodes(asked: Reservation) -> frozenset[str]:
 
 
 def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) -> Iterator[Finding]:
-    """Checks that no running work may last into the first window (as Slurm refuses it without IGNORE_JOBS)."""
+    """Yields a refusal where running work may last into the first window (as Slurm refuses it without IGNORE_JOBS)."""
     late = [one for one in occupied if one.nodes & nodes and (one.end is None or one.end > span.start)]
     if not late:
         return
@@ -179,7 +186,7 @@ def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) 
 
 
 def _people(asked: Reservation, facts: Facts) -> Iterator[Finding]:
-    """Checks that a maintenance admits nobody; warns of tenants and vclusters that do not exist yet."""
+    """Yields a refusal where a maintenance admits anybody, and a caution on tenants and vclusters that do not exist yet."""
     spec = asked.spec
     if spec.maintenance and (spec.users or spec.tenants or spec.vclusters):
         sentence = "spec.maintenance means that nobody may use it, and users, tenants or vclusters are named"
@@ -200,9 +207,11 @@ def _names(names: list[str]) -> str:
 
 
 def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the Reservation which an Allocation names exists, is not over, admits its user, tenant and vcluster, and is large enough.
+    """Yields a refusal unless the Reservation which an Allocation names exists, is not over, admits its user, tenant and vcluster, and is
+    large enough.
 
-    Its nodes, and a window with the grace period and a minute for the start, must hold the work. Warns where Reservations are unknown.
+    Its nodes, and a window with the grace period and a minute for the start, must hold the work. Yields a caution where Reservations are
+    unknown.
     """
     name = asked.spec.reservation
     if not name:
@@ -230,7 +239,10 @@ def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterator[Finding]:
-    """Checks that an Allocation fits into one window: its nodes, and its walltime with grace period and start."""
+    """Yields a refusal unless an Allocation fits into one window: its nodes, and its walltime with grace period and start.
+
+    What does not parse is left to its own checks.
+    """
     name, field = found.metadata.name, "spec.reservation"
     nodes = reading(parse_node_count, asked.spec.resources.nodes, field="spec.resources.nodes", reason="NodesInvalid")
     holds = found.spec.node_count or len(held_nodes(found))
@@ -259,8 +271,8 @@ def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterat
 
 
 def _among(asked: Submission, found: Reservation, least: int) -> Iterator[Finding]:
-    """Checks that node list and excluded nodes of an Allocation leave it enough nodes of the Reservation; skipped where these are
-    unknown.
+    """Yields a refusal unless node list and excluded nodes of an Allocation leave it enough nodes of the Reservation; skipped where these
+    are unknown.
     """
     constraints, held = asked.spec.resources.constraints, held_nodes(found)
     try:

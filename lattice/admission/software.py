@@ -21,7 +21,7 @@ _HINTS: Final = {
 
 
 def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that every image is a label or a file, that no mount point is given twice, and that views have an image."""
+    """Yields a refusal unless every image is a label or a file, no mount point is given twice, and views have an image."""
     del facts
     environment = asked.spec.environment
     images: list[UenvReference] = []

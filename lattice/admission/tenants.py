@@ -110,7 +110,11 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Checks that hours are not negative, the share is at most 1 and the allowance at least 1; warns where all shares exceed 1."""
+    """Yields a refusal unless hours are not negative, the period is a day at least, and fair share target and allowance parse and are at
+    most, and at least, 1.
+
+    Yields a caution where all targets sum to more than 1, or work would wait for the end of a budget that is not there.
+    """
     budget, where = tenant.spec.budget, "spec.budget"
     for field, hours in (("gpuHours", budget.gpu_hours), ("nodeHours", budget.node_hours)):
         if hours < 0:
@@ -142,7 +146,9 @@ def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
 
 
 def _accounts(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Checks that an account name means one tenant only, and has neither blanks nor commas, which separate accounts in Slurm."""
+    """Yields a refusal unless an account name means one tenant only, and has neither blanks nor commas, which separate accounts in
+    Slurm.
+    """
     field = "spec.accountNames"
     others = [other for other in (facts.tenants or {}).values() if other.metadata.name != tenant.metadata.name]
     taken = {word: other.metadata.name for other in others for word in (*other.spec.account_names, other.metadata.name)}

@@ -15,7 +15,7 @@ GRACE = "spec.lifecycle.gracePeriod"
 
 
 def check_grace_period(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the grace period parses and is within the limit, since work may run for so long after its walltime."""
+    """Yields a refusal unless the grace period parses and is within the limit, since work may run for so long after its walltime."""
     del facts
     text = asked.spec.lifecycle.grace_period
     grace = reading(parse_duration, text, field=GRACE, reason="DurationInvalid")
@@ -27,7 +27,7 @@ def check_grace_period(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_window(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that notBefore and deadline parse, in this order of time; warns of a deadline that has passed."""
+    """Yields a refusal unless notBefore and deadline parse and are in this order of time, and a caution on a deadline that has passed."""
     lifecycle = asked.spec.lifecycle
     times: dict[str, float] = {}
     for field, text in (("notBefore", lifecycle.not_before), ("deadline", lifecycle.deadline)):

@@ -92,7 +92,7 @@ def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
 
 
 def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Iterator[Finding]:
-    """Warns where a vcluster without home groups loses nodes to home groups that this one claims."""
+    """Yields a caution where a vcluster without home groups loses nodes to home groups that this one claims."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     counts, held = facts.groups, {group for other in others for group in _home_groups(other)}
     had = set(_home_groups(before)) if before is not None else set[str]()
@@ -111,7 +111,7 @@ def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Itera
 
 
 def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Warns of new home groups without any node, which are more likely a slip than machines to come."""
+    """Yields a caution on new home groups without any node, which are more likely a slip than machines to come."""
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     had = set(_home_groups(before)) if before is not None else set[str]()
     empty = [group for group in _home_groups(vcluster) if group not in had and not (facts.groups or {}).get(group)]
@@ -129,7 +129,7 @@ def _nodes(count: int) -> str:
 
 
 def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Warns of tenants without a default vcluster that could use one only, and now can use several."""
+    """Yields a caution on tenants without a default vcluster that could use one only, and now can use several."""
     if facts.vclusters is None or facts.tenants is None:
         return
     known = dict(facts.vclusters)
@@ -193,7 +193,11 @@ def _limits(vcluster: VCluster) -> Iterator[Finding]:
 
 
 def _weights(vcluster: VCluster) -> Iterator[Finding]:
-    """Checks that either a profile or weights are given, as quantities from 0 on, not all 0; warns where they do not sum to 1."""
+    """Yields a refusal unless either a profile or weights are given, the weights as quantities from 0 on and not all 0, and a caution where
+    they do not sum to 1.
+
+    Yields nothing without weights.
+    """
     weights, profile = vcluster.spec.weights, vcluster.spec.profile
     if weights is None:
         return

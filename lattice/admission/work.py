@@ -37,7 +37,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that either an entrypoint or a script is given, and that it can be started."""
+    """Yields a refusal unless either an entrypoint or a script is given, and it can be started."""
     del facts
     entrypoint, script = asked.spec.entrypoint, asked.spec.script
     if entrypoint is not None and script is not None:
@@ -100,7 +100,10 @@ def _script(text: str) -> Iterator[Finding]:
 
 
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that each variable can be set; warns of names that suggest a secret, and of names that Lattice sets itself."""
+    """Yields a refusal unless the variables are few and small enough and each can be set; too many or too large end the check.
+
+    Yields a caution on names that suggest a secret, and on names that Lattice sets itself.
+    """
     del facts
     count = len(asked.spec.environment.variables)
     if count > MAX_VARIABLES:
@@ -135,7 +138,11 @@ def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the working directory is absolute, and that output files' names contain only known patterns."""
+    """Yields a refusal unless the working directory is absolute, and output files' names are short enough, without control characters, and
+    contain only known patterns.
+
+    In a name with a backslash patterns are not looked at.
+    """
     del facts
     environment = asked.spec.environment
     if environment.workdir and (not environment.workdir.startswith("/") or "\0" in environment.workdir):
@@ -159,7 +166,7 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Checks that the job name is short text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
+    """Yields a refusal unless the job name is short text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
     del facts
     name = asked.spec.tags.get("name")
     if name is None:

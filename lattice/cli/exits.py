@@ -78,7 +78,10 @@ BAD_INPUT: Final = frozenset(
 
 
 def of_error(error: LatticeError) -> int:
-    """Returns the exit code for an error."""
+    """Returns the exit code for an error: wrong usage, not found, denied, unreachable, else failed.
+
+    A denial by an admission webhook counts as failed.
+    """
     if error.reason == "KubeconfigNotFound":
         return USAGE
     if isinstance(error, NotFound):

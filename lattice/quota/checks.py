@@ -80,7 +80,9 @@ def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
 
 
 def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R1 and R6: a name is used once; Lattice's objects do not take built-in names; root and system are not changed."""
+    """Yields each breach of R1 and R6: a name is used once, Lattice's objects do not take built-in names, and root and system are not
+    changed.
+    """
     ours = group.source.group != KOORDINATOR
     if group.name in (DEFAULT, SYSTEM) or (ours and group.name in KOORDINATOR_BUILT_IN):
         yield Wrong("BuiltInGroup", f'the quota "{group.name}" exists without an object', "metadata.name", "choose another name")
@@ -94,7 +96,10 @@ def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R4: min is part of max and not above it; warns of lending limits and weights without effect."""
+    """Yields each breach of R4: Lattice's groups have a max, and min is part of max and not above it.
+
+    Yields a caution (Odd) on lending limits and weights without effect.
+    """
     del before, around
     if not group.max and group.source.group != KOORDINATOR:
         yield Wrong("MissingValue", "spec.max names no resource: the group would manage nothing", "spec.max", "write for example nodes: 16")
@@ -117,7 +122,9 @@ def _amounts(group: Declared, before: Declared | None, around: Around) -> Iterat
 
 
 def _strict(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R5: max of a strict resource is not below its use; for another resource this gives a warning."""
+    """Yields a breach of R5 for each strict resource whose max is below its use, and a caution (Odd) for another resource whose max was
+    lowered below it.
+    """
     for key, used in (around.used or {}).items():
         most = group.max.get(key)
         if not used or (most is not None and most >= used):
@@ -133,7 +140,10 @@ def _strict(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _claims(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R2: a namespace, a tenant, or a tenant in a vcluster is bound to one group only."""
+    """Yields each breach of R2: a namespace, a tenant, or a tenant in a vcluster is bound to one group only.
+
+    Yields a caution (Odd) where something is bound to a parent.
+    """
     del before
     namespaces = {name: other for other in around.others.values() for name in other.namespaces}
     for name in group.namespaces:
@@ -151,7 +161,11 @@ def _claims(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _parent(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R9 and cycles: the parent exists, may have children, and is not below the group."""
+    """Yields a breach of R9 where the parent does not exist, may have no children, is below the group, or changes while its work has not
+    ended.
+
+    A group of the first level breaks nothing here.
+    """
     if not group.parent:
         return
     way = [group.name]
@@ -179,7 +193,7 @@ def _parent(group: Declared, before: Declared | None, around: Around) -> Iterato
 
 
 def _role(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R7: a group with children stays a parent, a group with work stays a leaf."""
+    """Yields each breach of R7: a group with children stays a parent, a group with work stays a leaf."""
     children = around.children(group.name)
     if children and not group.is_parent:
         names = ", ".join(sorted(child.name for child in children)[:5])
@@ -191,14 +205,16 @@ def _role(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _moved(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks that a group whose work has not ended does not move to the first level."""
+    """Yields a breach where a group whose work has not ended moves to the first level."""
     if before is not None and before.parent and not group.parent and around.work:
         sentence = f'"{group.name}" cannot move from "{before.parent}" to the first level: {around.work} allocations have not ended'
         yield Wrong("InUse", sentence, _field(group, "parent"), "wait for them or cancel them; or make a new group there")
 
 
 def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R8: the root of a tree is on the first level and selects nodes; no group with work enters or leaves a tree."""
+    """Yields each breach of R8: the root of a tree is on the first level and selects nodes, no group with work or children enters or leaves
+    a tree, and tree-ids never change and are those of the parents.
+    """
     if group.tree is not None and group.parent:
         sentence = f'"{group.name}" is below "{group.parent}", and only a group of the first level is the root of a tree'
         yield Wrong("TreeInvalid", sentence, "spec.tree", "remove spec.tree or spec.parent")
@@ -219,7 +235,11 @@ def _tree(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _resources(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R10: parent and child manage the same resources; those of an existing tree change from the top, one group at a time."""
+    """Yields each breach of R10: parent and child manage the same resources, and those of an existing tree change from the top, one group
+    at a time.
+
+    Yields a caution (Odd) on a resource that no node has.
+    """
     if before is None or before.parent != group.parent:
         yield from _same_resources(group, around)
     elif before.max.keys() != group.max.keys():
@@ -276,7 +296,10 @@ def _first(names: list[str]) -> str:
 
 
 def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R11: the mins of a parent's children are not more than its own; on the first level, warns where they exceed the nodes."""
+    """Yields each breach of R11: where mins have grown or their parent's has shrunk, those of its children are not more than its own.
+
+    Yields a caution (Odd) where the mins of the first level exceed the nodes.
+    """
     if group.forced:
         return
     parent = around.others.get(group.parent)
@@ -302,7 +325,9 @@ def _sums(group: Declared, before: Declared | None, around: Around) -> Iterator[
 
 
 def _guarantees(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Checks R12: where a tree guarantees use, a min grows only as far as the groups above have the amount guaranteed."""
+    """Yields each breach of R12: where a tree guarantees use, a min grows only as far as the groups above have the amount guaranteed;
+    yields nothing where the use is not known.
+    """
     above = _above(group, around)
     if around.held is None or not above or above[-1].tree is None or not above[-1].tree.guarantee_used:
         return

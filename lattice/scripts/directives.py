@@ -165,7 +165,10 @@ def _take(
     *,
     dashes: str = "--",
 ) -> None:
-    """Adds one option to `given`, or a warning where it is ignored; raises Rejected where it is refused or unknown."""
+    """Adds one option to `given`, or a warning where it is ignored; takes its value out of `words` where it has none yet and needs one.
+
+    Raises Rejected where it is refused, unknown in Lattice's own lines, or has a value too many or too few.
+    """
     if option is None:
         if dialect == "LATTICE":
             raise Rejected(f"{place}: --{name} is not an option of Lattice; `lattice submit --help` lists them", reason="UnknownOption")

@@ -164,7 +164,10 @@ class HookFailure(Exception):
 
 
 def _listed(directory: Path | None) -> list[Path]:
-    """Returns the hooks (files executable by their owner) of a directory by name; raises HookFailure where others could change one."""
+    """Returns the hooks of a directory by name: files executable by their owner, neither hidden nor a backup; none without a directory.
+
+    Raises HookFailure where others could change one, or they cannot be read.
+    """
     if directory is None:
         return []
     try:

@@ -72,7 +72,10 @@ class AgentService(rpc.AgentServicer):
     async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
         self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
     ) -> None:
-        """Serves one node of one attempt: receives its states and sends directions, until either side has no more."""
+        """Serves one node of one attempt: receives its states and sends directions, until either side has no more.
+
+        Aborts the call of a node that speaks for another or is not of the attempt, or where this agent does not report for it.
+        """
         first = await context.read()
         if not isinstance(first, pb.MemberState):  # the end of the stream
             return
@@ -145,7 +148,11 @@ class AgentService(rpc.AgentServicer):
         yield pb.StepsReport(steps=map(wire.step_to_wire, found))
 
     async def ReadNode(self, request: pb.ReadNodeRequest, context: NodeContext) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protobuf's name
-        """Reports the node and its attempts once, to the gateway alone, which shows each reader the attempts that he may see."""
+        """Reports the node and its attempts, or one of them, once, to the gateway alone, which shows each reader the attempts that he may
+        see.
+
+        Aborts the call for another caller, a wrong uid, or where this agent looks at nothing.
+        """
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"nodes are read through the gateway, not by {caller or 'nobody'}")

@@ -129,7 +129,8 @@ class Reservations:
         return None if self._valid_until == float("inf") else self._valid_until
 
     def bookings(self, now: float) -> dict[str, Booking]:
-        """Returns the booking of each reservation (its state, nodes and windows) at `now`, by name; empty until `started`.
+        """Returns the booking of each reservation (its state, nodes and windows) at `now`, by name, kept until the first of them changes by
+        itself; empty until `started`.
 
         Nodes that a reservation of a number of nodes was given are remembered: it keeps them if it can.
         """

@@ -79,7 +79,11 @@ class Column(NamedTuple):
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
-    """Returns the lines of a table; columns without any value are left out; `width` 0 is unlimited; only state words are coloured."""
+    """Returns the lines of a table; columns without any value are left out, and those that may leave, one after another, until the rest
+    fits.
+
+    `width` 0 is unlimited; only state words are coloured.
+    """
     columned: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     kept = [at for at, texts in enumerate(columned) if not rows or not _EMPTY.issuperset(texts)]
     drawn = {at: _Drawn(columned[at]) for at in kept}

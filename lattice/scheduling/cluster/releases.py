@@ -208,7 +208,9 @@ class Releases:
                 gains.count_gain(time, by)
 
     def differs(self, other: Releases) -> str:
-        """Returns a sentence on the first bucket whose known releases differ from those of `other`; empty: none differs."""
+        """Returns a sentence on the first bucket whose known releases differ from those of `other`, or that the ends by time differ; empty:
+        nothing differs.
+        """
         for bucket, known in self._by_bucket.items():
             if known.version == bucket.version and known != other.of_bucket(bucket):
                 return f"the ends of bucket {bucket.key} differ from those that are known"

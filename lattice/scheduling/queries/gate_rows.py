@@ -196,7 +196,7 @@ def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Wa
 
 
 def _reservation(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the row of the Reservation that the allocation names."""
+    """Returns the row of the Reservation that the allocation names; unlimited where it names none, or holds its nodes already."""
     del context, reader
     candidate = found.candidate
     if candidate is None or not candidate.reservation:
