@@ -23,6 +23,7 @@ _FLAGS = {
     "constraint": ("LIST", "key=value, key>=n, features; for example gpu_type=GH200,gpu_count=4"),
     "cpus": ("N", "CPUs that each node must have"),
     "memory": ("SIZE", "memory that each node must have, for example 128Gi"),
+    "scratch": ("SIZE", "scratch space of its own on each node, which TMPDIR names, for example 500Gi"),
     "gpus-per-node": ("N", "GPUs that each node must have"),
     "ntasks": ("N", "number of tasks; without --nodes the nodes follow from it"),
     "ntasks-per-node": ("N", "tasks on each node"),

@@ -103,6 +103,8 @@ def _translate(path: str, value: Any) -> Any:
         return _enum(path, value)
     if path in _GIGABYTES:
         return _gigabytes(path, value)
+    if path == "data.scratch_per_node" and isinstance(value, str):
+        return value.strip().removesuffix("B")  # the book writes 500GB
     if path == "resources.constraints.require_conformance":
         return _enum("resources.constraints.conformance", ("required" if value else "preferred") if isinstance(value, bool) else value)
     if isinstance(value, Mapping):

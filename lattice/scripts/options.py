@@ -200,6 +200,7 @@ _LATTICE: Final = {
     "ntasks-per-node": "ntasks-per-node",
     "cpus": "cpus",
     "memory": "memory",
+    "scratch": "scratch",
     "gpus": "gpus",
     "gpus-per-node": "gpus",
     "walltime": "walltime",

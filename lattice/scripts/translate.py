@@ -70,6 +70,8 @@ def translate(asked: Asked, *, script: Script | None, command: str | None, submi
     else:
         spec["entrypoint"] = command
     spec["resources"] = _resources(draft, spec.get("vcluster", ""))
+    if "scratch" in asked:
+        spec["data"] = {"scratchPerNode": _checked(asked["scratch"], read_quantity)}
     spec["tasks"] = _tasks(draft, spec["resources"]["nodes"])
     spec["lifecycle"] = _lifecycle(draft, spec.get("vcluster", ""))
     spec |= {slot: True for slot in ("hold", "sensitive") if slot in asked}

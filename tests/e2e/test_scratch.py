@@ -115,6 +115,8 @@ def test_data_that_is_not_served_is_refused_and_scratch_cannot_be_changed(me: Pe
     assert "spec.data.output is not served yet: data is not staged by this release; remove the field" in refused.stderr
     refused = me.apply("none", entrypoint="true", data={"scratchPerNode": "0"}, ok=False)
     assert "spec.data.scratchPerNode is 0, and must be above 0" in refused.stderr
+    shown = me.lattice("submit", "--scratch=1Mi", "--walltime=5m", "--dry-run=client", "-o", "yaml", "--", "true").stdout
+    assert "scratchPerNode: 1Mi" in shown
     me.apply("fixed", entrypoint="true", data={"scratchPerNode": "1Mi"}, hold=True)
     again = me.apply("fixed", entrypoint="true", data={"scratchPerNode": "2Mi"}, hold=True, ok=False)
     assert "spec.data cannot be changed after creation" in again.stderr

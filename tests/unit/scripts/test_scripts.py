@@ -114,6 +114,7 @@ CASES = (
     Case("the book's words for memory", "#LATTICE --constraint=require_unified_memory,allow_cxl_memory,memory=1Ti,topology:tight",
          {"resources.memory": "1Ti", "resources.constraints":
           {"requireUnifiedMemory": True, "allowCxlMemory": True, "topology": "Tight"}}),
+    Case("scratch space", "#LATTICE --scratch=500Gi", {"data": {"scratchPerNode": "500Gi"}}),
     Case("a type of GPUs said twice alike", "#SBATCH --gres=gpu:gh200:4\n#SBATCH -C gpu_type=GH200&gpu_count=4",
          {"resources.gpus": 4, "resources.constraints.gpuType": "GH200"}),
     Case("a #LATTICE line is stronger than what #SBATCH says of GPUs", "#SBATCH --gres=gpu:a100:4\n#LATTICE --constraint=gpu_type=GH200",
@@ -358,6 +359,10 @@ def test_the_books_memory_and_conformance_become_ours() -> None:
     }
     with pytest.raises(Rejected, match=r"resources\.memory_gb: 'much' is not a whole number of gigabytes"):
         from_book({"entrypoint": "true", "resources": {"memory_gb": "much"}})
+
+
+def test_the_books_scratch_space_becomes_ours() -> None:
+    assert from_book({"entrypoint": "true", "data": {"scratch_per_node": "500GB"}})["spec"]["data"] == {"scratchPerNode": "500G"}
 
 
 def test_the_books_short_form_becomes_ours() -> None:
