@@ -98,7 +98,7 @@ class ScratchDirectory:
         """Renames an attempt's directory to where it is deleted; does nothing where there is none."""
         try:
             fd = os.open(self.attempt_directory(key), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         try:
             if self.limited:
@@ -135,14 +135,23 @@ class Scratch:
         """Uses `directory`; None: space is in memory, of which the machine has `memory_bytes`."""
         self.directory = directory
         self._journal, self._disk, self._memory_bytes, self._spawn = journal, disk, memory_bytes, spawn
+        self._total_bytes = 0
         self._deleting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Makes the node's directory, and begins to delete what was left there; raises Rejected (SettingWrong) without a directory."""
+        """Makes the node's directory, and begins to delete what was left there; raises Rejected (SettingWrong) without a directory.
+
+        A disk that does not serve is logged, and the node offers no scratch space: work that runs waits for its agent.
+        """
         if self.directory is None:
             return
-        await self._disk.call(self.directory.open)
-        await self._disk.call(self.directory.put_strays_aside, self._journal)
+        try:
+            await self._disk.call(self.directory.open)
+            self._total_bytes = await self._disk.call(getattr, self.directory, "total_bytes")
+            await self._disk.call(self.directory.put_strays_aside, self._journal)
+        except Retry as error:
+            event(log, "ScratchUnusable", logging.ERROR, message=error.message)
+            return
         self._delete()
         if not self.directory.limited:
             said = f"{self.directory.directory} has no project quota: work may use more scratch space than it asks for"
@@ -151,7 +160,7 @@ class Scratch:
     @property
     def most_bytes(self) -> int:
         """Returns the bytes that one allocation may ask for: the file system's, or half of the machine's memory, in whole MiB."""
-        return (self.directory.total_bytes if self.directory is not None else self._memory_bytes // 2) // MEBIBYTE * MEBIBYTE
+        return (self._total_bytes if self.directory is not None else self._memory_bytes // 2) // MEBIBYTE * MEBIBYTE
 
     @property
     def is_limited(self) -> bool:

@@ -171,3 +171,15 @@ async def test_a_directory_that_is_none_is_refused_at_the_start(place: Path) -> 
     with pytest.raises(Rejected, match=r"--scratch-dir .*/nowhere: there is no such directory"):
         async with machine(place, scratch_dir=place / "nowhere"):
             pass
+
+
+async def test_a_disk_that_does_not_serve_keeps_no_agent_from_its_work(place: Path) -> None:
+    (place / "disk" / place.name).touch()  # where the node's directory would be made
+    async with machine(place, scratch_dir=place / "disk") as (host, ends):
+        assert host.scratch.most_bytes == 0
+        await host.prepare(work(entrypoint="true"))
+        await host.start(work(entrypoint="true"))
+        assert (await ends.record()).tasks[0].code == 0
+        with pytest.raises(Rejected, match=r"the scratch directory .* does not serve") as refusal:
+            await host.prepare(work(key=Key(UID, 2), scratch_bytes=MEBIBYTE))
+        assert refusal.value.reason == "NodeUnfit"
