@@ -4,6 +4,7 @@ API server itself. An instance of its own, whose webhook is paused or stopped.""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import ssl
 import threading
@@ -16,19 +17,22 @@ import pytest
 
 from lattice.errors import LatticeError
 from lattice.kube.blocking import BlockingCluster
-from lattice.kube.resources import ALLOCATIONS, CONFIGS, TENANTS, VCLUSTERS
-from lattice.units import parse_time
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, NODES, TENANTS, VCLUSTERS
+from lattice.units import parse_ranges, parse_time
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
 from tests.e2e.conftest import Room, new_instance, room, running
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import Seen, until
 
+RESERVED = "0" if len(os.sched_getaffinity(0)) > 1 else ""
+"""A processor that work does not run on, where there is another one."""
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Instance]:
     """An instance of three nodes."""
-    with running(new_instance("limits", Options(nodes=3, fsync=False))) as instance:
+    with running(new_instance("limits", Options(nodes=3, fsync=False, node_reserved_cpus=RESERVED))) as instance:
         yield instance
 
 
@@ -286,3 +290,18 @@ def test_operators_are_told_that_the_api_server_fails_open(root: BlockingCluster
     until(Seen(stated, lambda found: found[0] != ""), within=40, every=0.5, what="the first look")
     submit(alice, "passes", walltime="1m", entrypoint="true")
     until(Seen(stated, lambda found: found == ("False", "WebhookFailedOpen")), within=40, every=0.5, what="the condition")
+
+
+@pytest.mark.skipif(not RESERVED, reason="a machine of one processor can keep none from work")
+def test_work_stays_off_reserved_processors_and_its_core_files_have_the_sites_limit(root: BlockingCluster, alice: Person) -> None:
+    root.patch(CONFIGS, "lattice", {"spec": {"work": {"coreBytes": "1Mi"}}})
+    try:
+        alice.apply("limited", entrypoint="bash -c 'taskset -cp $$ | grep -o [^:]*$; ulimit -Sc; ulimit -c unlimited; ulimit -c'")
+        assert alice.ended("limited")["phase"] == "Completed"
+        lines = [line.rpartition(": ")[2].strip() for line in alice.lattice("logs", "limited").stdout.splitlines()]
+        assert parse_ranges(lines[0]) == sorted(os.sched_getaffinity(0) - {0})
+        assert lines[1:] == ["1024", "unlimited"], "in KiB; the work may raise it"
+    finally:
+        root.patch(CONFIGS, "lattice", {"spec": {"work": {"coreBytes": None}}})
+    nodes = root.list(NODES).items
+    assert [one["type"] for node in nodes for one in node["status"].get("conditions", []) if one["type"] == "LimitsMissing"] == []

@@ -106,8 +106,9 @@ class Saboteur:
             file.write(f"{target} {len(pids)}\n")
             file.flush()
             os.fsync(file.fileno())
-        if target in ("full", "read-only"):
-            self._break_disk(target)
+        how, _, disk = target.partition(" ")
+        if how in ("full", "read-only"):
+            self._break_disk(how, self._place / (disk or "state"))
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -131,19 +132,19 @@ class Saboteur:
                 return [pid for pid in shim.descendants(os.getpid()) if b"lattice_agent.puller" in _command(pid)]
         return []
 
-    def _break_disk(self, how: str) -> None:
-        """The state directory is full, or read-only, as this agent and all it starts see it; a second later it serves again."""
-        state = str(self._place / "state")
+    def _break_disk(self, how: str, directory: Path) -> None:
+        """The directory is full, or read-only, as this agent and all it starts see it; a second later it serves again."""
+        disk = str(directory)
         if how == "full":
-            filler = self._place / "state/filler"
+            filler = directory / "filler"
             with suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
             timer = threading.Timer(MENDED_SECONDS, filler.unlink)
         else:
-            subprocess.run(["mount", "--bind", state, state], check=True)
-            subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
-            argv = ["mount", "-o", "remount,bind,rw", state]
+            subprocess.run(["mount", "--bind", disk, disk], check=True)
+            subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
+            argv = ["mount", "-o", "remount,bind,rw", disk]
             timer = threading.Timer(MENDED_SECONDS, subprocess.run, (argv,))
         timer.daemon = True
         timer.start()

@@ -88,6 +88,9 @@ def targets(kind: str, moment: str) -> list[str]:
         found.append("hold")
     if moment.startswith("images begun after"):
         found.append("puller")
+        found += ["full cache", "read-only cache"]
+    if kind == "uenv" and moment.startswith("scratch"):
+        found += ["full scratch", "read-only scratch"]
     return found
 
 
@@ -168,19 +171,23 @@ def test_a_fault_at_a_step_leaves_nothing_loses_no_exit_code_and_starts_nothing_
     case: Case, software: Callable[[str], Software]
 ) -> None:
     with open_directory() as place, ExitStack() as stack:
-        if {"full", "read-only"} & {fault.target for fault in case.faults}:
-            stack.enter_context(small_disk(place))
+        for disk in {disk_of(fault.target) for fault in case.faults} - {""}:
+            stack.enter_context(small_disk(place / disk))
         trial = Trial(place, case.faults, software(case.kind))
         trial.prepare()
         try:
             trial.run()
-            STRUCK.update(
-                target if count or target in ("full", "read-only") else f"{target} that was not there" for target, count in trial.struck
-            )
+            STRUCK.update(target if count or disk_of(target) else f"{target} that was not there" for target, count in trial.struck)
             assert [*wrong(trial, case)] == []
             assert trial.left() == []
         finally:
             trial.sweep()
+
+
+def disk_of(target: str) -> str:
+    """The directory whose disk is struck; empty: none is."""
+    how, _, disk = target.partition(" ")
+    return disk or "state" if how in ("full", "read-only") else ""
 
 
 def wrong(trial: Trial, case: Case) -> Iterator[str]:
@@ -217,6 +224,6 @@ def excuses(case: Case) -> frozenset[str]:
                 found |= {"NodeUnfit", "PrologueFailed"}
             case "puller":
                 found.add("PrologueFailed")
-            case "full" | "read-only":
+            case target if disk_of(target):
                 found |= {"NodeUnfit", "PrologueFailed"}
     return frozenset(found)

@@ -31,7 +31,7 @@ CODE = 7
 LONGEST_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 STATE_MEBIBYTES = 32
-"""Of a state directory that is filled up."""
+"""Of a disk that is filled up."""
 
 SCRIPT = """#!/bin/bash
 echo start >> {work}/witness
@@ -76,7 +76,7 @@ class Trial:
             (place / name).mkdir(exist_ok=True)
             (place / name).chmod(0o755)
         if self.software.disk:
-            (place / "scratch").mkdir()
+            (place / "scratch").mkdir(exist_ok=True)
         work.chmod(0o777)
         (work / "witness").touch()
         (work / "witness").chmod(0o666)
@@ -194,7 +194,11 @@ class Trial:
         begins = private_tmp.beginning(f"{place}/state/attempts")
         yield from (f"directory {path}" for path in Path("/tmp").iterdir() if path.name.startswith(begins))
         yield from (f"run directory {path}" for path in (self.place / "memory").rglob("*") if path.name != "scratch")
-        yield from (f"scratch {path}" for path in (self.place / "scratch").rglob("*") if path.is_file() or path.name.startswith(self.uid))
+        yield from (
+            f"scratch {path}"
+            for path in (self.place / "scratch").rglob("*")
+            if path.name.startswith(self.uid) or (path.is_file() and path.name != "filler")
+        )
         yield from (f"attempt {key}" for key in self.journal.known() if not self.journal.is_settled(key))
         yield from (f"step {name}" for name in StepJournal(self.journal).standing(self.key))
         if ("puller", 1) in self.struck:  # its draft waits for the next pull, or the next agent
@@ -225,15 +229,14 @@ class Trial:
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """The state directory on a disk of its own, small enough to be filled."""
-    state = place / "state"
-    state.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={STATE_MEBIBYTES}m,mode=755", "tmpfs", state], check=True)
+def small_disk(directory: Path) -> Iterator[None]:
+    """The directory on a disk of its own, small enough to be filled."""
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={STATE_MEBIBYTES}m,mode=755", "tmpfs", directory], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", state], check=True)
+        subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 def has_unified() -> bool:
