@@ -56,6 +56,7 @@ from lattice_agent.peers.local import LocalPeers
 from lattice_agent.peers.server import AgentService, serve
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogStore
+from lattice_agent.work.image_sources import sources_of
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
@@ -391,7 +392,7 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             host.measure(counted)
             kept = LogStore(settings.state_dir, agent.ended)
             service = AgentService(
-                agent.reporter, kept, clock, host.images, lambda: agent.options().software.registry, host.launcher.prologue,
+                agent.reporter, kept, clock, host.images, lambda: sources_of(agent.options().software), host.launcher.prologue,
                 NodeInspector(agent, host, clock),
             )  # fmt: skip
             return serve(settings.listen, files, service)

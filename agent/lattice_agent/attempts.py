@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lattice.views.allocation import SoftwareImage
+from lattice.views.cluster import ImageRegistry
 
 
 class Key(NamedTuple):
@@ -83,6 +84,12 @@ class NodeWork:
     """Its images of the site's registry, as the operator pinned them."""
     registry: str = ""
     """The site's registry (software.registry), where images come from that the node has not."""
+    registries: tuple[ImageRegistry, ...] = ()
+    """The site's registries of OCI images (software.registries)."""
+    largest_image: int = 0
+    """Bytes to which the layers of its OCI image may unpack."""
+    image: str = ""
+    """The OCI image, as `environment.image` names it; empty: none."""
     pull_seconds: float = 1800.0
     """How long its images may take to be pulled."""
     account: str = ""

@@ -8,7 +8,8 @@ import msgspec
 class PullRequest(msgspec.Struct, frozen=True):
     """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
 
-    `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is.
+    `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is. `container`: it is an
+    OCI image, whose layers may unpack to `most_bytes`, while `free` bytes of the cache's file system stay free.
     """
 
     cache: str
@@ -20,6 +21,9 @@ class PullRequest(msgspec.Struct, frozen=True):
     registry: str = ""
     auth: str = ""
     boot: str = ""
+    container: bool = False
+    most_bytes: int = 0
+    free: int = 0
 
 
 class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -42,6 +42,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("MountInvalid", "a mount point of software is no absolute path, or given twice", "write IMAGE:/PATH"),
     Reason("ViewInvalid", "a view of software does not parse, or there is no software", "write view, or name:view"),
     Reason("TooManyImages", "more images are named than work may mount", "put them into one image"),
+    Reason("ImageInvalid", "an OCI image's name does not parse, or stands beside software environments", "the sentence has the form"),
     Reason("OutputInvalid", "an output file's pattern is not known", "use %j %x %u %A %a %N %n %%"),
     Reason("JobNameInvalid", "tags.name has a control character or blanks at its ends", "choose another name"),
     Reason("RecurrenceInvalid", "the recurrence leaves no window, overlaps itself, or does not read", "the sentence names the field"),

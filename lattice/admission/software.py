@@ -1,4 +1,4 @@
-"""Checks the software that an Allocation asks for: labels, files, mount points and views, as far as their form tells."""
+"""Checks the software that an Allocation asks for: labels, files, images, mount points and views, as far as their form tells."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lattice.admission.facts import Facts
 from lattice.admission.submission import Submission
 from lattice.admission.verdicts import Finding, Refused
 from lattice.errors import Rejected
+from lattice.software.containers import parse_container
 from lattice.software.references import UenvReference, parse_references, parse_views
 
 FILE_ENDINGS: Final = (".squashfs", ".sqfs")
@@ -17,6 +18,7 @@ _HINTS: Final = {
     "MountInvalid": "write IMAGE:/PATH",
     "ViewInvalid": "write view, or name:view, several with commas",
     "TooManyImages": "put them into one image",
+    "ImageInvalid": "a uenv goes into spec.environment.uenv",
 }
 
 
@@ -24,6 +26,8 @@ def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless every image is a label or a file, no mount point is given twice, and views have an image."""
     del facts
     environment = asked.spec.environment
+    if environment.image:
+        yield from _judge_container(environment.image, has_uenv=bool(environment.uenv or environment.tools_uenv))
     images: list[UenvReference] = []
     for field, text in (("uenv", environment.uenv), ("toolsUenv", environment.tools_uenv)):
         try:
@@ -41,6 +45,17 @@ def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
         parse_views(environment.view)
     except Rejected as error:
         yield _refused(error, "spec.environment.view")
+
+
+def _judge_container(image: str, *, has_uenv: bool) -> Iterator[Finding]:
+    field = "spec.environment.image"
+    if has_uenv:
+        sentence = f"{field} {image[:60]!r} and spec.environment.uenv are given: work runs in an image, or in software environments"
+        yield Refused("ImageInvalid", sentence, field, "remove one of them")
+    try:
+        parse_container(image)
+    except Rejected as error:
+        yield _refused(error, field)
 
 
 def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Finding]:

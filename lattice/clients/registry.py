@@ -12,9 +12,11 @@ import binascii
 import hashlib
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -148,11 +150,19 @@ class Registry:
 
         Raises Corrupt where its bytes have another digest than asked for, or are no manifest.
         """
-        body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", ACCEPTED)
+        digest, body = await self.manifest_document(repository, reference)
+        return digest, self._decoded(body, Manifest)
+
+    async def manifest_document(self, repository: str, reference: str, accepted: str = ACCEPTED) -> tuple[str, bytes]:
+        """Returns (digest, bytes) of the manifest or index that a tag or a digest names, of one of the `accepted` media types.
+
+        Raises NotFound where there is none, Corrupt where its bytes have another digest than asked for.
+        """
+        body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", accepted)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if reference.startswith("sha256:") and reference != digest:
             raise Corrupt(f"{self._address.host} sent other bytes than {reference} for {repository}", reason="DigestMismatch")
-        return digest, self._decoded(body, Manifest)
+        return digest, body
 
     @asynccontextmanager
     async def stream(self, repository: str, digest: str, *, offset: int = 0) -> AsyncIterator[BlobStream]:
@@ -394,3 +404,23 @@ def _first_byte(content_range: str) -> int:
 def _seconds(text: str) -> float | None:
     """Returns a header's whole number of seconds, of at most six digits; None where it is no such number."""
     return float(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None
+
+
+@cache
+def _system_trust() -> ssl.SSLContext:
+    """Returns a context that trusts the system's authorities, which aiohttp's own need not (`lattice.lean_aiohttp`); takes 25 ms."""
+    return ssl.create_default_context()
+
+
+@asynccontextmanager
+async def opened_registry(url: str, registry_auth: str) -> AsyncIterator[Registry]:
+    """Opens a registry with the login for its host in the file `registry_auth` (empty: none), which is read again each time.
+
+    Raises Rejected (RegistryInvalid), Corrupt (RegistryAuthInvalid).
+    """
+    address = parse_address(url)
+    credentials = read_credentials(registry_auth, address.host)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
+    connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(_system_trust))
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+        yield Registry(session, address, credentials)

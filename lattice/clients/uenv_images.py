@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, TypeVar
 
-import aiohttp
-
-from lattice.clients.registry import ANSWER_SECONDS, Descriptor, Registry, parse_address, read_credentials
+from lattice.clients.registry import Descriptor, Registry, opened_registry, parse_address
 from lattice.errors import NotFound, Rejected
 from lattice.software.catalog import SoftwareDefaults, UenvRepository, filled_in, names, read_repository, repository_of
 from lattice.software.image_metadata import LARGEST_ARCHIVE, ImageMetadata, read_metadata, unpack_metadata
@@ -167,12 +163,6 @@ def closest(label: UenvLabel, images: list[UenvImage], left_out: int = 0) -> Uen
     return found
 
 
-@cache
-def _system_trust() -> ssl.SSLContext:
-    """Returns a context that trusts the system's authorities, which aiohttp's own need not (`lattice.lean_aiohttp`); takes 25 ms."""
-    return ssl.create_default_context()
-
-
 @asynccontextmanager
 async def opened(options: SoftwareOptions, registry_auth: str) -> AsyncIterator[UenvImages]:
     """Opens the site's registry with the login in the file `registry_auth` (empty: none), which is read again each time.
@@ -182,10 +172,6 @@ async def opened(options: SoftwareOptions, registry_auth: str) -> AsyncIterator[
     if not options.registry:
         said = "this site has no registry of software environments. Hint: an administrator sets software.registry of the LatticeConfig"
         raise Rejected(said, reason="NoRegistry")
-    address = parse_address(options.registry)
-    credentials = read_credentials(registry_auth, address.host)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS)
-    connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(_system_trust))
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
-        defaults = SoftwareDefaults(options.namespace, options.system)
-        yield UenvImages(Registry(session, address, credentials), address.prefix, defaults)
+    defaults = SoftwareDefaults(options.namespace, options.system)
+    async with opened_registry(options.registry, registry_auth) as registry:
+        yield UenvImages(registry, parse_address(options.registry).prefix, defaults)

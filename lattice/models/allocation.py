@@ -67,7 +67,7 @@ class Environment(Part):
     uenv: Text | None = None
     """Software environments, by commas: labels, ids, digests or files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
     image: Text | None = None
-    """An OCI image."""
+    """An OCI image instead: `[REGISTRY/]REPOSITORY[:TAG][@sha256:…]`, of a registry that the site lists."""
     view: Text | None = None
     """Views of them, by commas: `view`, or `uenv:view`."""
     no_default_view: bool | None = None
@@ -82,10 +82,11 @@ class Environment(Part):
     """Variables from Secrets of the namespace, each named once, read when the work starts; of the same name, the later one wins."""
 
     rules: ClassVar = (
-        *(
-            Rule(f"!has(self.{name})", f"spec.environment.{name} is not served yet: {what}; remove the field")
-            for name, what in (("image", "OCI images are not run by this release"), ("require", "images are not verified by this release"))
+        Rule(
+            "!has(self.image) || !(has(self.uenv) || has(self.toolsUenv))",
+            "spec.environment.image and uenv are given: work runs in one of them; remove the other",
         ),
+        Rule("!has(self.require)", "spec.environment.require is not served yet: images are not verified by this release; remove the field"),
         *(
             Rule(
                 f"!has(self.{name}) || has(self.uenv) || has(self.toolsUenv)",
@@ -433,20 +434,24 @@ class Report(Part):
 
 
 class SoftwareImage(Part):
-    """An image of the site's registry that a reference of the spec names."""
+    """An image of one of the site's registries that a reference of the spec names."""
 
     source: Annotated[str, Field(min_length=1, max_length=512)]
     """The reference, as it was written, without its mount point; of equal ones the first stands for all."""
     digest: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
-    """Of its manifest; the first 16 digits are its id."""
+    """Of its manifest; of an OCI image that exists for several architectures, of their index. The first 16 digits are its id."""
     size: Annotated[int, Field(ge=0)] = 0
-    """Bytes of its squashfs file."""
+    """Bytes of its squashfs file, or of the layers of an OCI image."""
     mount: Annotated[str, Field(max_length=1024)] = ""
     """Where it is mounted where the reference says nothing; empty: where the metadata inside it says."""
     repository: Annotated[str, Field(max_length=512)] = ""
     """Where it stands in the registry."""
-    layer: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)]
-    """Digest of its squashfs file."""
+    layer: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)] | None = None
+    """Digest of its squashfs file; absent: it is an OCI image."""
+    kind: Literal["Uenv", "Oci"] | None = None
+    """Oci: an OCI image, packed on each node; absent: a uenv."""
+    registry: Annotated[str, Field(max_length=253)] | None = None
+    """Of software.registries, by name; absent: software.registry."""
     metadata: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)] | None = None
     """Digest of the archive of metadata that was attached to it; absent: nothing was, and the metadata inside it counts."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lattice.models.elastic_quota import Amounts, Revocation
-from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time
+from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time, kube
 
 
 class RecordingOptions(Part):
@@ -153,8 +153,19 @@ class SubmissionOptions(Part):
     """Allocations of a tenant that have ended and stay; of more, the oldest are deleted before their retention has passed."""
 
 
+class ImageRegistry(Part):
+    """A registry of OCI images that work may name."""
+
+    name: Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?$")]
+    """As references have it: `registry.example`, `registry.example:5000`, `docker.io`."""
+    url: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
+    """Where it is asked, such as a mirror, with the path below which its images stand; empty: https at its name."""
+
+
 class SoftwareOptions(Part):
-    """`software`: the registry of software environments (uenv), and what labels mean that leave parts out; read at each question."""
+    """`software`: the registries of software environments (uenv) and of OCI images, and what labels mean that leave parts out; read at
+    each question.
+    """
 
     registry: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
     """URL of the OCI registry, with the path below which its images stand: `https://registry.example/uenv`; empty: there is none."""
@@ -168,6 +179,12 @@ class SoftwareOptions(Part):
     """How long work waits until its images are resolved, from its submission; then it has failed. At least 1s."""
     pull_timeout: Duration = "30m"
     """How long a node may take to pull the images of an attempt; then its prologue has failed. At least 1s."""
+    registries: Annotated[list[ImageRegistry], Field(max_length=32, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (
+        Field(default_factory=list)
+    )
+    """Registries whose OCI images work may name, the first for names without a registry; empty: OCI images are refused."""
+    largest_image: Quantity = "100Gi"
+    """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
 
 
 class LatticeConfigSpec(Part):

@@ -15,6 +15,7 @@ from lattice.scripts.commands import missing_from
 from lattice.scripts.constraints import read_constraint, read_gpus, read_gres, read_quantity
 from lattice.scripts.directives import Script
 from lattice.scripts.options import CPUS_MOOT, INSIDE
+from lattice.software.containers import parse_container
 from lattice.software.references import UenvReference, parse_references, parse_views
 from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_slurm_time
 
@@ -200,8 +201,6 @@ def _vcluster(draft: _Draft) -> str:
 
 def _environment(draft: _Draft) -> dict[str, Any]:
     """Returns software, variables, working directory and output files of the work. Raises Rejected for a value that is not allowed."""
-    if draft.value("image"):
-        raise draft.asked["image"].rejected("OCI images are not served by this release; take it out", "NotServed")
     environment: dict[str, Any] = _software(draft)
     variables = _slurm_counts(draft) | _variables(draft)
     if variables:
@@ -220,8 +219,11 @@ def _environment(draft: _Draft) -> dict[str, Any]:
 def _software(draft: _Draft) -> dict[str, Any]:
     """Returns images and views; files that are named from the working directory are named from the root.
 
-    Raises Rejected for one that does not parse, or a view without an image.
+    Of an OCI image and software environments the one of the stronger source counts; of the same source they are refused.
     """
+    image, uenvs = draft.asked.get("image"), [draft.asked[slot] for slot in ("uenv", "tools-uenv") if draft.value(slot)]
+    if image is not None and image.value and all(_is_stronger(image, other) for other in uenvs):
+        return _container(draft, image)
     found: dict[str, Any] = {}
     for slot, name in (("uenv", "uenv"), ("tools-uenv", "toolsUenv")):
         if draft.value(slot):
@@ -236,6 +238,20 @@ def _software(draft: _Draft) -> dict[str, Any]:
     if "no-default-view" in draft.asked:
         found["noDefaultView"] = True
     return found
+
+
+def _is_stronger(image: Given, uenv: Given) -> bool:
+    """Tells whether an OCI image was asked for by a stronger source than a software environment; raises Rejected where by the same."""
+    if image.source == uenv.source:
+        raise image.rejected(f"an OCI image and a software environment ({uenv.place}) are asked for: give one of them", "ImageInvalid")
+    return SOURCES.index(image.source) > SOURCES.index(uenv.source)
+
+
+def _container(draft: _Draft, image: Given) -> dict[str, Any]:
+    for slot in ("view", "no-default-view"):
+        if slot in draft.asked and draft.asked[slot].source == image.source:
+            raise draft.asked[slot].rejected("it is about a software environment, and the work runs in an OCI image", "BadOption")
+    return {"image": _checked(image, lambda one: parse_container((one.value or "").strip())).text}
 
 
 def _image(reference: UenvReference, draft: _Draft) -> str:

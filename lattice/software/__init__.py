@@ -1,4 +1,4 @@
-"""Software environments (uenv) as CSCS's program of that name labels and pushes them, so that images and habits need no change. Pure.
+"""Software of work: environments (uenv) as CSCS's program of that name labels and pushes them, and OCI images as Docker names them. Pure.
 
 | module | what it holds |
 |---|---|
@@ -7,5 +7,7 @@
 | `image_metadata` | the file that an image carries: mount point and views, and what a view does to variables |
 | `answers` | what the gateway says of images and caches to the command line |
 | `pinning` | whether an allocation's images are resolved, so that it may be placed |
+| `containers` | names of OCI images, and the registry of the site that each means |
+| `container_documents` | index, manifest and configuration of an OCI image |
 | `references` | the images and views that work asks for, and what no node could set up of them |
 """

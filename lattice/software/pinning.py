@@ -42,11 +42,11 @@ def judge_images(allocation: Allocation) -> ImagesAwaited | ImagesRefused | None
 
 
 def names_registry(asked: SoftwareReferences) -> bool:
-    """Tells whether an image of the site's registry is asked for; users' own files are opened on the nodes.
+    """Tells whether an image of one of the site's registries is asked for; users' own files are opened on the nodes.
 
     True also for what does not read: the operator refuses it with the sentence.
     """
-    return bool(asked.uenv or asked.tools_uenv) and _names_registry(asked.uenv, asked.tools_uenv)
+    return bool(asked.image) or (bool(asked.uenv or asked.tools_uenv) and _names_registry(asked.uenv, asked.tools_uenv))
 
 
 @lru_cache(maxsize=4096)
@@ -65,4 +65,4 @@ def asked_images(uenv: str, tools: str) -> tuple[UenvReference, ...]:
 
 def _named(asked: SoftwareReferences) -> str:
     """Returns the texts of the images asked for, with commas between them."""
-    return ", ".join(text for text in (asked.uenv, asked.tools_uenv) if text)
+    return ", ".join(text for text in (asked.uenv, asked.tools_uenv, asked.image) if text)

@@ -6,8 +6,13 @@ instead.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lattice.units import quantity_bytes
 from lattice.views.meta import Metadata, View
+
+OCI: Final = "Oci"
+"""The kind of a SoftwareImage that is an OCI image."""
 
 
 class Condition(View, frozen=True):
@@ -103,6 +108,7 @@ class SoftwareReferences(View, frozen=True):
     uenv: str = ""
     tools_uenv: str = ""
     view: str = ""
+    image: str = ""
 
 
 class AllocationSpec(View, frozen=True):
@@ -187,10 +193,11 @@ class ExpectedStart(View, frozen=True):
 
 
 class SoftwareImage(View, frozen=True):
-    """An image of the site's registry that a reference of the spec names: resolved once, the same in every attempt.
+    """An image of one of the site's registries that a reference of the spec names: resolved once, the same in every attempt.
 
     `digest`: of its manifest; `layer`: of its squashfs file, of `size` bytes; `mount` empty: the image's own metadata says.
-    `metadata`: of the archive of metadata that was attached to it when it was resolved; empty: nothing was.
+    `metadata`: of the archive of metadata that was attached to it when it was resolved; empty: nothing was. `kind` is Oci for an OCI
+    image: its `digest` may be that of an index, `size` is that of its layers as they are pulled, and `registry` one of the site's list.
     """
 
     source: str
@@ -200,6 +207,13 @@ class SoftwareImage(View, frozen=True):
     repository: str = ""
     layer: str = ""
     metadata: str = ""
+    kind: str = ""
+    registry: str = ""
+
+    @property
+    def is_container(self) -> bool:
+        """Tells whether it is an OCI image, which nodes pack themselves, and no uenv."""
+        return self.kind == OCI
 
 
 class AllocationStatus(View, frozen=True):

@@ -462,6 +462,13 @@ class SubmissionOptions(View, frozen=True):
         return self.max_pending_per_tenant if quota.max_pending is None else quota.max_pending
 
 
+class ImageRegistry(View, frozen=True):
+    """A registry of OCI images, by the name that references have; `url` empty: https at that name."""
+
+    name: str
+    url: str = ""
+
+
 class SoftwareOptions(View, frozen=True):
     """`software` of the LatticeConfig."""
 
@@ -471,6 +478,8 @@ class SoftwareOptions(View, frozen=True):
     user_files: bool = True
     resolve_timeout: str = "1h"
     pull_timeout: str = "30m"
+    registries: tuple[ImageRegistry, ...] = ()
+    largest_image: int | str = "100Gi"
 
 
 class ConfigSpec(View, frozen=True):

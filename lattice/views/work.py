@@ -32,6 +32,7 @@ class Environment(View, frozen=True):
     tools_uenv: str = ""
     view: str = ""
     no_default_view: bool = False
+    image: str = ""
 
 
 class WorkSpec(View, frozen=True):

@@ -20,22 +20,27 @@ import msgspec
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
+from lattice.models.conditions import PROLOGUE_FAILED, SOFTWARE_REFUSED
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.threads import Threads
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.state.image_cache import CACHE_FULL, CachedImage, ImageCache, Room, to_evict
+from lattice_agent.work.image_sources import ImageSources
 
 log = logging.getLogger(__name__)
 
 PULLER: Final = (sys.executable, "-m", "lattice_agent.puller")
+IMAGE_REFUSED: Final = "ImageRefused"
 FULL_SECONDS: Final = (30.0, 90.0, 180.0)
 """Pauses between tries while the cache is full: three more tries in five minutes."""
 LOOK_SECONDS: Final = 1.0
 """How long a heartbeat waits for the disk of the cache."""
 MOST_TOLD: Final = 256
 """Images that a node names while its cache is full."""
+PACKED_QUARTERS: Final = 9
+"""Room for an OCI image while it is packed, in quarters of its layers: these, and the file that they become."""
 
 
 @dataclass
@@ -44,6 +49,8 @@ class PullProgress:
 
     size: int
     bytes: int = 0
+    room: int = 0
+    """Bytes that it may take in the cache's file system meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +88,20 @@ class Images:
     async def bring(self, work: NodeWork) -> None:
         """Pulls the images of an attempt that the cache lacks, hashes those not hashed in this boot, and notes their use.
 
-        May be interrupted, which ends the pull. Raises Rejected: ImageNotFound where the registry has an image no more, else PrologueFailed
-        with the node and the sentence.
+        May be interrupted, which ends the pull. Raises Rejected: ImageNotFound where the registry has an image no more, ImageRefused for
+        one that no node could run, else PrologueFailed with the node and the sentence.
         """
         self._wanted[work.key] = frozenset(image.digest for image in work.software)
+        sources = ImageSources(work.registry, work.registries, work.largest_image)
         try:
             async with asyncio.timeout(work.pull_seconds):
                 for image in work.software:
-                    await self._bring_one(image, work.registry)
+                    await self._bring_one(image, sources)
         except NotFound as error:
             raise Rejected(f"node {work.node}: {error.message}", reason="ImageNotFound") from error
         except LatticeError as error:
-            raise Rejected(f"node {work.node}: {error.message}", reason="PrologueFailed") from error
+            reason = error.reason if error.reason in SOFTWARE_REFUSED else "PrologueFailed"
+            raise Rejected(f"node {work.node}: {error.message}", reason=reason) from error
         except TimeoutError as error:
             said = f"its images were not pulled within {work.pull_seconds:g} s (software.pullTimeout)"
             raise Rejected(f"node {work.node}: {said}", reason="PrologueFailed") from error
@@ -109,14 +118,14 @@ class Images:
         in_use = self._expected() | await self._disk.call(self._in_use)
         return CacheContent(tuple(await self._disk.call(self.cache.listed)), in_use, await self._disk.call(self.cache.room))
 
-    async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
+    async def warm(self, image: SoftwareImage, sources: ImageSources, *, sticky: bool) -> None:
         """Pulls an image for work to come unless the cache has it; `sticky`: it is never evicted for room.
 
         Raises NotFound, Rejected; Retry (CacheFull) at once where there is no room, Retry where the registry does not serve.
         """
         self._warming[image.digest] += 1
         try:
-            await self._bring_one(image, registry, ())
+            await self._bring_one(image, sources, ())
             if sticky:
                 await self._disk.call(self.cache.set_sticky, image.digest, sticky=True)
         finally:
@@ -167,16 +176,19 @@ class Images:
         """Returns the digests of the images that attempts under preparation, or requests to warm the cache, want; these are not evicted."""
         return frozenset().union(*self._wanted.values(), {digest for digest, count in self._warming.items() if count})
 
-    async def _bring_one(self, image: SoftwareImage, registry: str, pauses: Sequence[float] = FULL_SECONDS) -> None:
+    async def _bring_one(self, image: SoftwareImage, sources: ImageSources, pauses: Sequence[float] = FULL_SECONDS) -> None:
         """Has one image in the cache with its metadata, checked in this boot, and notes its use; others that want the same image wait.
 
-        One whose layer is not the wanted one is deleted and pulled anew. `pauses`: between tries while the cache is full. Raises as
+        A uenv whose layer is not the wanted one is deleted and pulled anew. `pauses`: between tries while the cache is full. Raises as
         `_pull_with_room` does.
         """
         lock = self._locks.setdefault(image.digest, asyncio.Lock())
         async with lock:
             found = await self._disk.call(self.cache.find, image.digest)
-            if found is not None and found.record.layer != image.layer:
+            if found is not None and bool(found.record.manifest) != image.is_container:
+                kind = "an OCI image" if found.record.manifest else "a uenv"
+                raise Rejected(f"{image.source}: the cache has {image.digest} as {kind}, in which it may run", reason="PrologueFailed")
+            if found is not None and not image.is_container and found.record.layer != image.layer:
                 await self._disk.call(self.cache.delete_image, image.digest)
                 found = None
             if found is not None and found.record.boot != self._boot:
@@ -184,14 +196,15 @@ class Images:
             if found is not None and self.metrics is not None:
                 self.metrics.cache_hits.inc()
             if found is None:
-                await self._pull_with_room(image, registry, pauses)
+                await self._pull_with_room(image, sources, pauses)
             elif image.metadata and not await self._disk.call(self.cache.has_metadata, image.digest, image.metadata):
-                await self._pull_metadata(image, registry)
+                await self._pull_metadata(image, sources.url(image))
             await self._disk.call(self.cache.touch, image.digest, self._clock.now())
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
         """Hashes an image that an earlier boot has left, and returns it; None: its bytes differ from its digest, and it was deleted."""
-        request = PullRequest(str(self.cache.directory), image.digest, layer=image.layer, size=image.size, boot=self._boot)
+        record = found.record
+        request = PullRequest(str(self.cache.directory), image.digest, layer=record.layer, size=record.size, boot=self._boot)
         try:
             await self._run(request, image)
         except Corrupt as error:
@@ -200,7 +213,7 @@ class Images:
             return None
         return found
 
-    async def _pull_with_room(self, image: SoftwareImage, registry: str, pauses: Sequence[float]) -> None:
+    async def _pull_with_room(self, image: SoftwareImage, sources: ImageSources, pauses: Sequence[float]) -> None:
         """Makes room for an image and pulls it; while nothing may go, tries again after each of the pauses.
 
         Raises Retry (CacheFull) after the last of them, and as `_pull` does.
@@ -208,12 +221,12 @@ class Images:
         for pause in (*pauses, None):
             try:
                 await self._make_room(image)
-                await self._pull(image, registry)
+                await self._pull(image, sources)
             except Retry as error:
                 if error.reason != CACHE_FULL:
                     raise
                 if pause is None:
-                    self._lacking = image.size, error.message
+                    self._lacking = room_for(image), error.message
                     raise
                 event(log, "CacheFull", logging.WARNING, digest=image.digest, message=error.message, retry_seconds=pause)
                 await self._clock.sleep(pause)
@@ -224,7 +237,7 @@ class Images:
     async def _make_room(self, image: SoftwareImage) -> None:
         """Evicts images until the missing bytes of this image, and of all others that are being pulled, fit into the cache."""
         drafts = await self._disk.call(self.cache.drop_drafts, {*self.pulling, image.digest})
-        sizes = {digest: one.size for digest, one in self.pulling.items()} | {image.digest: image.size}
+        sizes = {digest: one.room for digest, one in self.pulling.items()} | {image.digest: room_for(image)}
         need = sum(max(0, size - drafts.get(digest, 0)) for digest, size in sizes.items())
         kept = self._expected() | await self._disk.call(self._in_use)
         evicted = await self._disk.call(self.cache.make_room, need, kept)
@@ -232,15 +245,16 @@ class Images:
             event(log, "ImageEvicted", digest=gone.digest, bytes=gone.record.size, used=gone.used)
         await self._note_evictions(len(evicted))
 
-    async def _pull(self, image: SoftwareImage, registry: str) -> None:
+    async def _pull(self, image: SoftwareImage, sources: ImageSources) -> None:
         """Pulls an image by a process of its own, and logs begin and end.
 
-        Raises NotFound, Corrupt, or Retry where registry or process fail.
+        Raises NotFound, Rejected, Corrupt, or Retry where registry or process fail.
         """
-        begun = time.monotonic()
+        begun, registry = time.monotonic(), sources.url(image)
         request = PullRequest(
             str(self.cache.directory), image.digest, layer=image.layer, size=image.size, metadata=image.metadata,
-            repository=image.repository, registry=registry, auth=self._auth, boot=self._boot,
+            repository=image.repository, registry=registry, auth=self._auth, boot=self._boot, container=image.is_container,
+            most_bytes=sources.largest, free=self.cache.limits.free,
         )  # fmt: skip
         event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
         try:
@@ -289,7 +303,7 @@ class Images:
 
     async def _run(self, request: PullRequest, image: SoftwareImage) -> None:
         """Has a puller process carry a request out and raises the error that it reports; kills it first where the caller is interrupted."""
-        progress = self.pulling[image.digest] = PullProgress(image.size)
+        progress = self.pulling[image.digest] = PullProgress(image.size, room=room_for(image))
         last = b""
         try:
             async with _puller(msgspec.json.encode(request) + b"\n") as printed:
@@ -304,6 +318,11 @@ class Images:
         _judge(last, image)
 
 
+def room_for(image: SoftwareImage) -> int:
+    """Returns the bytes that an image takes in the cache's file system while it is brought."""
+    return image.size * PACKED_QUARTERS // 4 if image.is_container else image.size
+
+
 def _judge(last: bytes, image: SoftwareImage) -> None:
     """Raises the error that the last line of a puller's output names; returns where it names success."""
     try:
@@ -316,6 +335,8 @@ def _judge(last: bytes, image: SoftwareImage) -> None:
         raise NotFound(f"the registry has {image.source} ({image.digest}) no more: {answer.message}", reason="ImageNotFound")
     if answer.reason == "DigestMismatch":
         raise Corrupt(answer.message, reason=answer.reason)
+    if answer.reason in (IMAGE_REFUSED, PROLOGUE_FAILED):
+        raise Rejected(f"{image.source}: {answer.message}", reason=answer.reason)
     raise Retry(f"{image.source}: {answer.message or 'the process that pulls it was killed'}", reason=answer.reason or "PullerKilled")
 
 

@@ -11,11 +11,12 @@ from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.views.allocation import SoftwareImage
 from lattice_agent.peers.interface import ImageShelf
+from lattice_agent.work.image_sources import ImageSources
 
 TOLD_SECONDS: Final = 0.5
 
 
-async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
+async def carry_out(request: pb.CacheRequest, images: ImageShelf, sources: ImageSources, clock: Clock) -> AsyncIterator[pb.CacheReport]:
     """Lists, warms or evicts images, as the request asks, and yields reports on that; the last one says `done`, or a reason why not.
 
     A warm reports every half a second how many bytes stand; closing the iterator ends the pull.
@@ -24,7 +25,7 @@ async def carry_out(request: pb.CacheRequest, images: ImageShelf, registry: str,
         if request.action == pb.LIST_IMAGES:
             yield await _listed(images)
         elif request.action == pb.WARM_IMAGE:
-            async for report in _warmed(request.image, images, registry, clock):
+            async for report in _warmed(request.image, images, sources, clock):
                 yield report
         elif request.action == pb.EVICT_IMAGE:
             yield pb.CacheReport(done=True, images=[pb.CacheImage(digest=await images.evict(request.image.digest))])
@@ -47,19 +48,19 @@ async def _listed(images: ImageShelf) -> pb.CacheReport:
     return pb.CacheReport(images=found, total_bytes=content.room.total, free_bytes=content.room.free, done=True)
 
 
-async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock: Clock) -> AsyncIterator[pb.CacheReport]:
+async def _warmed(asked: pb.CacheImage, images: ImageShelf, sources: ImageSources, clock: Clock) -> AsyncIterator[pb.CacheReport]:
     """Pulls an image, and yields every half a second how many bytes stand, `done` last; closing the iterator ends the pull.
 
     Raises the error that ended it.
     """
-    if not registry:
+    if not sources.registry:
         yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")
         return
     image = SoftwareImage(
         source=asked.source, digest=asked.digest, size=asked.size, repository=asked.repository, layer=asked.layer, metadata=asked.metadata,
     )  # fmt: skip
     async with asyncio.TaskGroup() as group:
-        pull = group.create_task(_tried(images, image, registry, sticky=asked.sticky))
+        pull = group.create_task(_tried(images, image, sources, sticky=asked.sticky))
         try:
             while not pull.done():
                 yield pb.CacheReport(pulled_bytes=images.pulled(image.digest))
@@ -74,10 +75,10 @@ async def _warmed(asked: pb.CacheImage, images: ImageShelf, registry: str, clock
     yield pb.CacheReport(pulled_bytes=image.size, done=True)
 
 
-async def _tried(images: ImageShelf, image: SoftwareImage, registry: str, *, sticky: bool) -> LatticeError | None:
+async def _tried(images: ImageShelf, image: SoftwareImage, sources: ImageSources, *, sticky: bool) -> LatticeError | None:
     """Pulls an image; returns the error that ended the pull, None: it is in the cache."""
     try:
-        await images.warm(image, registry, sticky=sticky)
+        await images.warm(image, sources, sticky=sticky)
     except LatticeError as error:
         return error
     return None

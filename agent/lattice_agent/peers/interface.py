@@ -12,6 +12,7 @@ from lattice_agent.attempts import AttemptFacts, Key, StepProgress
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.images import CacheContent
 from lattice_agent.members import Direction, Member
+from lattice_agent.work.image_sources import ImageSources
 
 
 class MemberSide(Protocol):
@@ -153,7 +154,7 @@ class ImageShelf(Protocol):
         """Returns the images in the node's cache, the digests of those in use, and the size and free space of the cache."""
         ...
 
-    async def warm(self, image: SoftwareImage, registry: str, *, sticky: bool) -> None:
+    async def warm(self, image: SoftwareImage, sources: ImageSources, *, sticky: bool) -> None:
         """Pulls an image unless the cache has it; `sticky`: it is never evicted for room.
 
         Raises Rejected, NotFound; Retry (CacheFull) at once where there is no room.

@@ -22,6 +22,7 @@ from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
 from lattice_agent.peers.interface import ImageShelf, Inspector, Logs, ReporterSide, Steps
 from lattice_agent.peers.node_wire import node_to_wire
+from lattice_agent.work.image_sources import ImageSources
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +56,11 @@ class AgentService(rpc.AgentServicer):
         kept: Logs,
         clock: Clock,
         images: ImageShelf | None = None,
-        registry: Callable[[], str] = str,
+        sources: Callable[[], ImageSources] = lambda: ImageSources(""),
         steps: Steps | None = None,
         inspector: Inspector | None = None,
     ) -> None:
-        """Serves the cache of `images` (None: the node keeps none), which come from `registry`, the site's (empty: it has none).
+        """Serves the cache of `images` (None: the node keeps none), which come from `sources`, asked at each pull.
 
         `steps` are those of attempts' prologues; None: nothing is prepared here. `inspector` None: the node is not shown to people.
         """
@@ -67,7 +68,7 @@ class AgentService(rpc.AgentServicer):
         self._steps, self._inspector = steps, inspector
         self._logs = kept
         self._clock = clock
-        self._images, self._registry = images, registry
+        self._images, self._sources = images, sources
 
     async def Coordinate(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form: it reads and writes the context
         self, request_iterator: AsyncIterator[pb.MemberState], context: CoordinateContext
@@ -171,7 +172,7 @@ class AgentService(rpc.AgentServicer):
         if self._images is None:
             yield pb.CacheReport(reason="NoCache", message="this node keeps no images")
             return
-        async for report in image_wire.carry_out(request, self._images, self._registry(), self._clock):
+        async for report in image_wire.carry_out(request, self._images, self._sources(), self._clock):
             yield report
 
 

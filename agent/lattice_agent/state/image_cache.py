@@ -4,9 +4,10 @@ Where room is short, the least recently used go first.
 
     images/sha256-HEX.squashfs   the image; its file time is its last use
     images/sha256-HEX.META.env.json  metadata that was attached to it; META are the digits of the digest by which work has it pinned
+    images/sha256-HEX.config.json  the configuration of an OCI image, as its registry has it
     images/sha256-HEX.json       digest and size of the squashfs file, and the boot in which it was last checked; written last
     images/sha256-HEX.sticky     an operator keeps it
-    drafts/sha256-HEX            a pull under way, gone after a restart of the agent
+    drafts/sha256-HEX            a pull under way, gone after a restart of the agent; sha256-HEX.DIGITS a layer of an OCI image
 
 All of it is synchronous file work. A file without its record is no image: a pull that was killed leaves nothing that is taken for one.
 """
@@ -31,20 +32,24 @@ FORMAT: Final = 1
 """Of a record; an image with another one is pulled again."""
 _RECORD: Final = re.compile(r"sha256-([0-9a-f]{64})\.json", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-PARTS: Final = (".json", ".squashfs", ".sticky")
+PARTS: Final = (".json", ".squashfs", ".config.json", ".sticky")
 """Of an image, in the order in which they are removed: without its record nothing of it counts."""
 MOST_METADATA: Final = 64
 """Documents that are kept of one image: each repository that has it may attach its own, and each may change."""
 
 
 class ImageRecord(msgspec.Struct, frozen=True):
-    """Holds what is known of a cached image; `boot` is that in which its bytes were last hashed."""
+    """Holds what is known of a cached image: `layer` and `size` are those of its squashfs file.
+
+    `boot` is that in which its bytes were last hashed; `manifest` empty: it is a uenv, else the manifest of the OCI image that was packed.
+    """
 
     layer: str
     size: int
     repository: str = ""
     boot: str = ""
     format: int = FORMAT
+    manifest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +131,23 @@ class ImageCache:
         """Returns the squashfs file of an image, whether it stands there or not; raises Rejected for what is no digest."""
         return self.images / f"{file_stem(digest)}.squashfs"
 
-    def draft(self, digest: str) -> Path:
-        """Returns the path of the file into which an image is pulled, whether it stands there or not; raises Rejected for no digest."""
-        return self.drafts / file_stem(digest)
+    def draft(self, digest: str, layer: str = "") -> Path:
+        """Returns the path of the file into which an image, or a `layer` of it, is pulled, whether it stands there or not.
+
+        Raises Rejected for what is no digest.
+        """
+        return self.drafts / (f"{file_stem(digest)}.{file_stem(layer).removeprefix('sha256-')}" if layer else file_stem(digest))
+
+    def image_config(self, digest: str) -> bytes | None:
+        """Returns the configuration of an OCI image, as its registry has it; None: the image is not in the cache."""
+        try:
+            return (self.images / f"{file_stem(digest)}.config.json").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def keep_config(self, digest: str, document: bytes) -> None:
+        """Keeps the configuration of an OCI image."""
+        durable.write_durably(str(self.images), f"{file_stem(digest)}.config.json", document)
 
     def metadata(self, digest: str, metadata: str) -> bytes | None:
         """Returns the bytes of the `env.json` in the archive of this digest (`metadata`), for an image; None: they are not here."""
@@ -216,8 +235,9 @@ class ImageCache:
         kept = {file_stem(digest): digest for digest in but}
         sizes: dict[str, int] = {}
         for path in self.drafts.iterdir():
-            if path.name in kept:
-                sizes[kept[path.name]] = path.stat().st_size
+            digest = kept.get(path.name.partition(".")[0])
+            if digest is not None:
+                sizes[digest] = sizes.get(digest, 0) + path.stat().st_size
             else:
                 path.unlink()
         return sizes

@@ -67,7 +67,8 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         default_views=not spec.environment.no_default_view, user_files=config.software.user_files,
         scratch_bytes=spec.data.scratch_bytes, slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
         submit_time=parse_time(submitted) if submitted else 0.0, software=allocation.status.software,
-        registry=config.software.registry, pull_seconds=parse_duration(config.software.pull_timeout),
+        registry=config.software.registry, registries=config.software.registries, image=spec.environment.image,
+        largest_image=quantity_bytes(config.software.largest_image), pull_seconds=parse_duration(config.software.pull_timeout),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
+from lattice.clients.containers import find_container
 from lattice.clients.uenv_images import opened
 from lattice.daemon import process, program, settings
 from lattice.daemon.announcements import Announcer
@@ -41,7 +42,7 @@ from lattice_controllers.operator.profiles import Profiles
 from lattice_controllers.operator.requests import BY_ANOTHER, Requests, Signing
 from lattice_controllers.operator.retention import Retention
 from lattice_controllers.operator.settlement import Settlement
-from lattice_controllers.operator.software import OpenImages, SoftwareResolver
+from lattice_controllers.operator.software import FindContainer, OpenImages, SoftwareResolver
 from lattice_controllers.operator.tenants import Tenants
 from lattice_controllers.operator.usage import Usage
 from lattice_controllers.operator.vclusters import VClusters
@@ -93,6 +94,8 @@ class Outside:
     signing: Signing = BY_ANOTHER
     images: OpenImages = lambda options: opened(options, "")
     """Opens the site's registry of software environments."""
+    containers: FindContainer = lambda options, reference: find_container(options, "", reference)
+    """Finds an OCI image in the site's registries."""
 
 
 class Operator:
@@ -125,7 +128,7 @@ class Operator:
         self.vclusters = VClusters(cluster, clock, self.ledger, self.usage, self.nodes.informer.objects)
         self.profiles = Profiles(cluster, clock, self.nodes.informer.objects)
         self.configs = Configs(cluster, clock, self.nodes, announcer)
-        self.software = SoftwareResolver(cluster, clock, self.allocations.objects, outside.images)
+        self.software = SoftwareResolver(cluster, clock, self.allocations.objects, outside.images, outside.containers)
         self.fail_open: FailOpen | None = None
         if outside.server_metrics is not None:
             self.fail_open = FailOpen(outside.server_metrics, clock, measured, self.configs.queue)
@@ -266,8 +269,9 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 async def run(given: Settings, cluster: AiohttpCluster) -> None:
     """Runs the operator on this API server until cancelled: what `build` lists, with the system's clock and kopf's watch."""
     outside = Outside(
-        cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth)
-    )
+        cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth),
+        lambda options, reference: find_container(options, given.registry_auth, reference),
+    )  # fmt: skip
     works, _ = build(given, outside)
     async with asyncio.TaskGroup() as group:
         for work in works:

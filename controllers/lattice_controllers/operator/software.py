@@ -1,4 +1,4 @@
-"""Resolves the software environments of allocations in the site's registry, each once: digests, sizes, mount points (`status.software`).
+"""Resolves the images of allocations in the site's registries, each once: digests, sizes, mount points (`status.software`).
 
 What no wait can mend (no such image, several of a label, no such view) makes the condition SoftwareResolved False, by which the
 scheduler ends the allocation; what the registry may answer later is asked again until `software.resolveTimeout`.
@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from lattice.clients.containers import FoundContainer
 from lattice.clients.uenv_images import UenvImage, closest
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
@@ -28,16 +29,18 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.lifecycle.conditions import FALSE, condition, encode, with_condition, without_conditions
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import SOFTWARE_REFUSED, SOFTWARE_RESOLVED
+from lattice.software.containers import ContainerReference, parse_container
 from lattice.software.image_metadata import ImageMetadata
 from lattice.software.labels import UenvLabel
 from lattice.software.pinning import asked_images, names_registry
 from lattice.software.references import MountedImage, check_images, parse_views
 from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Allocation
-from lattice.views.allocation import SoftwareImage
+from lattice.views.allocation import OCI, SoftwareImage
 from lattice.views.cluster import Config, SoftwareOptions
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 WORKERS: Final = 8
 NAMESPACE_WORKERS: Final = 3
@@ -68,6 +71,7 @@ class ImageFinder(Protocol):
 
 
 OpenImages = Callable[[SoftwareOptions], AbstractAsyncContextManager[ImageFinder]]
+FindContainer = Callable[[SoftwareOptions, ContainerReference], Awaitable[FoundContainer]]
 
 
 @dataclass(frozen=True)
@@ -80,20 +84,23 @@ class ResolvedLabel:
 
 
 @dataclass
-class _KnownLabel:
-    """The registry's answer for one label, until when it serves other allocations, and the lock under which it is asked."""
+class _KnownAnswer(Generic[T]):
+    """The registry's answer for one name, until when it serves other allocations, and the lock under which it is asked."""
 
-    found: ResolvedLabel | LatticeError | None = None
+    found: T | LatticeError | None = None
     until: float = 0.0
     asked: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+KnownAnswers = OrderedDict[tuple[SoftwareOptions, str], _KnownAnswer[T]]
 
 
 class SoftwareResolver:
     """Resolves the images of pending allocations; `objects` are the allocations by key."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, objects: Mapping[str, Allocation], images: OpenImages,
+        self, cluster: Cluster, clock: Clock, objects: Mapping[str, Allocation], images: OpenImages, containers: FindContainer,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:  # fmt: skip
         self.queue = KeyedQueue(
@@ -104,12 +111,13 @@ class SoftwareResolver:
         self._cluster = cluster
         self._clock = clock
         self._objects = objects
-        self._images = images
+        self._images, self._containers = images, containers
         self._tries: dict[str, tuple[int, float]] = {}
         """How many times in a row an allocation, by uid, found no answer, and when it asks again (monotonic)."""
         self._seen: dict[str, float] = {}
         """When this process first saw an allocation that awaits its images, by uid (monotonic)."""
-        self._known: OrderedDict[tuple[SoftwareOptions, UenvLabel], _KnownLabel] = OrderedDict()
+        self._known_labels: KnownAnswers[ResolvedLabel] = OrderedDict()
+        self._known_containers: KnownAnswers[FoundContainer] = OrderedDict()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
         """Enqueues an allocation that awaits its images; drops what is kept of one that is gone, or awaits them no more."""
@@ -174,7 +182,9 @@ class SoftwareResolver:
         """
         asked, since = allocation.spec.environment, self._seen.get(allocation.metadata.uid, self._clock.monotonic())
         references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
-        found = [(one, await self._find(one.label, options, since) if one.label is not None else None) for one in references]
+        if asked.image:
+            return [await self._container(parse_container(asked.image), options, since)]
+        found = [(one, await self._label(one.label, options, since) if one.label is not None else None) for one in references]
         mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
         check_images(mounted, views)
         images: dict[str, dict[str, Any]] = {}
@@ -183,23 +193,36 @@ class SoftwareResolver:
                 images[reference.text] = pinned(image, one)
         return list(images.values())
 
-    async def _find(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
-        """Returns the image of a label; allocations that were there when the registry was asked share its answer for 2 s.
+    async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
+        return await self._shared(self._known_labels, (options, str(label)), lambda: self._ask(label, options), since)
+
+    async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float) -> dict[str, Any]:
+        """Returns the entry of `status.software` for an OCI image."""
+        key = options, reference.text
+        found = await self._shared(self._known_containers, key, lambda: self._containers(options, reference), since)
+        entry = SoftwareImage(
+            source=reference.text, digest=found.digest, size=found.size, repository=found.repository, kind=OCI, registry=found.registry
+        )
+        made: dict[str, Any] = msgspec.to_builtins(entry)
+        return made
+
+    async def _shared(self, known: KnownAnswers[T], key: tuple[SoftwareOptions, str], ask: Callable[[], Awaitable[T]], since: float) -> T:
+        """Returns what a name stands for; allocations that were there when the registry was asked share its answer for 2 s.
 
         One that came later (`since`, monotonic) has the registry asked again: its submitter may have pushed the image in between. A failure
         is shared and raised likewise.
         """
-        answer = self._known.setdefault((options, label), _KnownLabel())
-        while len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        answer = known.setdefault(key, _KnownAnswer())
+        while len(known) > MOST_KNOWN:
+            known.popitem(last=False)
         async with answer.lock:
             if answer.found is None or answer.until <= self._clock.monotonic() or answer.asked < since:
                 answer.asked = self._clock.monotonic()
                 try:
                     async with asyncio.timeout(self._ask_seconds):
-                        answer.found = await self._ask(label, options)
+                        answer.found = await ask()
                 except TimeoutError:
-                    said = f"the registry has not answered all questions about {label} within {self._ask_seconds:g} s"
+                    said = f"the registry has not answered all questions about {key[1]} within {self._ask_seconds:g} s"
                     answer.found = Retry(said, reason="RegistryUnreachable")
                 except Exception as error:
                     answer.found = known_failure(error)
@@ -207,6 +230,7 @@ class SoftwareResolver:
             found = answer.found
         if isinstance(found, LatticeError):
             raise found.with_traceback(None)
+        assert found is not None  # noqa: S101 - it was asked
         return found
 
     async def _ask(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:

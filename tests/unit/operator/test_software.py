@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lattice.clients.containers import FoundContainer
 from lattice.clients.registry import Descriptor
 from lattice.clients.uenv_images import UenvImage
 from lattice.daemon.clock import ManualClock
@@ -17,6 +18,7 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.software.catalog import UenvRepository
+from lattice.software.containers import ContainerReference
 from lattice.software.image_metadata import ImageMetadata, View
 from lattice.software.labels import UenvLabel
 from lattice.views import Allocation
@@ -68,6 +70,14 @@ class Site:
             raise self.unreadable
         return (ARCHIVE, self.attached) if self.attached is not None else None
 
+    async def find_container(self, options: SoftwareOptions, reference: ContainerReference) -> FoundContainer:
+        """The image of this name."""
+        del options
+        self.asked.append(reference.text)
+        if self.failure is not None:
+            raise self.failure
+        return FoundContainer(DIGEST, 512, f"p/{reference.repository}", reference.registry or "r.example")
+
     @contextlib.asynccontextmanager
     async def opened(self, options: SoftwareOptions) -> AsyncIterator[Site]:
         """The registry of these options."""
@@ -95,7 +105,7 @@ class Site:
         informer: Informer[Allocation] = Informer(
             self.cluster, ALLOCATIONS, type=Allocation, clock=self.clock, on_change=lambda change: resolver.on_allocation(change)
         )
-        resolver = SoftwareResolver(self.cluster, self.clock, informer.objects, self.opened, ask_seconds)
+        resolver = SoftwareResolver(self.cluster, self.clock, informer.objects, self.opened, self.find_container, ask_seconds)
         tasks = [asyncio.ensure_future(work()) for work in (informer.run, resolver.queue.run)]
         try:
             yield
@@ -124,6 +134,28 @@ async def test_a_label_becomes_digest_size_and_mount_and_work_without_one_is_lef
     assert site.status()["software"] == [PINNED]
     assert "conditions" not in site.status()
     assert (site.status("plain"), site.status("own")) == ({}, {})
+
+
+async def test_an_oci_image_is_pinned_by_its_digest_with_its_registry(site: Site) -> None:
+    async with site.running():
+        await site.submit(image="team/app:1")
+        await site.submit("refused", image="Team/App")
+        await site.clock.run_for(1)
+    pinned = {"source": "team/app:1", "digest": DIGEST, "size": 512, "repository": "p/team/app", "kind": "Oci", "registry": "r.example"}
+    assert site.status()["software"] == [pinned]
+    assert site.said("refused")[:2] == ("False", "ImageRefused")
+    assert "is no repository" in site.said("refused")[2]
+
+
+async def test_an_oci_image_waits_for_its_registry(site: Site) -> None:
+    site.failure = Retry("the registry is away", reason="RegistryUnreachable")
+    async with site.running():
+        await site.submit(image="team/app:1")
+        await site.clock.run_for(1)
+        assert site.said() == ("Unknown", "RegistryAwaited", "the registry is away")
+        site.failure = None
+        await site.clock.run_for(3)
+    assert site.status()["software"][0]["kind"] == "Oci"
 
 
 async def test_what_is_empty_is_not_written_as_the_scheduler_would_not_write_it_either(site: Site) -> None:

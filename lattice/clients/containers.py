@@ -1,0 +1,89 @@
+"""The OCI images of the site's registries: what a name stands for now, and whether nodes could run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lattice.clients.registry import LARGEST_DOCUMENT, Registry, opened_registry, parse_address
+from lattice.errors import NotFound, Rejected
+from lattice.software.container_documents import (
+    ARCHITECTURES,
+    DOCUMENT_TYPES,
+    ContainerIndex,
+    ContainerManifest,
+    read_config,
+    read_image,
+)  # fmt: skip
+from lattice.software.containers import ContainerReference, place_of
+from lattice.views.cluster import SoftwareOptions
+
+
+@dataclass(frozen=True)
+class FoundContainer:
+    """An OCI image of a registry: its digest, the bytes of its layers, the repository's whole path, and the registry by its name."""
+
+    digest: str
+    size: int
+    repository: str
+    registry: str
+
+
+async def find_container(options: SoftwareOptions, registry_auth: str, reference: ContainerReference) -> FoundContainer:
+    """Returns what a name stands for now, asked of the registry that it means with the login in the file `registry_auth` (empty: none).
+
+    Raises NotFound for no such image, Rejected (ImageRefused) for a registry that is not listed and an image that no node could run.
+    """
+    place = place_of(reference, options.registries)
+    async with opened_registry(place.url, registry_auth) as registry:
+        prefix = parse_address(place.url).prefix
+        repository = f"{prefix}/{place.repository}" if prefix else place.repository
+        try:
+            digest, document = await registry.manifest_document(repository, reference.version, DOCUMENT_TYPES)
+        except NotFound as error:
+            said = f"the registry {place.registry} has no image {place.repository} of {reference.version}"
+            raise NotFound(f"{said}: {error.message}", reason="ImageNotFound") from error
+        try:
+            size = await _size(registry, repository, read_image(document))
+        except Rejected as error:
+            raise Rejected(f"{reference.text}: {error.message}", reason="ImageRefused") from error
+    return FoundContainer(digest, size, repository, place.registry)
+
+
+async def _size(registry: Registry, repository: str, found: ContainerIndex | ContainerManifest) -> int:
+    """Returns the bytes of the layers of an image; of an index, those of the largest image that a node may pick.
+
+    Raises Rejected for one that cannot be run.
+    """
+    if isinstance(found, ContainerManifest):
+        config = read_config(await registry.blob(repository, found.config.digest, most=LARGEST_DOCUMENT))
+        if len(config.diff_ids) != len(found.layers):
+            said = f"its configuration has {len(config.diff_ids)} layers, its manifest {len(found.layers)}"
+            raise Rejected(f"the image cannot be run: {said}", reason="ImageRefused")
+        return found.size
+    sizes: list[int] = []
+    failures: list[Rejected] = []
+    for digest in _digests(found):
+        _, document = await registry.manifest_document(repository, digest, DOCUMENT_TYPES)
+        try:
+            one = read_image(document)
+        except Rejected as error:
+            failures.append(error)
+            continue
+        sizes += [one.size] if isinstance(one, ContainerManifest) else []
+    if not sizes:
+        raise failures[0] if failures else Rejected("the image cannot be run: its index names an index", reason="ImageRefused")
+    return max(sizes)
+
+
+def _digests(index: ContainerIndex) -> list[str]:
+    """Returns the digests of the manifests that nodes of the known architectures pick; raises Rejected for none."""
+    found: list[str] = []
+    refusal: Rejected | None = None
+    for machine in ARCHITECTURES:
+        try:
+            found.append(index.manifest_for(machine).digest)
+        except Rejected as error:
+            refusal = refusal or error
+    if not found and refusal is not None:
+        raise refusal
+    return list(dict.fromkeys(found))
