@@ -62,12 +62,12 @@ class Draft:
         """Returns the digest `sha256:HEX` of the bytes so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
-    def end(self) -> None:
+    def close_at_size(self) -> None:
         """Cuts off bytes beyond the blob's size, and closes the file."""
         os.ftruncate(self._fd, self.size)
         os.close(self._fd)
 
-    def remove(self) -> None:
+    def throw_away(self) -> None:
         """Closes and removes the file."""
         os.close(self._fd)
         self.path.unlink()
@@ -75,7 +75,7 @@ class Draft:
     def become(self, path: Path) -> None:
         """Cuts off bytes beyond the image's size, makes the draft durable, closes it, and renames it to `path`."""
         os.fsync(self._fd)
-        self.end()
+        self.close_at_size()
         self.path.rename(path)
         durable.sync_directory(str(path.parent))
 
@@ -99,7 +99,7 @@ class BlobPull:
                 return draft
             draft.begin_anew()
             if last:
-                draft.remove()
+                draft.throw_away()
         raise Corrupt(f"the registry sent other bytes than {digest}, twice", reason="DigestMismatch")
 
     async def _fill(self, draft: Draft, digest: str) -> None:

@@ -60,7 +60,7 @@ class Pull:
         layers = [(layer.digest, layer.size) for layer in manifest.layers]
         if layers != [(asked.layer, asked.size)]:
             raise Corrupt(f"the image {asked.digest} has other layers than its allocation says: {layers[:2]}", reason="DigestMismatch")
-        blobs = BlobPull(self._registry, asked.repository, Progress().tell)
+        blobs = BlobPull(self._registry, asked.repository, PulledBytes().tell)
         draft = await blobs.whole_file(self._cache.draft(asked.digest), asked.layer, asked.size)
         draft.become(self._cache.squashfs_file(asked.digest))
 
@@ -76,7 +76,7 @@ class Pull:
         return document
 
 
-class Progress:
+class PulledBytes:
     """Tells the agent now and then how many bytes stand."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ async def carry_out(request: PullRequest) -> None:
         if request.container:
             from lattice_agent.unpacking.container_pull import ContainerPull
 
-            await ContainerPull(request, registry, cache, Progress().tell).run()
+            await ContainerPull(request, registry, cache, PulledBytes().tell).run()
         else:
             await Pull(request, registry, cache).run()
 

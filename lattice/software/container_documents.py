@@ -98,7 +98,7 @@ class ContainerManifest(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class ContainerConfig:
-    """What the configuration of an image says to who runs it: variables, working directory, architecture, and its layers' hashes."""
+    """The parts of an image's configuration that who runs it needs: variables, working directory, architecture, and its layers' hashes."""
 
     variables: dict[str, str]
     workdir: str

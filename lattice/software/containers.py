@@ -42,7 +42,7 @@ class ContainerReference:
 
 @dataclass(frozen=True)
 class ContainerPlace:
-    """Where an image lies: the registry by its name and its URL as the site has them, and the repository's path there."""
+    """Names the place of an image: the registry by its name and its URL as the site has them, and the repository's path there."""
 
     registry: str
     url: str

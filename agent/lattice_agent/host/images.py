@@ -193,6 +193,8 @@ class Images:
                 found = None
             if found is not None and found.record.boot != self._boot:
                 found = await self._checked(image, found)
+            if image.is_container and await self._disk.call(self.cache.image_config, image.digest) is None:
+                found = None
             if found is not None and self.metrics is not None:
                 self.metrics.cache_hits.inc()
             if found is None:

@@ -75,7 +75,7 @@ class ContainerPull:
         paths: dict[str, Path] = {}
         for layer in {layer.digest: layer for layer in layers}.values():
             path = self._cache.draft(self._request.digest, layer.digest)
-            (await blobs.whole_file(path, layer.digest, layer.size)).end()
+            (await blobs.whole_file(path, layer.digest, layer.size)).close_at_size()
             paths[layer.digest] = path
             self._before += layer.size
         return paths

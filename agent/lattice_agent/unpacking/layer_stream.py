@@ -64,7 +64,7 @@ class LayerStream:
         """Returns the digest of what was unpacked so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
-    def read(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """Returns the next `count` bytes, or fewer at the end of the layer."""
         parts: list[bytes] = []
         while count > 0 and (part := self.read_some(count)):

@@ -95,7 +95,7 @@ def _latest(tree: ImageTree) -> int:
 def _written(tree: ImageTree, layers: Sequence[PackedLayer], out: IO[bytes]) -> bool:
     """Writes the tar and tells whether the packer ended before it had read all of it."""
     try:
-        TarWriter(out).write(tree, layers)
+        TarWriter(out).write_tree(tree, layers)
         out.flush()
     except BrokenPipeError:
         return True
@@ -115,7 +115,7 @@ class TarWriter:
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
 
-    def write(self, tree: ImageTree, layers: Sequence[PackedLayer]) -> None:
+    def write_tree(self, tree: ImageTree, layers: Sequence[PackedLayer]) -> None:
         """Writes all of it, with the blocks that end a tar; reads each layer that still has a file once more."""
         names: dict[TreeFile, list[str]] = {}
         links: dict[TreeLink, str] = {}

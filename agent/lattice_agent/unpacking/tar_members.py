@@ -42,7 +42,7 @@ class TarMember:
 
 @dataclass(slots=True)
 class _Extended:
-    """What the headers before a member say of it."""
+    """Holds the fields that headers before a member give it; None: they give none."""
 
     path: str | None = None
     target: str | None = None
@@ -78,7 +78,7 @@ def read_members(layer: LayerStream, budget: UnpackingBudget) -> Iterator[TarMem
 
 def _next_header(layer: LayerStream) -> tarfile.TarInfo | None:
     """Returns the next header; None: the tar is over."""
-    block = layer.read(BLOCK)
+    block = layer.read_exactly(BLOCK)
     if not block:
         return None  # some programs write no end
     try:
@@ -96,7 +96,7 @@ def _extension(layer: LayerStream, header: tarfile.TarInfo) -> bytes:
     """Returns the bytes of a header that says more of the next member."""
     if header.size > LARGEST_HEADER:
         raise refused(f"its layer {layer.name} has a header of {header.size} bytes (limit: {LARGEST_HEADER})")
-    found = layer.read(header.size)
+    found = layer.read_exactly(header.size)
     if len(found) < header.size:
         raise refused(f"its layer {layer.name} is cut off")
     layer.skip(-header.size % BLOCK)

@@ -13,7 +13,7 @@ from lattice.views.cluster import ImageRegistry, SoftwareOptions
 
 @dataclass(frozen=True, slots=True)
 class ImageSources:
-    """Where images come from: the site's registry of uenv, those of OCI images, and the bytes to which one of the latter may unpack."""
+    """Holds the site's registry of uenv, those of OCI images, and the bytes to which one of the latter may unpack."""
 
     registry: str
     registries: tuple[ImageRegistry, ...] = ()
