@@ -28,6 +28,7 @@ from lattice_agent.host.images import Images
 from lattice_agent.host.threads import Threads
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.state.image_cache import CachedImage, CacheLimits, ImageCache
+from lattice_agent.work.image_sources import ImageSources
 from tests.build import uid
 
 CONTENT = bytes(range(256)) * 4096 * 3
@@ -352,7 +353,7 @@ async def test_a_heartbeat_waits_a_second_for_the_silent_disk_of_a_full_cache(re
     cache.open()
     images = Images(cache, "", "boot-1", SystemClock(), Threads("the image cache", count=2, within=30.0), frozenset)
     with pytest.raises(Retry):
-        await images.warm(registry.image, registry.work().registry, sticky=False)
+        await images.warm(registry.image, ImageSources(registry.work().registry), sticky=False)
     images._lacking = 1, "full"
     silent.set()
     begun = time.monotonic()
