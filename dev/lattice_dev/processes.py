@@ -183,7 +183,7 @@ def _collected(pid: int) -> bool:
 
 SPARING: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """Has the C library give freed memory back, of which each thread else keeps some for itself; the chart says the same to daemons."""
-COLLECTED_SOONER: Final = {"kube-controller-manager": {"GOGC": "50"}}
+COLLECTED_SOONER: Final = {"kube-controller-manager": {"GOGC": "20"}}
 """Programs in Go that are small and have time: less garbage for a little more work."""
 
 

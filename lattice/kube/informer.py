@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
 from lattice.errors import Corrupt, Expired, LatticeError, Rejected, Retry
 from lattice.kube.clock import Clock
@@ -53,7 +53,8 @@ class Informer(Generic[T]):
     """The objects of one resource, by key; `run` keeps them current until cancelled.
 
     `on_change` is called for each change, in order, after `objects` shows it; it must be quick (enqueue a key). `freeze` exempts everything
-    that exists after the first sync from garbage collection. `jitter` returns a number from 0 to 1.
+    that exists after the first sync from garbage collection. `share` returns the object that is kept for one that was read, an equal one.
+    `jitter` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Informer(Generic[T]):
         jitter: Callable[[], float] = random.random,
         inactivity_seconds: float = INACTIVITY_SECONDS,
         freeze: bool = False,
+        share: Callable[[T], T] | None = None,
     ) -> None:
         self.resource = resource
         self.objects: dict[str, T] = {}
@@ -93,6 +95,7 @@ class Informer(Generic[T]):
         self._jitter = jitter
         self._inactivity_seconds = inactivity_seconds
         self._freeze = freeze
+        self._share = share
         self._streams_lists = True
         self._must_list = False
         self._failures = 0
@@ -224,7 +227,7 @@ class Informer(Generic[T]):
                 listing = await self._cluster.list(
                     self.resource, self._namespace, type=self._type, labels=self._labels, fields=self._fields
                 )
-                await self._adopt({key_of(obj): obj for obj in listing.items}, listing.resource_version, begun)
+                await self._adopt({key_of(obj): self._kept(obj) for obj in listing.items}, listing.resource_version, begun)
             self._listed_at = self._clock.monotonic()
         except BaseException:
             self._must_list = True
@@ -257,7 +260,7 @@ class Informer(Generic[T]):
                         resume_collector()
                         self._mark_live()
                     else:
-                        _collect(fresh, event)
+                        self._collect(fresh, event)
         if fresh is not None:
             raise Retry(f"watch {self.resource.name}: ended before its initial events did", reason="WatchEnded")
 
@@ -313,9 +316,22 @@ class Informer(Generic[T]):
             if old is not None:
                 self._tell(Change(key, old, None))
             return
-        old = self.objects.get(key)
-        self.objects[key] = event.object
-        self._tell(Change(key, old, event.object))
+        old, new = self.objects.get(key), self._kept(event.object)
+        self.objects[key] = new
+        self._tell(Change(key, old, new))
+
+    def _collect(self, fresh: dict[str, T], event: WatchEvent[T]) -> None:
+        """Adds one of the initial events to the fresh list."""
+        if event.object is None:
+            return
+        if event.kind is EventKind.DELETED:
+            fresh.pop(key_of(event.object), None)
+        else:
+            fresh[key_of(event.object)] = self._kept(event.object)
+
+    def _kept(self, obj: T) -> T:
+        """Returns the object as the cache keeps it: as `share` gives it, where there is one."""
+        return obj if self._share is None else self._share(obj)
 
     def _mark_live(self) -> None:
         """Notes that the server was heard and that failures are over; after a loss, `continuous_since` is now."""
@@ -341,16 +357,6 @@ class Informer(Generic[T]):
         if isinstance(error, Retry) and error.after_seconds:
             seconds = max(seconds, error.after_seconds)
         return seconds
-
-
-def _collect(fresh: dict[str, Any], event: WatchEvent[Any]) -> None:
-    """Adds one of the initial events to the fresh list."""
-    if event.object is None:
-        return
-    if event.kind is EventKind.DELETED:
-        fresh.pop(key_of(event.object), None)
-    else:
-        fresh[key_of(event.object)] = event.object
 
 
 def _differences(former: dict[str, T], fresh: dict[str, T]) -> Iterator[Change[T]]:

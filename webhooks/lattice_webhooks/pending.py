@@ -13,7 +13,7 @@ from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ALLOCATIONS
 from lattice.models.conditions import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING
-from lattice.views import Metadata, Tenant, View
+from lattice.views import Tenant, View
 from lattice.views.cluster import SubmissionOptions
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ class _Status(View, frozen=True):
 class Waiting(View, frozen=True):
     """The fields of an Allocation that are needed to count it."""
 
-    metadata: Metadata
     spec: _Spec = _Spec()
     status: _Status = _Status()
 

@@ -30,6 +30,7 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS, RESERVATIONS, TENANTS, 
 from lattice.ledger.reports import UNHEARD
 from lattice.units import parse_duration
 from lattice.views import Allocation, Reservation
+from lattice.views.sharing import SharedParts
 from lattice_controllers.operator.agents import Agents
 from lattice_controllers.operator.configs import Configs
 from lattice_controllers.operator.fail_open import FailOpen
@@ -114,7 +115,7 @@ class Operator:
         self.ledger = LedgerMirror(cluster, clock)
         self.usage = Usage()
         self.allocations: Informer[Allocation] = Informer(
-            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True
+            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True, share=SharedParts().allocation
         )
         self.reservations: Informer[Reservation] = Informer(
             cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self._on_reservation

@@ -41,6 +41,7 @@ from lattice.units import parse_duration
 from lattice.views import Allocation, Config, Lease, Node, Plan, Tenant, VCluster
 from lattice.views.cluster import ExternalBudget, TenantSpec
 from lattice.views.reservation import Reservation
+from lattice.views.sharing import SharedParts
 from lattice.views.usage import UsageRecord
 from lattice_controllers.scheduler.admission import Admission
 from lattice_controllers.scheduler.allocation_cache import AllocationCache
@@ -232,7 +233,9 @@ class Term:
         announcer = Announcer(cluster, clock, self._identity, controller=CONTROLLER)
         self.occurrences = Occurrences(clock, announcer, measured, config=config)
         self.quota_status = QuotaStatus(cluster, clock, self.state, self.quotas, self.revocations, self.committer, measured)
-        allocations = Informer(cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True)
+        allocations = Informer(
+            cluster, ALLOCATIONS, type=Allocation, clock=clock, on_change=self._on_allocation, freeze=True, share=SharedParts().allocation
+        )
         self.queries = QueryService(
             clock, self.state, self.pending, candidates=self.allocations, numbers=self.cache, starts=self.forecasts,
             vclusters=self.vclusters.objects, tenants=self.tenants.objects, config=config, usage=self.updater, quotas=self.quotas,
