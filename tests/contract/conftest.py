@@ -13,7 +13,7 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.kubeconfig import ClusterConfig
 from lattice.kube.resources import NAMESPACES
 from tests import servers
-from tests.contract import places
+from tests.contract import places, policy_scenes
 
 _namespaces = itertools.count(1)
 
@@ -27,6 +27,15 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Api
         server.install_all()
         server.install_spec_policy()
         yield server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ApiServer]:
+    """Another one, with every policy and right, two tenants, and the webhooks registered and down (`policy_scenes`)."""
+    if servers.programs() is None:
+        pytest.skip("etcd and kube-apiserver are not built: run `make up` once, or set KUBEBUILDER_ASSETS")
+    with policy_scenes.guarded(tmp_path_factory.mktemp("policies")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

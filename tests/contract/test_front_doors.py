@@ -26,7 +26,7 @@ from lattice.kube.resources import ALLOCATIONS, NODES, TENANTS
 from lattice.rpc.v1.agent_pb2_grpc import add_AgentServicer_to_server
 from lattice_dev import ports
 from tests import servers
-from tests.contract.test_policies import FILES, bind_agents, collection
+from tests.contract.policy_scenes import FILES, bind_agents, collection
 from tests.servers import ROOT, ApiServer
 from tests.unit.gateway.authority import Authority
 from tests.unit.gateway.test_gateway import FakeAgent, says

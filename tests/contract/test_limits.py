@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.contract.test_policies import ALLOCATIONS, GROUP, PATHS, PLACED, Person, allocation, passed, refused, server
+from tests.contract.policy_scenes import ALLOCATIONS, GROUP, PATHS, PLACED, Person, allocation, passed, refused
 from tests.servers import Answer, ApiServer
-
-__all__ = ["server"]  # the fixture: a control plane with every policy and right
 
 
 def walltime(text: str | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
 from lattice_controllers.operator.kinds import KopfKinds, connection_of, registry_of, settings_of
 from tests import servers
 from tests.contract import places
-from tests.contract.test_policies import GROUP, LEASES, Person, agent, collection, manifests
+from tests.contract.policy_scenes import GROUP, LEASES, Person, agent, collection, manifests
 from tests.servers import MERGE, ApiServer
 
 PATHS = ("", "controllers", "dev")
