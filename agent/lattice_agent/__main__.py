@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.daemon import logs, metrics, process, starts
@@ -25,7 +25,6 @@ from lattice.daemon.node_certificates import API, GROUP, LIFETIME_SECONDS, PEER
 from lattice.daemon.scrapers import Scrapers, by_certificate, serve_metrics
 from lattice.daemon.settings import StartSettings, load
 from lattice.errors import Denied, Rejected, Retry, UnknownOutcome
-from lattice.inventory import InventoryNode, read_inventory
 from lattice.kube import kubeconfig
 from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
@@ -57,6 +56,9 @@ from lattice_agent.peers.server import AgentService, serve
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogStore
 from lattice_agent.work.image_sources import sources_of
+
+if TYPE_CHECKING:
+    from lattice.inventory import InventoryNode
 
 PROGRAM = "lattice-agent"
 HOLLOW_CPUS, HOLLOW_MEMORY = 128, 512 << 30
@@ -472,6 +474,8 @@ def _listed(settings: AgentSettings, facts: MachineFacts, node: InventoryNode) -
 
 def _inventory(path: Path) -> tuple[InventoryNode, ...]:
     """Reads the nodes of an inventory file (YAML); raises Rejected, naming the flag, where it cannot be read or does not parse."""
+    from lattice.inventory import read_inventory  # which loads YAML, for hollow nodes alone
+
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -101,3 +101,8 @@ assert ssl.create_default_context().get_ca_certs(), "they can no longer be read"
 )
 def test_a_daemon_holds_no_authorities_that_it_does_not_ask_for_and_trusts_nobody_by_them(package: str) -> None:
     assert "aiohttp" in loaded("import json, sys\n" + AUTHORITIES.format(package=package))
+
+
+@pytest.mark.parametrize("package", ["lattice_agent", "lattice_controllers.scheduler", "lattice_webhooks", "lattice_gateway"])
+def test_a_daemon_reads_no_yaml_to_start(package: str) -> None:
+    assert "yaml" not in loaded(f"import importlib, json, sys\nimportlib.import_module({package + '.__main__'!r})\n")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lattice.errors import Rejected
-from lattice.inventory import NodeClass
 from lattice.units import format_bytes
+
+if TYPE_CHECKING:
+    from lattice.inventory import NodeClass  # which loads YAML
 
 MOST_COMPONENTS: Final = 16
 FINGERPRINT: Final = "sha256:"

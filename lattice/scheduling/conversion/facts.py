@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from lattice.errors import Rejected
-from lattice.inventory import Inventory, InventoryNode
 from lattice.lifecycle.hardware import counted, implied_features
 from lattice.scheduling.cluster.node_cache import HOLLOW
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Node, VCluster
+
+if TYPE_CHECKING:
+    from lattice.inventory import Inventory, InventoryNode  # which loads YAML
 
 
 def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping[str, str]) -> NodeFacts:
