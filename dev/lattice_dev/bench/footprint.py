@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lattice.errors import Corrupt, NotFound
@@ -20,6 +21,9 @@ STATUS_AIMS = {1_000: Aim(150), 10_000: Aim(300)}
 HELP_AIM = Aim(80)
 REPEATED = 15
 MEBIBYTE = 1024
+MEMORY_AIM = Aim(300)
+NOT_COUNTED = frozenset({"etcd", "kube-apiserver", "hollow"})
+"""Components that are no control process of Lattice's; agents are none either."""
 
 
 async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure]:
@@ -35,25 +39,51 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
             return seen.count_reached("started", names) >= running and waiting == allocations
 
         await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
-        return [_memory(driver.instance, component.name, running, allocations) for component in driver.instance.components()]
+        detail = f"{running} running, {allocations - running} waiting"
+        return memory_figures({one.name: _held(driver.instance.pid(one.name)) for one in driver.instance.components()}, detail)
 
 
-def _memory(instance: Instance, component: str, running: int, allocations: int) -> Figure:
-    """Returns the figure of a component's memory."""
-    detail = f"{running} running, {allocations - running} waiting"
-    return Figure(f"memory of {component}", resident_mib(instance.pid(component)), "MiB", detail=detail)
+@dataclass(frozen=True)
+class Held:
+    """The memory of a process in MiB: resident, and its share of it, of which pages that several processes map are divided among them."""
+
+    resident: float
+    share: float
+
+
+def memory_figures(held: Mapping[str, Held], detail: str) -> list[Figure]:
+    """Returns the memory of each component, and of all control processes together without etcd and API server."""
+    found = [_figure(f"memory of {name}", one, detail=detail) for name, one in held.items()]
+    control = [one for name, one in held.items() if name not in NOT_COUNTED and not name.startswith("agent-")]
+    together = Held(sum(one.resident for one in control), sum(one.share for one in control))
+    return [*found, _figure("memory of control processes, without etcd and API server", together, MEMORY_AIM, detail)]
+
+
+def _figure(name: str, held: Held, aim: Aim | None = None, detail: str = "") -> Figure:
+    """Returns the figure of what is held, with its aim, if it has one."""
+    return Figure(name, held.resident, "MiB", aim, detail=detail, parts={"MiB with shared pages divided (PSS)": held.share})
+
+
+def _held(pid: int) -> Held:
+    """Returns the memory of a process; raises NotFound when it has ended."""
+    return Held(resident_mib(pid), _mebibytes(pid, "smaps_rollup", "Pss:"))
 
 
 def resident_mib(pid: int) -> float:
     """Returns VmRSS of a process in MiB; raises NotFound when it has ended."""
+    return _mebibytes(pid, "status", "VmRSS:")
+
+
+def _mebibytes(pid: int, file: str, line: str) -> float:
+    """Returns a line of a file of /proc in MiB; raises NotFound when the process has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError as error:
         raise NotFound(f"process {pid} has gone: {error}", reason="NotRunning") from error
-    for line in lines:
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / MEBIBYTE
-    raise Corrupt(f"process {pid} says no VmRSS", reason="NoMemory")
+    for found in lines:
+        if found.startswith(line):
+            return int(found.split()[1]) / MEBIBYTE
+    raise Corrupt(f"process {pid} says no {line}", reason="NoMemory")
 
 
 def commands(instance: Instance, allocations: int) -> list[Figure]:

@@ -16,6 +16,7 @@ from lattice_dev.bench.auditlog import Moment, count_writes, moments
 from lattice_dev.bench.cost_rounds import Round, collection_seconds, costs
 from lattice_dev.bench.costs import Call, WriteKind, in_some_order
 from lattice_dev.bench.figures import Aim, Baseline, Figure, percentile, shown
+from lattice_dev.bench.footprint import Held, memory_figures
 from lattice_dev.bench.latency import stages
 from lattice_dev.bench.run import BENCHES, BESIDE, LOCAL, chosen
 
@@ -277,3 +278,10 @@ def test_kinds_come_in_any_order_and_those_of_a_life_in_theirs(seed: int) -> Non
     found = in_some_order(kinds, Dice(seed))
     assert sorted(kind.name for kind in found) == [kind.name for kind in kinds]
     assert [kind.name for kind in found if kind.of_a_life] == ["2", "3", "5"]
+
+
+def test_the_memory_of_all_control_processes_leaves_out_etcd_the_api_server_and_agents() -> None:
+    held = {"etcd": Held(100.0, 90.0), "kube-apiserver": Held(900.0, 900.0), "scheduler": Held(100.0, 80.0), "relay": Held(10.0, 5.0)}
+    *each, together = memory_figures({**held, "agent-nid001": Held(70.0, 50.0), "hollow": Held(90.0, 60.0)}, "idle")
+    assert [figure.value for figure in each] == [100.0, 900.0, 100.0, 10.0, 70.0, 90.0]
+    assert (together.value, list(together.parts.values()), together.met) == (110.0, [85.0], True)
