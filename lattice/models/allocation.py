@@ -580,8 +580,5 @@ class Allocation(Kind):
     kind: str = "Allocation"
     spec: AllocationSpec
     """What a person asks for."""
-    status: (
-        Annotated[AllocationStatus, Field(json_schema_extra=rules(Rule("!has(oldSelf.software) || has(self.software)", IMAGES_ARE_PINNED)))]
-        | None
-    ) = None
+    status: AllocationStatus | None = None
     """What Lattice made of it."""
