@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,9 @@ from tests.e2e.waiting import Seen, until
 
 ANSWERED = 'lattice_api_requests_total{{method="GET {what}",status="200"}}'
 OWN_WRITES = 6
+STOPPED_SECONDS = 1.0
+LOOKED_AT = ("NotYetEvaluated", "NotBefore")
+"""The reasons of work that may begin in an hour, before and after a cycle has looked at it."""
 
 
 @pytest.fixture
@@ -95,6 +102,47 @@ def test_an_answer_is_never_older_than_the_readers_own_last_write(control_plane:
         line = next(line for line in me.lattice("status", "-n", me.namespace).stdout.splitlines() if made in line)
         assert "Cancelled" in line or "Requested" in line or "Ending" in line, (count, line)
     assert answered(control_plane, "status") == before + 2 * OWN_WRITES
+
+
+@contextmanager
+def behind(instance: Instance) -> Iterator[None]:
+    """The block's writes are made while the scheduler is stopped; it goes on a moment after the question that follows them has begun."""
+    instance.kill("scheduler", signal.SIGSTOP)
+    later = threading.Timer(STOPPED_SECONDS, instance.kill, ("scheduler", signal.SIGCONT))
+    try:
+        yield
+    finally:
+        later.start()
+
+
+def queued(who: Person, name: str) -> str:
+    """The reason that the queue shows for this work; fails where the queue has none, or says that it may be older."""
+    shown = who.lattice("queue", "-n", who.namespace, "-o", "json")
+    assert not shown.stderr, shown.stderr
+    entries = [entry for queue in json.loads(shown.stdout)["vclusters"] for entry in queue["entries"]]
+    found = [entry.get("reason", "") for entry in entries if (entry.get("work") or {}).get("name") == name]
+    assert len(found) == 1, shown.stdout
+    return str(found[0])
+
+
+def explained(who: Person, name: str) -> str:
+    return str(json.loads(who.lattice("why", "-n", who.namespace, name, "-o", "json").stdout)["reason"])
+
+
+def test_queue_and_why_are_never_older_than_the_readers_own_last_write(control_plane: Instance, me: Person) -> None:
+    words = ("submit", "-n", me.namespace, "--not-before", "now+1hour", "-q", "-o", "name", "--", "true")
+    for ask in (queued, explained):
+        before = answered(control_plane, "queue")
+        with behind(control_plane):
+            made = me.lattice(*words).stdout.strip().rpartition("/")[2]
+        assert ask(me, made) in LOOKED_AT
+        with behind(control_plane):
+            me.lattice("hold", "-n", me.namespace, made)
+        assert ask(me, made) == "Held"
+        with behind(control_plane):
+            me.lattice("release", "-n", me.namespace, made)
+        assert ask(me, made) in LOOKED_AT
+        assert ask is explained or answered(control_plane, "queue") == before + 3
 
 
 def test_a_stranger_is_denied_with_the_api_servers_words(control_plane: Instance, me: Person, tmp_path: Path) -> None:
