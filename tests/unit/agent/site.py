@@ -41,10 +41,15 @@ class AilingHost(HollowHost):
     """A hollow node in which the test finds flaws, by its name."""
 
     flaws: dict[str, str]
+    unlimited: dict[str, str]
 
     async def flaw(self) -> str:
         """What the test says."""
         return self.flaws.get(self._node, "")
+
+    async def unenforced(self) -> str:
+        """What the test says of limits."""
+        return self.unlimited.get(self._node, "")
 
 
 class GatewayOf:
@@ -79,6 +84,7 @@ class Site:
         self.gateway = GatewayOf(self.cluster)
         self.works = WorkCache(self.gateway)
         self.flaws: dict[str, str] = {}
+        self.unlimited: dict[str, str] = {}
         self.seq = 0
         self.rows: dict[tuple[str, int], PlanRow] = {}
         self.state_dir = state_dir
@@ -89,7 +95,7 @@ class Site:
 
     def place(self, node: str, instance: str) -> NodeSetup:
         host = AilingHost(node, clock=self.clock, timers=self._timers, facts=FACTS, instance=instance)
-        host.flaws = self.flaws
+        host.flaws, host.unlimited = self.flaws, self.unlimited
         me = NodeDescription(node, FACTS, instance, f"{node}:50052", group="g0", hollow=True)
         return NodeSetup(me, Outside(self.cluster, self.clock, host, self.peers, self.works))
 

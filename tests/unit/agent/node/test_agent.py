@@ -375,6 +375,22 @@ async def test_a_node_that_finds_itself_unfit_says_why_and_once_more_when_it_is_
         assert shown("n1") == ("Healthy", [("True", "nothing is wrong with it any more")])
 
 
+async def test_a_node_says_which_limits_of_work_do_not_hold_there_and_takes_work_all_the_same() -> None:
+    async with running("n1", "n2") as site:
+
+        def shown(node: str) -> tuple[str, list[tuple[str, str, str]]]:
+            status = site.cluster.snapshot(NODES)[node]["status"]
+            return status["health"], [(one["type"], one["status"], one["message"]) for one in status.get("conditions", [])]
+
+        site.unlimited["n1"] = "its kernel does not serve the cgroup controllers memory"
+        await site.clock.run_for(BEAT)
+        assert shown("n1") == ("Healthy", [("LimitsMissing", "True", site.unlimited["n1"])])
+        assert shown("n2") == ("Healthy", [])
+        site.unlimited.clear()
+        await site.clock.run_for(BEAT)
+        assert shown("n1") == ("Healthy", [("LimitsMissing", "False", "every limit of work holds")])
+
+
 async def test_a_deleted_node_object_comes_back() -> None:
     async with running("n1") as site:
         await site.cluster.delete(NODES, "n1")
