@@ -127,7 +127,7 @@ async def test_a_node_without_tasks_holds_the_software_for_what_is_launched_ther
         await host.prepare(ours)
         assert (await host.start(ours)).pid == 0
         (pid,) = held(place)
-        assert is_there(f"/proc/{pid}/root/user-environment/bin/app")
+        assert is_there(f"/proc/{pid}/root" + "/user-environment/bin/app")
         async with machine(place, swept=False) as (heir, ends):
             [known] = await heir.attempts()
             assert (known.alive, known.unclean) == (True, True)
