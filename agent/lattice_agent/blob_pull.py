@@ -103,6 +103,10 @@ class BlobPull:
         raise Corrupt(f"the registry sent other bytes than {digest}, twice", reason="DigestMismatch")
 
     async def _fill(self, draft: Draft, digest: str) -> None:
+        """Pulls the bytes that a draft lacks, from where it stands, and begins anew where the registry sends the whole.
+
+        Tries again after a pause; raises Retry when too many tries have brought nothing.
+        """
         tries = 0
         while draft.length < draft.size:
             before = draft.length

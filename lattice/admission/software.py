@@ -48,6 +48,7 @@ def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _judge_container(image: str, *, has_uenv: bool) -> Iterator[Finding]:
+    """Yields a refusal where an OCI image does not parse, or software environments are given too."""
     field = "spec.environment.image"
     if has_uenv:
         sentence = f"{field} {image[:60]!r} and spec.environment.uenv are given: work runs in an image, or in software environments"

@@ -248,6 +248,10 @@ def _is_stronger(image: Given, uenv: Given) -> bool:
 
 
 def _container(draft: _Draft, image: Given) -> dict[str, Any]:
+    """Returns the part of the spec with the OCI image asked for.
+
+    Raises Rejected for an image that does not parse, or options of software environments beside it.
+    """
     for slot in ("view", "no-default-view"):
         if slot in draft.asked and draft.asked[slot].source == image.source:
             raise draft.asked[slot].rejected("it is about a software environment, and the work runs in an OCI image", "BadOption")

@@ -144,6 +144,10 @@ def read_image(document: bytes) -> ContainerIndex | ContainerManifest:
 
 
 def _checked_index(index: ContainerIndex) -> ContainerIndex:
+    """Returns an index unchanged.
+
+    Raises Rejected where it has too many manifests, none for Linux, or one that is no manifest of an image.
+    """
     if len(index.manifests) > MOST_PLATFORMS:
         raise _refused(f"its index has {len(index.manifests)} manifests (limit: {MOST_PLATFORMS})")
     if not index.runnable():
@@ -156,6 +160,7 @@ def _checked_index(index: ContainerIndex) -> ContainerIndex:
 
 
 def _checked_manifest(manifest: ContainerManifest) -> ContainerManifest:
+    """Returns a manifest unchanged. Raises Rejected where it is of no image that can be run, or has too many, too large or no layers."""
     if manifest.config.media_type not in CONFIG_TYPES:
         said = f"its configuration has the media type {manifest.config.media_type[:100]!r}: it is an artifact, no image to be run"
         raise _refused(f"{said}; a configuration of an image is {CONFIG_TYPES[0]}")
@@ -180,6 +185,7 @@ def _check_layer(layer: BlobReference) -> None:
 
 
 def _check_reference(one: BlobReference, what: str) -> None:
+    """Raises Rejected where the digest or the size of a reference (`what`: to what) cannot be right."""
     if not _DIGEST.fullmatch(one.digest) or one.size < 0:
         raise _refused(f"it names a {what} of the digest {one.digest[:80]!r} and {one.size} bytes")
 
@@ -199,6 +205,10 @@ def read_config(document: bytes) -> ContainerConfig:
 
 
 def _variables(entries: Sequence[str]) -> dict[str, str]:
+    """Returns the variables of an image's configuration; entries without a name or `=` are left out.
+
+    Raises Rejected for too many, too long ones, or a NUL.
+    """
     if len(entries) > MOST_VARIABLES or sum(map(len, entries)) > LARGEST_ENVIRONMENT:
         raise _refused(f"its configuration sets {len(entries)} variables (limits: {MOST_VARIABLES}, together 1 MiB)")
     variables: dict[str, str] = {}
@@ -212,6 +222,7 @@ def _variables(entries: Sequence[str]) -> dict[str, str]:
 
 
 def _decoded(document: bytes, kind: type[T], what: str) -> T:
+    """Returns a document as an instance of a type. Raises Rejected where it does not decode."""
     try:
         return msgspec.json.decode(document, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -219,4 +230,5 @@ def _decoded(document: bytes, kind: type[T], what: str) -> T:
 
 
 def _refused(why: str) -> Rejected:
+    """Returns the error that says why an image cannot be run."""
     return Rejected(f"the image cannot be run: {why}", reason="ImageRefused")

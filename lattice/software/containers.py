@@ -100,5 +100,6 @@ def url_of(registry: ImageRegistry) -> str:
 
 
 def _invalid(text: str, why: str) -> Rejected:
+    """Returns the error that says why a text is no OCI image, and how one is written."""
     form = "[REGISTRY/]REPOSITORY[:TAG][@sha256:…], such as registry.example/team/app:1.0"
     return Rejected(f"{text!r} is no OCI image: {why}. An image is {form}", reason="ImageInvalid")

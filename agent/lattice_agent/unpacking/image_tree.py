@@ -78,6 +78,7 @@ class ImageTree:
         parent.entries[name] = TreeEntry(self._node(member, layer), layer)
 
     def _node(self, member: TarMember, layer: int) -> TreeFile | TreeLink | TreeDirectory:
+        """Returns the directory, link or file that a member of a layer (its number) is; a hard link is the file that it names."""
         if member.type == tarfile.DIRTYPE:
             return TreeDirectory(member.mode, member.mtime)
         if member.type == tarfile.SYMTYPE:
@@ -105,6 +106,7 @@ class ImageTree:
         return at
 
     def _find_directory(self, path: str) -> TreeDirectory | None:
+        """Returns the directory at a path; None where there is none."""
         return self._walk(path, None)
 
     def _walk(self, path: str, layer: int | None) -> TreeDirectory | None:

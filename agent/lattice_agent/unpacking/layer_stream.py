@@ -97,6 +97,9 @@ class LayerStream:
             pass
 
     def _next_piece(self) -> bool:
+        """Makes the next unpacked piece the present one, counts it against the limit and hashes it; returns False at the end of the
+        layer.
+        """
         piece = next(self._pieces, b"")
         if not piece:
             self._piece, self._begin = b"", 0
@@ -148,6 +151,7 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _unpacked_zstd(file: BinaryIO) -> Iterator[bytes]:
+    """Yields the unpacked pieces of a zstd file, of all its frames."""
     reader = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).stream_reader(file, read_across_frames=True)
     while piece := reader.read(PIECE_BYTES):
         yield piece

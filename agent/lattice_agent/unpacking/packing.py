@@ -103,6 +103,9 @@ def _written(tree: ImageTree, layers: Sequence[PackedLayer], out: IO[bytes]) -> 
 
 
 def _failure(code: int, said: str, file: Path) -> Rejected | Retry | Corrupt:
+    """Returns the error for a packer that failed: Rejected where there was no room for the file, else Retry with the last line that it
+    said.
+    """
     last = said.strip().splitlines()[-1][:300] if said.strip() else f"exit code {code}"
     if code == -signal.SIGXFSZ or "No space left" in said or "File too large" in said:
         return Rejected(f"there is no room for the packed image at {file}", reason=CACHE_FULL)
@@ -137,6 +140,10 @@ class TarWriter:
         self._out.write(bytes(2 * BLOCK))
 
     def _copy_files(self, files: Sequence[TreeFile], names: dict[TreeFile, list[str]], layer: PackedLayer) -> None:
+        """Writes the files of one layer into the tar, in the order of their places in the layer, with a hard link for each further name.
+
+        Raises Corrupt where the layer has become shorter.
+        """
         with open_layer(layer.path) as packed:
             stream = LayerStream(packed, UnpackingBudget(1 << 62, 0), str(layer.path.name))
             for file in files:
@@ -148,6 +155,7 @@ class TarWriter:
                     self._header(_info(other, tarfile.LNKTYPE, file.mode, file.mtime, target=first))
 
     def _copy(self, stream: LayerStream, size: int) -> None:
+        """Copies so many bytes of a layer into the tar, filled up to whole blocks. Raises Corrupt where the layer ends before."""
         left = size
         while left > 0:
             piece = stream.read_some(min(left, PIECE_BYTES))
@@ -158,10 +166,12 @@ class TarWriter:
         self._out.write(bytes(-size % BLOCK))
 
     def _header(self, info: tarfile.TarInfo) -> None:
+        """Writes the header of one member."""
         self._out.write(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
 
 
 def _info(path: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> tarfile.TarInfo:
+    """Returns the header of a member of this kind, mode and time, owned by root."""
     info = tarfile.TarInfo(path)
     info.type, info.mode, info.mtime, info.size, info.linkname = kind, mode, mtime, size, target
     return info

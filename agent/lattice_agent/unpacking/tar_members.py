@@ -118,6 +118,10 @@ def _read_pax(document: bytes, said: _Extended, name: str) -> None:
 
 
 def _take_record(key: str, value: bytes, said: _Extended, name: str) -> None:
+    """Notes one record of a PAX header in `said`; those of other attributes are not kept.
+
+    Raises Rejected for a sparse file, an attribute that only a kernel may set, and a value that does not parse.
+    """
     try:
         match key:
             case "path":
@@ -159,6 +163,7 @@ def _member(header: tarfile.TarInfo, said: _Extended, everywhere: _Extended, lay
 
 
 def _target(path: str, kind: bytes, target: str) -> str:
+    """Returns the target of a link, empty for other kinds of member. Raises Rejected for a symbolic link that no kernel follows."""
     if kind == tarfile.SYMTYPE and (not target or "\0" in target or len(_raw(target)) > LONGEST_TARGET):
         raise refused(f"/{shown(path)} is a link to {shown(target)!r}, which no kernel follows")
     return target if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
@@ -180,12 +185,15 @@ def shown(text: str) -> str:
 
 
 def _first(*found: str | None) -> str:
+    """Returns the first of these texts that is not None; one must be."""
     return next(text for text in found if text is not None)
 
 
 def _text(raw: bytes) -> str:
+    """Returns the text of bytes in UTF-8; others are kept as surrogates."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def _raw(text: str) -> bytes:
+    """Returns the bytes of a text, the inverse of `_text`."""
     return text.encode("utf-8", "surrogateescape")

@@ -194,6 +194,9 @@ class SoftwareResolver:
         return list(images.values())
 
     async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
+        """Returns what the registry says of a label; answers, and failures, which are raised, are shared as `_shared` says (`since`:
+        monotonic).
+        """
         return await self._shared(self._known_labels, (options, str(label)), lambda: self._ask(label, options), since)
 
     async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float) -> dict[str, Any]:

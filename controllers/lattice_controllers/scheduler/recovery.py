@@ -337,7 +337,9 @@ class Recovery:
         return []
 
     def _alive(self) -> list[str]:
-        """Returns the nodes that have renewed their Lease under this leader and are not Down by a heartbeat of that time."""
+        """Returns the names of the nodes that have renewed their Lease under this leader and told a report, are not fenced, and not Down by
+        the heartbeat of that report.
+        """
         nodes, reports = self._nodes.nodes, self._nodes.reports
         return [
             name for name in self._nodes.seen
