@@ -137,7 +137,7 @@ def _read_header(trace: Trace, line: bytes) -> None:
 
 
 def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
-    """Returns the 18 numbers of a line."""
+    """Returns the 18 numbers of a line; fractions are treated as `_careful` says. Raises Rejected, which names the first wrong field."""
     if len(words) == len(FIELDS):
         try:
             values = list(map(int, words))

@@ -116,7 +116,10 @@ def open_layer(path: Path) -> BinaryIO:
 
 
 def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yields the unpacked bytes in pieces; the first bytes, not the media type, tell how they are packed."""
+    """Yields the unpacked bytes in pieces; the first bytes, not the media type, tell how they are packed.
+
+    Raises Rejected where they cannot be unpacked.
+    """
     head = file.read(len(_ZSTD))
     file.seek(0)
     try:

@@ -424,7 +424,8 @@ class Allocations:
     def _back_off(self, allocation: Allocation) -> float:
         """Returns when the next attempt may start, seconds since the epoch; 0: at once.
 
-        Attempts in a row that never started double the delay, up to 5 minutes.
+        Attempts in a row that never started double the delay, up to 5 minutes; one whose nodes the quota tree took back ends the row, as
+        one that started does.
         """
         failed = 0
         for entry in reversed(allocation.status.attempts):

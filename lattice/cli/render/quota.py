@@ -34,7 +34,10 @@ def rows(tree: QuotaTree, *, wide: bool, width: int) -> list[str]:
 
 
 def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int = _BAR) -> str:
-    """Returns one bar of `cells` cells, each an equal part of `end`; empty for `end` 0."""
+    """Returns one bar of `cells` cells, each an equal part of `end`; empty for `end` 0.
+
+    A cell shows use (█; beyond the runtime !), else runtime (▒), else max (·), and one of them the min (|).
+    """
     if end <= 0:
         return ""
     drawn = []
