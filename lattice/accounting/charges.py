@@ -101,7 +101,9 @@ def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
 
 
 def removed(allocation: Allocation, at: float) -> Allocation:
-    """Returns the last known state of an Allocation that is gone, with everything ended at `at` (seconds since the epoch)."""
+    """Returns the last known state of an Allocation that is gone, with everything ended at `at` (seconds since the epoch); one that has
+    ended is returned as it is.
+    """
     status = allocation.status
     if is_final(status):
         return allocation

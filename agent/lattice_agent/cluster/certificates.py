@@ -291,7 +291,10 @@ class Renewal:
     # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self) -> tuple[float, float]:
-        """Returns when the certificate begins and ends, seconds since the epoch; raises Rejected where it is not this node's."""
+        """Returns when the certificate begins and ends, seconds since the epoch, after a renewal that broke off was completed.
+
+        Raises Rejected where it is not this node's.
+        """
         from cryptography import x509
 
         complete(self._pair)

@@ -115,7 +115,9 @@ class Heartbeat:
         return True
 
     async def _patch(self, body: dict[str, Any]) -> None:
-        """Patches the Lease whatever its version, or creates it where there is none."""
+        """Patches the Lease whatever its version, or creates it where there is none; one that was created meanwhile is left to the next
+        heartbeat.
+        """
         try:
             written = await self._cluster.patch(LEASES, self.node, body, NODE_LEASE_NAMESPACE, type=Lease)
         except NotFound:

@@ -43,7 +43,9 @@ class LocalPeers:
             await self._clock.sleep(RETRY_SECONDS)
 
     async def _converse(self, reporter: str, reporter_side: ReporterSide, changed: VersionedCondition, member_side: MemberSide) -> None:
-        """Passes states and directions between member and reporter until one of them has none any more, or the reporter is another."""
+        """Passes states and directions between member and reporter until one of them has none any more, the node is not of the attempt, or
+        the reporter is another.
+        """
         either = VersionedCondition()
         changed.link(either)
         member_side.changed.link(either)

@@ -198,7 +198,9 @@ class _Reader:
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
-        """Converts a candidate, at its minimum of nodes, to a job with the median and one with a long run time."""
+        """Converts a candidate, at its minimum of nodes, to a job with the median and one with a long run time; without a walltime both
+        never end.
+        """
         window = self.columns.window_of(candidate)
         opens = self._snapshot.windows[window].start if window >= 0 else 0.0
         after = max(0.0, max(candidate.not_before, candidate.back_off_until, opens) - self._now)
