@@ -180,7 +180,10 @@ class KeyedQueue:
                 self.add(key, after)
 
     async def _one(self, key: str) -> float | None:
-        """Reconciles a key once; returns the seconds until it is reconciled again, also after an error; None: only when added."""
+        """Reconciles a key once; returns the seconds until it is reconciled again, also after an error; None: only when added.
+
+        Raises Corrupt, and a cancellation of the worker itself.
+        """
         try:
             after = await self._reconcile(key)
         except Corrupt:

@@ -276,7 +276,9 @@ class Informer(Generic[T]):
                 self._apply(event)
 
     async def _adopt(self, fresh: dict[str, T], version: str, begun: float) -> None:
-        """Makes `objects` equal to a complete list, and reports every difference."""
+        """Makes `objects` equal to a complete list, reports every difference, and is synced from then on; after a loss, `continuous_since`
+        is now.
+        """
         former = dict(self.objects)
         self.objects.clear()
         self.objects.update(fresh)
@@ -347,7 +349,11 @@ class Informer(Generic[T]):
             self._on_change(change)
 
     def _pause(self, error: LatticeError | None) -> float:
-        """Returns the seconds until the next session: 0 after a watch that said something or stood, or when a LIST was asked for."""
+        """Returns the seconds until the next session: none after one that heard something or stood long and had no error, or where a LIST
+        is asked for, a moment where it had one.
+
+        After any other it counts a failure, of which each doubles the seconds up to a limit; the server's own wish is the least.
+        """
         stood = self._clock.monotonic() - self._listed_at >= STOOD_SECONDS
         if self._heard or stood or self._waiters or isinstance(error, Expired):
             self._failures = 0

@@ -76,7 +76,10 @@ class Trace:
 
 
 def parse(lines: Iterable[bytes]) -> Trace:
-    """Returns the columns of a log; raises Rejected (`BadTrace`) at the first line that is not valid."""
+    """Returns the columns of a log, without lines that are parts of a job above them, which are counted.
+
+    Raises Rejected (`BadTrace`) at the first line that is not valid.
+    """
     trace = Trace()
     numbers = _JobNumbers(trace)
     job, submit, run, line = trace.job.append, trace.submit.append, trace.run.append, trace.line.append

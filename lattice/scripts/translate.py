@@ -458,10 +458,10 @@ def _queue(draft: _Draft, vcluster: str) -> VClusterFacts | None:
 
 
 def _gpus(draft: _Draft, nodes: int | str, resources: dict[str, Any], constraints: dict[str, Any]) -> None:
-    """Puts number and model of each node's GPUs into `resources` and `constraints`, from options by node, by task or in all; nothing where
-    none is given.
+    """Puts number and model of each node's GPUs into `resources` and `constraints`, from options by node, by task or in all, and warns of
+    those that are ignored; nothing where none is given.
 
-    Raises Rejected for a number in all with a range of nodes.
+    Raises Rejected for a number in all with a range of nodes, or one that contradicts an earlier option.
     """
     given, by_task = draft.asked.get("gpus"), draft.asked.get("gpus-per-task")
     if by_task is not None and given is not None:
