@@ -94,11 +94,12 @@ class Launcher:
 
         Raises Stale where it was started or ended here already, Rejected where the work cannot run or this node cannot take it.
         """
-        if await self._prepared(work, self._was_started, work.key):
+        started, new = await self._prepared(work, self._earlier, work.key)
+        if started:
             raise Stale(f"attempt {work.key.attempt} of {work.namespace}/{work.name} was started on {work.node} already")
         if work.tasks:
             await asyncio.to_thread(launch.check, work)
-        if await self._prepared(work, self._journal.entry, work.key) is None:
+        if new:
             self._first.add(work.key)
         await self._prepared(work, self._journal.write_journal, work, self._facts.boot_id)
         try:
@@ -119,9 +120,11 @@ class Launcher:
         except Retry as error:
             raise _state_unfit(work, error) from error
 
-    def _was_started(self, key: Key) -> bool:
-        """Tells whether the disk shows that the attempt was started, has ended, or is settled here."""
-        return self._journal.claimed(key) is not None or self._journal.exit_record(key) is not None or self._journal.is_settled(key)
+    def _earlier(self, key: Key) -> tuple[bool, bool]:
+        """Tells by the disk whether the attempt was started, has ended, or is settled here, and whether no agent has journaled it yet."""
+        journal = self._journal
+        started = journal.claimed(key) is not None or journal.exit_record(key) is not None or journal.is_settled(key)
+        return started, journal.entry(key) is None
 
     # the steps
 
