@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.root,
     needs_root(),
-    pytest.mark.timeout(0 if LONG else 120),
+    pytest.mark.timeout(0 if LONG else 180),
     pytest.mark.skipif(not has_cgroups(), reason="steps need cgroups"),
 ]
 

@@ -28,8 +28,8 @@ from lattice_agent.state.step_journal import StepJournal
 from tests.faults.step_agent import Fault, Setup
 
 CODE = 7
-LONGEST_SECONDS = 60.0
-SETTLE_SECONDS = 5.0
+LONGEST_SECONDS = 100.0
+SETTLE_SECONDS = 20.0
 STATE_MEBIBYTES = 32
 """Of a disk that is filled up."""
 
