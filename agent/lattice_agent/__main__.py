@@ -36,6 +36,7 @@ from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_cla
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
 from lattice_agent.cluster.registration import Flaw, NodeDescription, Registration
 from lattice_agent.cluster.work_source import GatewayWorkSource, WorkCache
+from lattice_agent.host.containers import FEATURE, Containers, ContainerTools
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
@@ -119,6 +120,13 @@ class AgentSettings(StartSettings):
         default=None, metadata={"help": "directory of a local disk in which each allocation has its scratch space; default: in memory"}
     )
     registry_auth: str = field(default="", metadata={"help": "file with the logins to registries, of Docker's form (auths)"})
+    oci_runtime: str = field(default="runc", metadata={"help": "program that makes the containers of work in OCI images: runc or crun"})
+    oci_stub: Path = field(
+        default=Path("/usr/libexec/lattice/stub"), metadata={"help": "process 1 of containers, made of lattice_agent/standalone/stub.c"}
+    )
+    oci_seccomp: Path = field(
+        default=Path("/usr/share/containers/seccomp.json"), metadata={"help": "profile of the system calls that containers may use"}
+    )
     scope_root: Path | None = field(default=None, metadata={"help": "cgroup directory below which scopes are made"})
     reserved_cpus: str = field(default="", metadata={"help": "processors that work may not run on, such as 0-1,64"})
     reserved_memory: str = field(
@@ -379,13 +387,14 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             cache=ImageCache(settings.cache_dir, settings.cache_limits()),
             registry_auth=settings.registry_auth,
             scratch_dir=settings.scratch_dir,
+            tools=ContainerTools(settings.oci_runtime, settings.oci_stub, settings.oci_seccomp),
         ) as host,
     ):
         address = settings.advertise or f"{node}:{settings.listen.rpartition(':')[2]}"
-        features = (*settings.features, *((SCRATCH_HELD,) if host.scratch.is_limited and SCRATCH_HELD not in settings.features else ()))
+        offered = (*((SCRATCH_HELD,) if host.scratch.is_limited else ()), *_offered(host.containers))
         me = NodeDescription(
-            node, host.facts(), host.instance(), address, settings.group, features, declared=settings.declared(),
-            scratch_bytes=host.scratch.most_bytes,
+            node, host.facts(), host.instance(), address, settings.group, tuple(dict.fromkeys((*settings.features, *offered))),
+            declared=settings.declared(), scratch_bytes=host.scratch.most_bytes,
         )  # fmt: skip
 
         def server(agents: dict[str, Agent], counted: AgentMetrics) -> Coroutine[Any, Any, None]:
@@ -407,6 +416,14 @@ async def real_node(settings: AgentSettings, cluster: AiohttpCluster, clock: Clo
             )
         finally:
             await works.close()
+
+
+def _offered(containers: Containers) -> tuple[str, ...]:
+    """Returns the features that the node offers by what is installed; logs why it does not run OCI images where it does not."""
+    flaw = containers.flaw()
+    if flaw:
+        logs.event(log, "ContainersNotOffered", reason="NotInstalled", message=f"this node runs no work in OCI images: {flaw}")
+    return () if flaw else (FEATURE,)
 
 
 async def _renewed(

@@ -104,6 +104,12 @@ class NodeWork:
     """Whether an image may be a file of the user's own."""
     scratch_bytes: int = 0
     """Bytes of scratch space on this node; 0: it asks for none."""
+    writable: bool = False
+    """Whether the root of its container may be written; what is written there goes with it."""
+    devices: tuple[str, ...] = ()
+    """CDI names of the devices that its container has."""
+    container_mounts: tuple[str, ...] = ()
+    """The site's directories that every container shows, where the node has them."""
 
     @property
     def wants_software(self) -> bool:

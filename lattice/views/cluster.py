@@ -478,6 +478,7 @@ class SoftwareOptions(View, frozen=True):
     user_files: bool = True
     resolve_timeout: str = "1h"
     pull_timeout: str = "30m"
+    container_mounts: tuple[str, ...] = ()
     registries: tuple[ImageRegistry, ...] = ()
     largest_image: int | str = "100Gi"
 

@@ -33,6 +33,8 @@ class Environment(View, frozen=True):
     view: str = ""
     no_default_view: bool = False
     image: str = ""
+    writable: bool = False
+    devices: tuple[str, ...] = ()
 
 
 class WorkSpec(View, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +81,9 @@ NO_RESERVES = Reserves()
 class Controllers:
     """Sets the limits of attempts: in their scopes of the cgroup v2 tree, or in v1 cgroups of the same path where v1 has the controller."""
 
-    def __init__(self, mount: Path, v1: dict[str, Path]) -> None:
-        self._mount, self._v1 = mount, v1
+    def __init__(self, mount: Path, v1: dict[str, Path], hierarchies: Sequence[Path] = ()) -> None:
+        """Limits by the v1 controllers of `v1`; `hierarchies` are all v1 mounts, in which an OCI runtime makes cgroups, too."""
+        self._mount, self._v1, self._hierarchies = mount, v1, tuple(dict.fromkeys((*v1.values(), *hierarchies)))
         self.missing: set[str] = set()
         """Controllers whose limits this machine has refused."""
 
@@ -139,16 +140,21 @@ class Controllers:
                     found[controller] = text
         return found
 
-    def remove_limits(self, scope: Path) -> bool:
-        """Removes the v1 cgroups of a scope as far as they are empty; returns False while one is left."""
-        directories = list(self._all_beside(scope))
+    def remove_beside(self, path: Path) -> bool:
+        """Removes the v1 cgroups at the path of a v2 one, and those below, as far as they are empty; returns False while one is left."""
+        directories = [hierarchy / path.relative_to(self._mount) for hierarchy in self._hierarchies]
         for directory in directories:
             remove_tree(directory)
         return not any(directory.exists() for directory in directories)
 
+    def below_mount(self, path: Path) -> str:
+        """Returns the path of a cgroup as seen from the root of its hierarchy, beginning with a slash."""
+        return f"/{path.relative_to(self._mount)}"
+
     def close(self, root: Path) -> None:
         """Removes from each v1 hierarchy the cgroup at the path of `root`, and the one above it, where they are empty."""
-        for directory in self._all_beside(root):
+        for hierarchy in self._hierarchies:
+            directory = hierarchy / root.relative_to(self._mount)
             with suppress(OSError):
                 directory.rmdir()
                 directory.parent.rmdir()
@@ -199,6 +205,12 @@ def find_controllers(mounts: str) -> dict[str, Path]:
     """Returns, by controller, where v1 hierarchies are mounted, read from the text of /proc/self/mounts; empty: there is v2 alone."""
     rows = [line.split() for line in mounts.splitlines()]
     return {name: Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup" for name in row[3].split(",") if name in V1_FILES}
+
+
+def find_hierarchies(mounts: str) -> tuple[Path, ...]:
+    """Returns where all v1 hierarchies are mounted, read from the text of /proc/self/mounts."""
+    rows = [line.split() for line in mounts.splitlines()]
+    return tuple(dict.fromkeys(Path(row[1]) for row in rows if len(row) > 3 and row[2] == "cgroup"))
 
 
 def remove_tree(path: Path) -> None:

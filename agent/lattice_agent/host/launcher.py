@@ -15,6 +15,7 @@ from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice_agent.attempts import Key, NodeWork, Running
 from lattice_agent.host import users
+from lattice_agent.host.containers import Containers
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.hooks import Hooks
 from lattice_agent.host.images import Images
@@ -55,9 +56,11 @@ class Launcher:
         hooks: Hooks | None,
         mounts: Mounts,
         scratch: Scratch,
+        containers: Containers,
         images: Images | None = None,
     ) -> None:
         """Runs the site's hooks through `hooks`; None: the machine has no cgroups to hold them. `images` None: it keeps no images."""
+        self._containers = containers
         self._reserves = reserves
         self._journal, self.scopes, self._clock, self._facts = journal, scopes, clock, facts
         self._starter, self._disk, self._watch = starter, disk, watch
@@ -87,6 +90,7 @@ class Launcher:
             steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
         steps.append(PrologueStep("images", self._bring_images, wanted=_wants_images, brought=self._brought))
         steps.append(PrologueStep("mounts", self._mount, self._mounts.unmount, again=True, wanted=_wants_software))
+        steps.append(PrologueStep("container", self._make_container, self._containers.remove, again=True, wanted=_wants_container))
         return tuple(steps)
 
     async def prepare(self, work: NodeWork) -> None:
@@ -169,6 +173,15 @@ class Launcher:
         starts.reached(self._clock, "mounts", work.key.uid, node=work.node)
         return {}
 
+    async def _make_container(self, work: NodeWork) -> Mapping[str, str]:
+        """Makes the container of the work, and keeps in memory for the launch what its tasks get of it; returns no variables."""
+        place = self._places[work.key]
+        made = await self._recorded(work, self._containers.make(work, place.account, place.workdir))
+        note = "; ".join(filter(None, (place.note, made.note)))
+        self._places[work.key] = dataclasses.replace(place, container=made, note=note)
+        starts.reached(self._clock, "container", work.key.uid, node=work.node)
+        return {}
+
     async def _recorded(self, work: NodeWork, step: Awaitable[_R]) -> _R:
         """Awaits a step; records a refusal (Rejected) as the attempt's end before raising it, so that a restarted agent answers the
         same.
@@ -212,9 +225,10 @@ class Launcher:
         recorded as the attempt's end.
         """
         account = await asyncio.to_thread(_account_of, work)
+        only_there = bool(work.workdir and work.tasks and not work.image)  # an image may have the directory that the node lacks
         request = {
             "op": "probe",
-            "directories": [work.workdir] if work.workdir and work.tasks else [*filter(None, (work.workdir,)), account.home, "/"],
+            "directories": [work.workdir] if only_there else [*filter(None, (work.workdir,)), account.home, "/"],
             "files": [path for path in dict.fromkeys((work.stdout, work.stderr)) if path and work.tasks],
             "truncate": not work.append,
             "user": account.uid if _is_root() else None,
@@ -224,7 +238,7 @@ class Launcher:
         answer = await self._ask(request, why_not="its directories and files do not answer")
         if "workdir" not in answer:
             raise await self._refused(work, answer)
-        passed = answer["passed_over"]
+        passed = [] if work.workdir else answer["passed_over"]
         note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""
         return RunContext(account, answer["workdir"], note)
 
@@ -280,7 +294,7 @@ class Launcher:
         if described is None:
             described = await self._described_again(work)
         place = self._places[work.key]
-        values = environment.effective(private, work, workdir=place.workdir, exported=place.exported, software=place.software)
+        values = environment.effective(private, work, workdir=place.tasks_begin_in, exported=place.exported, software=place.software)
         started = described | {"private": values, "alone": work.key in self._first}
         request = {"op": "start", "launch": started}
         answer: dict[str, Any] = {}
@@ -418,6 +432,10 @@ def _wants_scratch(work: NodeWork) -> bool:
 def _wants_software(work: NodeWork) -> bool:
     """Tells whether the work asks for images, of the registry or the user's own."""
     return work.wants_software
+
+
+def _wants_container(work: NodeWork) -> bool:
+    return bool(work.tasks and work.image)
 
 
 def _is_root() -> bool:

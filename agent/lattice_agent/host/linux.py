@@ -16,6 +16,7 @@ from lattice.daemon.logs import event
 from lattice.errors import NotFound, Rejected, Retry
 from lattice_agent.attempts import ExitRecord, KeptAttempt, Key, Known, NodeWork, Ordered, Running, Seen
 from lattice_agent.host import facts, processes, scopes
+from lattice_agent.host.containers import Containers, ContainerTools
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
 from lattice_agent.host.images import Images
@@ -60,7 +61,9 @@ class LinuxHost:
         cache: ImageCache | None = None,
         registry_auth: str = "",
         scratch: ScratchDirectory | None = None,
+        tools: ContainerTools | None = None,
     ) -> None:
+        """Runs work in OCI images with `tools`; None: those of their usual places."""
         self.journal, self.scopes = journal, scopes_
         self.runner_client = RunnerClient()
         self._clock, self._tasks = clock, tasks
@@ -84,9 +87,12 @@ class LinuxHost:
         mounts = Mounts(scopes_, self.runner_client, self._kernel, clock, cache)
         space = Threads(f"the scratch directory {scratch.directory}" if scratch else "the run directory", count=2, within=_ANSWER_SECONDS)
         self.scratch = Scratch(scratch, journal, space, self._facts.memory_bytes, self._spawn)
+        self.containers = Containers(
+            tools or ContainerTools(), scopes_, self.runner_client, self._kernel, clock, self._facts, journal, cache
+        )
         self.launcher = Launcher(
             journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, self.hooks, mounts,
-            self.scratch, self.images,
+            self.scratch, self.containers, self.images,
         )  # fmt: skip
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
@@ -430,6 +436,7 @@ async def open_host(
     cache: ImageCache | None = None,
     registry_auth: str = "",
     scratch_dir: Path | None = None,
+    tools: ContainerTools | None = None,
 ) -> AsyncIterator[LinuxHost]:
     """Opens state and run directory, and yields the host of this machine for one agent; leaving it ends the runner and nothing that runs.
 
@@ -451,7 +458,7 @@ async def open_host(
             with suppress(OSError):  # told by the first allocation that needs an image
                 await asyncio.to_thread(cache.open)
         scratch = ScratchDirectory(await asyncio.to_thread(scratch_dir.resolve), node) if scratch_dir is not None else None
-        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth, scratch)
+        host = LinuxHost(journal, found, clock, tasks, reserves, hooks, cache, registry_auth, scratch, tools)
         host.runner_client.open()
         try:
             await host.scratch.open()

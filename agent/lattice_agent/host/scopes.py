@@ -19,15 +19,15 @@ from typing import Protocol
 
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
-from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, remove_tree
+from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, find_hierarchies, remove_tree
 from lattice_agent.host.delegation import SLICE, DelegatedScope, manages_cgroups
 from lattice_agent.standalone import shim
 from lattice_agent.state.journal import parse_key
 
 PARTS = ("shim", "work/main")
 """The cgroups of every scope."""
-HOLD = "hold"
-"""The cgroup of the process that keeps namespaces, where there is one."""
+HOLD, CONTAINER = "hold", "container"
+"""The cgroups of the process that keeps namespaces and of process 1 of the container, where there are such: these are no work."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,18 @@ class Scopes(Protocol):
         """Kills the process that holds an attempt's namespaces and removes its cgroup; returns False while the cgroup still exists."""
         ...
 
+    def container_path(self, key: Key) -> str:
+        """Returns the path of the container's cgroup below the root of every hierarchy, as an OCI runtime has it; empty without cgroups."""
+        ...
+
+    def container_procs(self, key: Key) -> str:
+        """Returns the file by which a process joins the container's cgroup in the v2 tree, whether it exists or not."""
+        ...
+
+    def remove_container(self, key: Key) -> bool:
+        """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""
+        ...
+
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work; empty: none is left."""
         ...
@@ -85,7 +97,7 @@ class Scopes(Protocol):
         ...
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process of the work is left, or the shim where the scope knows it; one that holds namespaces does not count."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; those that keep namespaces or a container do not count."""
         ...
 
     def shim_pid(self, key: Key) -> int:
@@ -101,7 +113,7 @@ class Scopes(Protocol):
         ...
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes a scope without processes but one that holds namespaces, which is killed; returns False while the scope is not gone."""
+        """Removes a scope without work; kills what keeps namespaces and a container in it. Returns False while the scope is not gone."""
         ...
 
     def standing_scopes(self) -> list[Key]:
@@ -172,6 +184,23 @@ class CgroupScopes:
             hold.rmdir()
         return not hold.exists()
 
+    def container_path(self, key: Key) -> str:
+        """Returns the path of the container's cgroup below the root of every hierarchy."""
+        return self.controllers.below_mount(self._path(key) / CONTAINER)
+
+    def container_procs(self, key: Key) -> str:
+        """Returns the file by which a process joins the container's cgroup in the v2 tree, whether it exists or not."""
+        return str(self._path(key) / CONTAINER / "cgroup.procs")
+
+    def remove_container(self, key: Key) -> bool:
+        """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""
+        container = self._path(key) / CONTAINER
+        _kill(container)
+        if _is_populated(container):
+            return False
+        remove_tree(container)
+        return not container.exists() and self.controllers.remove_beside(container)
+
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work, also in cgroups that the work made itself; empty: none is left, or there is no scope."""
         return _members(self._path(key) / "work")
@@ -181,12 +210,12 @@ class CgroupScopes:
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process of the work is left, or the shim where the scope knows it; one that holds namespaces does not count."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; those that keep namespaces or a container do not count."""
         scope = self._path(key)
         if not _is_populated(scope):
             return False
         with suppress(OSError):
-            return any(part.name != HOLD and part.is_dir() and _is_populated(part) for part in scope.iterdir())
+            return any(part.name not in (HOLD, CONTAINER) and part.is_dir() and _is_populated(part) for part in scope.iterdir())
         return False
 
     def shim_pid(self, key: Key) -> int:
@@ -205,13 +234,13 @@ class CgroupScopes:
         _kill(path)
 
     def remove_scope(self, key: Key) -> bool:
-        """Removes a scope without processes but one that holds namespaces, which is killed; returns False while the scope is not gone."""
-        if self.populated(key) or not self.remove_hold(key):
+        """Removes a scope without work; kills what keeps namespaces and a container in it. Returns False while the scope is not gone."""
+        if self.populated(key) or not self.remove_hold(key) or not self.remove_container(key):
             return False
         scope = self._path(key)
         for part in scope.iterdir() if scope.exists() else ():
             remove_tree(part)
-        if not self.controllers.remove_limits(scope):
+        if not self.controllers.remove_beside(scope):
             return False
         remove_tree(scope)
         return not scope.exists()
@@ -275,6 +304,18 @@ class ProcessScopes:
 
     def remove_hold(self, key: Key) -> bool:
         """Returns True and does nothing: there is no such process."""
+        return True
+
+    def container_path(self, key: Key) -> str:
+        """Returns an empty text: without cgroups there are no containers."""
+        return ""
+
+    def container_procs(self, key: Key) -> str:
+        """Returns an empty text: there is no container."""
+        return ""
+
+    def remove_container(self, key: Key) -> bool:
+        """Returns True and does nothing: there is no container."""
         return True
 
     def work(self, key: Key) -> list[int]:
@@ -351,7 +392,7 @@ def choose(node: str, root: Path | None) -> Scopes:
     delegated = DelegatedScope(mount) if root is None and manages_cgroups() and os.geteuid() == 0 else None
     try:
         above = mount / SLICE if delegated is None else delegated.path
-        scopes = CgroupScopes(root or above / node, kind, Controllers(mount, find_controllers(mounts)), delegated)
+        scopes = CgroupScopes(root or above / node, kind, Controllers(mount, find_controllers(mounts), find_hierarchies(mounts)), delegated)
         probe = scopes.root / "cgroup.kill"
         return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
     except OSError:

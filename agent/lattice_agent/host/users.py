@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
+from contextlib import suppress
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +41,15 @@ def account(name: str, *, min_uid: int, node: str, find: Callable[[str], pwd.str
         raise Rejected(said, reason="UserRefused")
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell)
+
+
+def group_names(account: Account) -> dict[int, str]:
+    """Returns the names of an account's groups by number, without those that the node has no name for. May block (LDAP)."""
+    found: dict[int, str] = {}
+    for number in dict.fromkeys((account.gid, *account.groups)):
+        with suppress(KeyError):
+            found[number] = grp.getgrgid(number).gr_name
+    return found
 
 
 def environment_file() -> str:

@@ -76,11 +76,11 @@ def run(request: dict[str, Any], report: int) -> None:
     """
     identity = streams.UserIdentity(request["user"], request["group"], tuple(request["groups"]))
     try:
-        _detach(request["procs"], report)
-        images = [_open(image, identity) for image in request["images"]]
+        detach(request["procs"], report)
+        images = [open_image(image, identity) for image in request["images"]]
         namespaces.separate()
         for image, asked in zip(images, request["images"], strict=True):
-            _mount_nowhere(image)
+            mount_nowhere(image)
             if asked["inspect"]:
                 image.metadata = _read_metadata(image.mount)
             image.target = asked["mount"] or _said_target(image, asked["fallback"])
@@ -98,7 +98,7 @@ def run(request: dict[str, Any], report: int) -> None:
         signal.pause()
 
 
-def _detach(procs: str, report: int) -> None:
+def detach(procs: str, report: int) -> None:
     """Joins the cgroup unless it was forked there, and closes everything but the answer's pipe."""
     if procs:
         fd = os.open(procs, os.O_WRONLY | os.O_CLOEXEC)
@@ -120,7 +120,7 @@ def _detach(procs: str, report: int) -> None:
     os.chdir("/")
 
 
-def _open(asked: dict[str, Any], identity: streams.UserIdentity) -> Image:
+def open_image(asked: dict[str, Any], identity: streams.UserIdentity) -> Image:
     """Opens an image's file: a user's own with his rights alone, so that nothing is attached that he could not read.
 
     Raises HoldFailure where it cannot be opened or is no image, with a reason where the file is the user's own.
@@ -159,7 +159,7 @@ def _check_file(path: str, fd: int) -> None:
         raise HoldFailure(f"the image {path} is cut off: it has {found.st_size} of {takes} bytes", IMAGE_REFUSED)
 
 
-def _mount_nowhere(image: Image) -> None:
+def mount_nowhere(image: Image) -> None:
     """Attaches the image's file to a loop device that goes with its last user, mounts that without a mount point, and closes the file.
 
     Raises HoldFailure for a bad image, OSError where the machine is at fault.

@@ -5,6 +5,7 @@ It is of standard library alone, for the shim. The same names stand in cgroup v2
 """
 
 # System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -29,6 +30,11 @@ def read(files: Mapping[str, str], *, cpu_seconds: float) -> dict[str, float]:
         "oom_kills": _line(files.get("oom", ""), "oom_kill"),
     }
     return {name: value for name, value in known.items() if value}
+
+
+def is_populated(kill: str) -> bool:
+    """Tells whether processes are left in the cgroup whose file `cgroup.kill` this is; False where it is gone."""
+    return _line(os.path.join(os.path.dirname(kill), "cgroup.events"), "populated") == 1
 
 
 def _number(path: str) -> int:

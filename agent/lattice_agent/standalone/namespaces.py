@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import struct
 import sys
 import warnings  # noqa: F401 - os.get_exec_path imports it in the task, where nothing may be imported
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 CLONE_NEWNS = 0x00020000
-MS_REC, MS_SLAVE = 16384, 1 << 19
-OPENAT2, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT = 437, 429, 430, 431, 432
+MS_REC, MS_SLAVE, MS_NOSUID, MS_NODEV = 16384, 1 << 19, 2, 4
+OPENAT2, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, OPEN_TREE, MOUNT_SETATTR = 437, 429, 430, 431, 432, 428, 442
 """Numbers of system calls, the same on every architecture."""
 FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
 CLOEXEC = 1
@@ -27,7 +29,12 @@ READ_ONLY, NO_SUID, NO_DEVICES = 1, 2, 4
 """Attributes of a mount (`MOUNT_ATTR_*`)."""
 EMPTY_PATHS = 0x04 | 0x40
 """Of move_mount: both of its descriptors are the places themselves."""
-RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
+CLONE_NEWUSER = 0x10000000
+OPEN_TREE_CLONE, AT_EMPTY_PATH, AT_RECURSIVE = 1, 0x1000, 0x8000
+MOUNT_ATTRIBUTES = struct.Struct("<QQQQ")
+"""struct mount_attr: what is set, what is cleared, the propagation, the descriptor of a user namespace."""
+ID_MAPPED = 0x00100000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -136,6 +143,55 @@ def mounted(kind: str, source: str) -> int:
 def attach(mount: int, target: int) -> None:
     """Moves a mount without a mount point (`mounted`) to a directory; both are descriptors. Raises OSError."""
     _checked(_libc.syscall(MOVE_MOUNT, mount, b"", target, b"", EMPTY_PATHS))
+
+
+def mount(kind: str, target: str, flags: int, data: str) -> None:
+    """Mounts a file system of this kind, which has no device, at a path; `data` are its options. Raises OSError."""
+    done = _libc.mount(kind.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), os.fsencode(data))
+    _checked(done, target)
+
+
+def cloned(place: int) -> int:
+    """Returns a mount, attached nowhere, of what an open descriptor shows, with all that is mounted below it. Raises OSError."""
+    flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | AT_RECURSIVE | os.O_CLOEXEC
+    return _checked(_libc.syscall(OPEN_TREE, place, b"", flags))
+
+
+def show_as(mount: int, user: int, group: int) -> bool:
+    """Lets root's files in a mount that is attached nowhere appear as those of a user; returns False where the kernel cannot."""
+    try:
+        names = _user_namespace(user, group)
+    except OSError:
+        return False
+    try:
+        wanted = MOUNT_ATTRIBUTES.pack(ID_MAPPED, 0, 0, names)
+        return bool(_libc.syscall(MOUNT_SETATTR, mount, b"", AT_EMPTY_PATH, wanted, len(wanted)) == 0)
+    finally:
+        os.close(names)
+
+
+def _user_namespace(user: int, group: int) -> int:
+    """Returns the descriptor of a user namespace in which root is this user and group; a process that made it ends before."""
+    made_r, made_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(made_w, b"1" if _libc.unshare(CLONE_NEWUSER) == 0 else b"0")
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        os.close(made_w)
+        if os.read(made_r, 1) != b"1":
+            raise OSError("the kernel makes no user namespace")
+        for name, number in (("uid_map", user), ("gid_map", group)):
+            with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
+                file.write(f"0 {number} 1\n")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(made_r)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _said(made: int) -> str:

@@ -59,7 +59,7 @@ def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequ
     try:
         _check(_libc.unshare(CLONE_NEWNS))
         try:
-            _cover(_make(made), identity, keep, places)
+            _cover(make(made), identity, keep, places)
             yield
         finally:
             _check(_libc.setns(home, CLONE_NEWNS))
@@ -67,7 +67,7 @@ def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequ
         os.close(home)
 
 
-def _make(made: str) -> str:
+def make(made: str) -> str:
     """Makes the directory `made`, owned by root, with a /tmp in it; renames whatever another user has put at that path."""
     inside = os.path.join(made, "tmp")
     with suppress(FileNotFoundError):
@@ -86,7 +86,7 @@ def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Seq
     Raises OSError.
     """
     _mount("none", "/", "", MS_REC | MS_SLAVE)
-    kept = dict(_kept(identity, keep, places))
+    kept = dict(kept_entries(identity, keep, places))
     try:
         _mount(inside, TMP, "", MS_BIND)
         if os.path.isdir(SHM):  # noqa: PTH112
@@ -98,7 +98,7 @@ def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Seq
             os.close(fd)
 
 
-def _kept(identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, int]]:
+def kept_entries(identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yields (path, open descriptor) of each entry to keep, opened with the user's rights so that no link leads beyond them."""
     with identity.acting():
         below = [path for path in map(os.path.realpath, places) if path.startswith((f"{TMP}/", f"{SHM}/"))]

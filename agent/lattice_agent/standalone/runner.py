@@ -105,6 +105,8 @@ class Runner:
                     self._shim.send(report, run_hook(request))
                 case "hold":
                     keep_mounts(request, report)
+                case "container":
+                    make_container(request, report)
                 case unknown:
                     self._shim.send(report, {"failure": f"the runner knows no request {unknown!r}"})
             code = 0
@@ -152,6 +154,13 @@ def keep_mounts(request: dict[str, Any], report: int) -> None:
     from lattice_agent.standalone import hold
 
     hold.run(request, report)
+
+
+def make_container(request: dict[str, Any], report: int) -> None:
+    """Makes and starts a container, as `container.run` does, which answers through the descriptor `report`."""
+    from lattice_agent.standalone import container
+
+    container.run(request, report)
 
 
 def note_crash(request: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-It is of standard library alone, with `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`, `namespaces.py`,
-`private_tmp.py` and `scratch_mount.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and subreaper, stands in
-`SCOPE/shim` while the tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the work is left.
+It is of standard library alone, with `container_tasks.py`, `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`,
+`namespaces.py`, `private_tmp.py` and `scratch_mount.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and
+subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the
+work is left.
 """
 
 # System calls by their names: paths are plain strings here.
@@ -23,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lattice_agent.standalone import durable, forks, leftovers, meters, namespaces, private_tmp, scratch_mount, streams
+from lattice_agent.standalone import container_tasks, durable, forks, leftovers, meters, namespaces, private_tmp, scratch_mount, streams
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -82,6 +83,8 @@ class Launch:
     """Its scratch space, which a private /tmp goes on showing; empty: there is none."""
     scratch_bytes: int = 0
     """The size of the file system in memory that is mounted there for the tasks; 0: none is, the directory itself is the space."""
+    container: dict[str, Any] = field(default_factory=dict)
+    """The fields of `container_tasks.Container` in which the tasks run; empty: they run on the node itself."""
     private: dict[str, str] = field(default_factory=dict, repr=False)
     """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     alone: bool = False
@@ -155,6 +158,8 @@ class Shim:
         self.tasks: dict[int, Task] = {}
         self.inlets: dict[int, Inlet] = {}
         self.files: list[OutputFile] = []
+        self._gate = -1
+        """The descriptor with which tasks in a container end, so that none outlives this process."""
         self.out, self.err = (OutputStream(LogStream(launch.directory, name, launch.log_bytes)) for name in ("stdout", "stderr"))
         self._wake, wake_end = os.pipe()
         os.set_blocking(self._wake, False)
@@ -173,6 +178,9 @@ class Shim:
         self._open_files()
         if launch.note:
             self.err.write(time.time(), f"lattice: {launch.note}\n".encode(errors="replace"))
+        if launch.container:
+            self._start_in_container(container_tasks.Container(**launch.container))
+            return
         errors_r, errors_w = os.pipe()
         with os.fdopen(errors_r, "rb") as failures:
             try:
@@ -216,15 +224,30 @@ class Shim:
                     self.files.append(opened[path])
                 stream.file = opened.get(path)
 
+    def _start_in_container(self, container: container_tasks.Container) -> None:
+        """Starts all tasks in the attempt's container; raises OSError where that is not possible, and leaves none behind."""
+        launch, pipes, calls = self.launch, list[tuple[int, int]](), list[container_tasks.Call]()
+        try:
+            for variables in launch.task_environments:
+                (out_r, out_w), (err_r, err_w) = _wide_pipe(), _wide_pipe()
+                pipes.append((out_r, err_r))
+                calls.append(container_tasks.Call(launch.argv, launch.environment | launch.private | variables, out_w, err_w))
+            pids, self._gate = container_tasks.start(container, calls, launch.work_procs, lambda: _set_limits(launch))
+        finally:
+            for call in calls:
+                os.close(call.out)
+                os.close(call.err)
+        started = self.watch.now()
+        for local, (pid, (out, err)) in enumerate(zip(pids, pipes, strict=True)):
+            self.tasks[pid] = Task(launch.first_rank + local, pid, started)
+            self.inlets |= {out: Inlet(out, self.out), err: Inlet(err, self.err)}
+
     def _start_task(self, local: int, environment: dict[str, str], errors: int) -> None:
         """Forks one task (`local`: its number on this node, from 0) with pipes for its output; its errors before exec go into `errors`.
 
         Raises OSError.
         """
-        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
-        for fd in (out_w, err_w):
-            with suppress(OSError):  # only a wider pipe; the kernel limits it for ordinary users
-                fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+        (out_r, out_w), (err_r, err_w) = _wide_pipe(), _wide_pipe()
         started, shim = self.watch.now(), os.getpid()
         *beside, work = self.launch.work_procs or [""]
         pid, inside = forks.fork_into(work)
@@ -266,9 +289,17 @@ class Shim:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             if self._reap():
-                select.select([self._wake], [], [], 0.02)
-                with suppress(BlockingIOError):
-                    os.read(self._wake, 4096)
+                self._await_child()
+        while self.launch.container and meters.is_populated(self.launch.work_kill):  # process 1 of the container reaps these
+            with suppress(OSError):
+                _write(self.launch.work_kill, b"1")
+            self._await_child()
+
+    def _await_child(self) -> None:
+        """Waits until a child may have ended, 20 ms at most."""
+        select.select([self._wake], [], [], 0.02)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
 
     def drain(self) -> None:
         """Copies the output that is still in the pipes, notes in the log what files did not take, and closes the log."""
@@ -304,6 +335,14 @@ class Shim:
             launch.uid_text, launch.attempt, launch.boot, tasks, self.watch.now(), failure, unfit=unfit,
             use=meters.read(launch.meters, cpu_seconds=spent),
         )  # fmt: skip
+
+
+def _wide_pipe() -> tuple[int, int]:
+    """Returns a pipe for output; a wider one where the kernel allows that, which it limits for ordinary users."""
+    read_end, write_end = os.pipe()
+    with suppress(OSError):
+        fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+    return read_end, write_end
 
 
 def _task_entry(task: Task) -> dict[str, Any]:
@@ -353,13 +392,7 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         score_for_oom(WORK_OOM_SCORE)
         os.setsid()
         _reset_signals()
-        for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
-            raise_limit(limit, resource.RLIM_INFINITY)
-        raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
-        if launch.core_bytes is not None:
-            limit_softly(resource.RLIMIT_CORE, launch.core_bytes)
-        if launch.max_processes:
-            raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
+        _set_limits(launch)
         launch.identity.become()
         if launch.hold_procs:
             _give_up_new_privileges()
@@ -381,6 +414,17 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
         os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
     finally:
         os._exit(127)
+
+
+def _set_limits(launch: Launch) -> None:
+    """Sets the resource limits of the work, as far as this process may, for itself and its descendants."""
+    for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
+        raise_limit(limit, resource.RLIM_INFINITY)
+    raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
+    if launch.core_bytes is not None:
+        limit_softly(resource.RLIMIT_CORE, launch.core_bytes)
+    if launch.max_processes:
+        raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
 
 
 def _give_up_new_privileges() -> None:

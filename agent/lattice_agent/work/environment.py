@@ -54,6 +54,14 @@ def login(account: Account, environment_file: str) -> dict[str, str]:
     }
 
 
+def login_in_image(account: Account, variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that work in an image starts with: the image's own (`variables`), and over them who the user is.
+
+    The node's /etc/environment is about its own programs and is not read; so is the account's PATH.
+    """
+    return {"PATH": DEFAULT_PATH, **variables, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": "/bin/sh"}
+
+
 def of_node(work: NodeWork, *, workdir: str) -> dict[str, str]:
     """Returns the LATTICE_* (and, if the site wants them, SLURM_*) variables that all tasks on this node share."""
     shared = lattice_of_node(work, workdir)
@@ -137,13 +145,15 @@ def compose(
     workdir: str,
     exported: Mapping[str, str] | None = None,
     software: MountedSoftware = NO_SOFTWARE,
+    of_image: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Returns the environment of the work, but for Secrets and for what differs from task to task; later parts win.
 
-    These are: login and the site's variables, both changed by views of the software; the user's; those `exported` by the site's hooks;
-    those that name the software; LATTICE_* and SLURM_*.
+    These are: login (of work in an image: the variables `of_image`, see `login_in_image`) and the site's variables, both changed by views
+    of the software; the user's; those `exported` by the site's hooks; those that name the software; LATTICE_* and SLURM_*.
     """
-    begun = software.applied_to(login(account, environment_file) | work.site_variables)
+    first = login(account, environment_file) if of_image is None else login_in_image(account, of_image)
+    begun = software.applied_to(first | work.site_variables)
     own = work.variables | dict(exported or {})
     return begun | own | software.variables | of_node(work, workdir=workdir)
 

@@ -10,6 +10,7 @@ from lattice.errors import Rejected
 from lattice.software.chosen_views import MountedSoftware
 from lattice_agent.attempts import NodeWork
 from lattice_agent.work import environment
+from lattice_agent.work.container import SCRIPT, StartedContainer
 from lattice_agent.work.environment import Account
 
 MAX_ENTRYPOINT = 131071
@@ -87,6 +88,18 @@ class RunContext:
     exported: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables that the site's hooks give the work."""
     software: MountedSoftware = environment.NO_SOFTWARE
+    container: StartedContainer | None = None
+    """The container in which its tasks run; None: they run on the node itself."""
+
+    @property
+    def tasks_begin_in(self) -> str:
+        """Returns the directory in which tasks begin: as their container has it, else the node's."""
+        return self.container.workdir if self.container is not None else self.workdir
+
+    @property
+    def image_variables(self) -> dict[str, str] | None:
+        """Returns the variables of the image, and over them those of devices; None: the work runs on the node itself."""
+        return dict(self.container.image.variables) | dict(self.container.variables) if self.container is not None else None
 
 
 def describe(
@@ -110,9 +123,10 @@ def describe(
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
         "boot": boot,
-        "argv": command(work, f"{directory}/script"),
+        "argv": command(work, f"{directory}/script" if place.container is None else SCRIPT),
         "environment": environment.compose(
-            work, account, environment_file, workdir=place.workdir, exported=place.exported, software=place.software
+            work, account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
+            of_image=place.image_variables,
         ),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
@@ -127,8 +141,9 @@ def describe(
         "private_tmp": work.private_tmp and switch_user,
         "private_tmp_keep": list(work.private_tmp_keep),
         "mounts": [image.mount for image in place.software.images],
+        "container": dict(place.container.fields) if place.container is not None else {},
         "note": place.note,
         "user": account.uid if switch_user else None,
         "group": account.gid if switch_user else None,
         "groups": list(account.groups),
-    }
+    }  # fmt: skip

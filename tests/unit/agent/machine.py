@@ -16,6 +16,7 @@ import pytest
 
 from lattice.daemon.clock import SystemClock
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered
+from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
@@ -102,12 +103,13 @@ async def machine(
     hooks: HookDirectories | None = None,
     cache: ImageCache | None = None,
     scratch_dir: Path | None = None,
+    tools: ContainerTools | None = None,
 ) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host on this machine, with scopes of its own that are gone afterwards."""
     node = node or directory.name
     state, memory = directory / "state", directory / "memory"
     async with open_host(
-        state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir
+        state, memory, node=node, clock=SystemClock(), reserves=reserves, hooks=hooks, cache=cache, scratch_dir=scratch_dir, tools=tools
     ) as host:
         try:
             yield host, Ends(host)

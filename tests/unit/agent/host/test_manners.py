@@ -187,7 +187,7 @@ def test_on_a_machine_of_v2_alone_controllers_are_handed_down_to_the_work(tmp_pa
     assert [(scope / "work" / name).read_text() for name in names] == ["77", str(1 << 30), "0-1,3", "300000 100000"]
     assert all((directory / "cgroup.subtree_control").read_text() == "+cpuset" for directory in chain)  # "+cpu" over it
     assert controllers.procs(scope) == []
-    assert controllers.remove_limits(scope)
+    assert controllers.remove_beside(scope)
 
 
 def test_v1_hierarchies_are_found_by_their_controllers() -> None:

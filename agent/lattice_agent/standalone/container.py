@@ -1,0 +1,297 @@
+"""Makes the container of one attempt with an OCI runtime: root file system, mounts of the node in it, `create` and `start`.
+
+It is of standard library alone, and runs in a fork of the runner, in the cgroup `hold` of the attempt's scope, with a mount namespace of
+its own, which nobody needs once the container has its. What a user names is opened with his rights, and mounted by that descriptor at
+the path that it really has; nothing of a user's is looked up by path as root.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH100, PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, S108
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from lattice_agent.standalone import container_tasks, hold, mount_targets, namespaces, private_tmp, shim, streams
+
+IMAGE_REFUSED, START_FAILED = "ImageRefused", "StartFailed"
+"""Reasons of END_REASONS for what would fail on every node; a failure without one is the node's."""
+RUN_SECONDS = 50.0
+"""The longest time that one call of the runtime may take."""
+LARGEST_TABLE = 4 << 20
+"""Bytes of an image's /etc/passwd or /etc/group that are read."""
+AT_FDCWD = -100
+OF_USERS = ("rbind", "rw", "nosuid", "nodev")
+READ_ONLY = ("bind", "ro", "nosuid", "nodev")
+
+
+class ContainerFailure(Exception):
+    """Raised when the container cannot be made; `reason` empty: the node is at fault."""
+
+    def __init__(self, sentence: str, reason: str = "") -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+@dataclass
+class Making:
+    """One container on its way: the request, the image's root, and what is mounted in it so far, as mounts of the runtime's config."""
+
+    request: dict[str, Any]
+    identity: streams.UserIdentity
+    root: int = -1
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    """By target: the real path on the node of what is mounted there; empty: it has none."""
+
+    @property
+    def bundle(self) -> str:
+        """Returns the directory of the container's files."""
+        return str(self.request["bundle"])
+
+
+def run(request: dict[str, Any], report: int) -> None:
+    """Makes and starts the container of a request; writes one answer to `report` (a descriptor).
+
+    The answer holds `workdir`, the working directory of its tasks, and `mapped`; or `failure`, with a `reason` if the work is at fault.
+    """
+    making = Making(request, streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])))
+    try:
+        hold.detach(request["procs"], report)
+        answer = _make(making)
+    except (ContainerFailure, hold.HoldFailure) as failure:
+        answer = {"failure": str(failure), "reason": failure.reason}
+    except (OSError, subprocess.SubprocessError) as error:
+        answer = {"failure": f"the container cannot be made: {error}", "reason": ""}
+    shim.send(report, answer)
+
+
+def _make(making: Making) -> dict[str, Any]:
+    request = making.request
+    image = hold.open_image({"source": request["source"], "path": request["image"], "own": False}, making.identity)
+    namespaces.separate()
+    for name in ("lower", "upper", "rootfs", "binds"):
+        os.mkdir(f"{making.bundle}/{name}", 0o700)
+    hold.mount_nowhere(image)
+    mapped = bool(request["writable"]) and namespaces.show_as(image.mount, request["user"], request["group"])
+    _attach(image.mount, f"{making.bundle}/lower")
+    _make_root(making)
+    _mount_node(making)
+    workdir = _workdir(making)
+    _write_config(making)
+    for words in (("create", "--bundle", making.bundle, request["container"]), ("start", request["container"])):
+        _call_runtime(request, *words)
+    return {"workdir": workdir, "mapped": mapped}
+
+
+def _attach(mount: int, path: str) -> None:
+    target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        namespaces.attach(mount, target)
+    finally:
+        os.close(target)
+        os.close(mount)
+
+
+def _make_root(making: Making) -> None:
+    """Mounts the root: the image below, a layer in memory above it, in which mount points are made and a writable one is written."""
+    bundle, writable = making.bundle, making.request["writable"]
+    namespaces.mount("tmpfs", f"{bundle}/upper", namespaces.MS_NOSUID | namespaces.MS_NODEV, "mode=0700" + ("" if writable else ",size=1m"))
+    for name in ("files", "work"):
+        os.mkdir(f"{bundle}/upper/{name}", 0o755)
+    if writable:
+        os.chown(f"{bundle}/upper/files", making.request["user"], making.request["group"])
+    options = f"lowerdir={bundle}/lower,upperdir={bundle}/upper/files,workdir={bundle}/upper/work"
+    namespaces.mount("overlay", f"{bundle}/rootfs", namespaces.MS_NOSUID | namespaces.MS_NODEV, options)
+    making.root = os.open(f"{bundle}/rootfs", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+# what the container sees of the node
+
+
+def _mount_node(making: Making) -> None:
+    """Puts what the container sees of the node at places of its own in the bundle, and notes it for the runtime's config."""
+    request = making.request
+    for target in ("/proc", "/sys", "/dev"):
+        _check_target(making, target, directory=True)
+    for name, text in _tables(making).items():
+        path = f"{making.bundle}/{name}"
+        _write(path, text)
+        _place(making, os.open(path, os.O_PATH | os.O_CLOEXEC), f"/etc/{name}", "", READ_ONLY)
+    if request["tmp"]:
+        inside = private_tmp.make(request["tmp"])
+        _place(making, os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), "/tmp", "", OF_USERS)
+        for path, place in private_tmp.kept_entries(making.identity, request["keep"], ()):
+            _place(making, place, path, "", OF_USERS)
+    for bind in request["binds"]:
+        _bind(making, bind)
+
+
+def _bind(making: Making, bind: dict[str, Any]) -> None:
+    """Puts one directory or file of the node into the container: a user's own, opened with his rights, never over what is the image's."""
+    try:
+        if bind["own"]:
+            with making.identity.acting():
+                place = os.open(bind["path"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            place = os.open(bind["path"], os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        if bind["optional"]:
+            return
+        raise ContainerFailure(f"{bind['path']} of the node cannot be shown in the container: {error}") from error
+    real = os.readlink(f"/proc/self/fd/{place}")
+    target = bind["target"] or real
+    if (bind["own"] and not _may_cover(target)) or _is_shown(making, target, real):
+        os.close(place)
+        return
+    _place(making, place, target, real, bind["options"])
+
+
+def _may_cover(target: str) -> bool:
+    """Tells whether a user's directory may be mounted there: not over the image's system."""
+    try:
+        return mount_targets.read_target(target) == target
+    except mount_targets.TargetFlaw:
+        return False
+
+
+def _is_shown(making: Making, target: str, real: str) -> bool:
+    """Tells whether a place is mounted already, or seen where it is through a directory that stands at its own path."""
+    if target in making.places:
+        return True
+    return target == real and any(above == there and mount_targets.is_within(target, above) for above, there in making.places.items())
+
+
+def _place(making: Making, place: int, target: str, real: str, options: tuple[str, ...] | list[str]) -> None:
+    """Attaches a copy of the mount that an open descriptor shows in the bundle, and notes it; closes the descriptor."""
+    directory = stat.S_ISDIR(os.fstat(place).st_mode)
+    _check_target(making, target, directory=directory)
+    own = f"{making.bundle}/binds/{len(making.mounts)}"
+    if directory:
+        os.mkdir(own, 0o700)
+    else:
+        os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        _attach(namespaces.cloned(place), own)
+    finally:
+        os.close(place)
+    making.mounts.append({"destination": target, "type": "bind", "source": own, "options": list(options)})
+    making.places[target] = real
+
+
+def _check_target(making: Making, target: str, *, directory: bool) -> None:
+    """Raises ContainerFailure where the image has something else at a mount point; links are followed within the image."""
+    try:
+        place = namespaces.open_at(making.root, target, os.O_PATH, namespaces.RESOLVE_IN_ROOT)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return
+        raise ContainerFailure(f"the image cannot be used: {target}: {error.strerror}", IMAGE_REFUSED) from error
+    try:
+        if stat.S_ISDIR(os.fstat(place).st_mode) != directory:
+            wanted = "a directory" if directory else "a file"
+            raise ContainerFailure(f"the image cannot be used: {target} is not {wanted} in it", IMAGE_REFUSED)
+    finally:
+        os.close(place)
+    if target in ("/proc", "/sys", "/dev"):
+        _check_no_link(making, target)
+
+
+def _check_no_link(making: Making, target: str) -> None:
+    with suppress(OSError):
+        found = os.stat(f"{making.bundle}/rootfs{target}", follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            raise ContainerFailure(f"the image cannot be used: {target} is a symbolic link in it", IMAGE_REFUSED)
+
+
+def _tables(making: Making) -> dict[str, str]:
+    """Returns /etc/passwd and /etc/group of the container: the image's own, and after them the user and his groups, in place of namesakes."""
+    made: dict[str, str] = {}
+    for name, added in making.request["tables"].items():
+        own = {tuple(line.split(":")[at] for at in (0, 2)) for line in added}
+        names, numbers = {name for name, _ in own}, {number for _, number in own}
+        kept = [
+            line for line in _read(making, f"/etc/{name}").splitlines()
+            if len(parts := line.split(":")) > 2 and parts[0] not in names and parts[2] not in numbers
+        ]  # fmt: skip
+        made[name] = "".join(f"{line}\n" for line in (*kept, *added))
+    return made
+
+
+def _read(making: Making, path: str) -> str:
+    """Returns the text of a file of the image; empty where it is absent, or no plain file of a moderate size."""
+    with suppress(OSError):
+        place = namespaces.open_at(making.root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, namespaces.RESOLVE_IN_ROOT)
+        with os.fdopen(place, "rb") as file:
+            if stat.S_ISREG(os.fstat(place).st_mode):
+                return file.read(LARGEST_TABLE).decode(errors="replace")
+    return ""
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _workdir(making: Making) -> str:
+    """Returns the working directory of the tasks: the one that is asked for, of the node or the image, else the image's, else home.
+
+    Raises ContainerFailure where the one that is asked for is in neither.
+    """
+    asked, home = making.request["workdir"], making.request["home"]
+    if not asked:
+        own = making.request["image_workdir"]
+        return own if own and _is_directory(making, own) else home if home in making.places else "/"
+    if making.request["workdir_of_node"]:
+        with suppress(OSError), making.identity.acting():
+            place = os.open(asked, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            real = os.readlink(f"/proc/self/fd/{place}")
+            os.close(place)
+            if _is_shown(making, real, real):
+                return real
+    if _is_directory(making, asked):
+        return str(asked)
+    raise ContainerFailure(f"the working directory {asked!r} is neither on the node, where work may have it, nor in the image", START_FAILED)
+
+
+def _is_directory(making: Making, path: str) -> bool:
+    if path in making.places or path in ("/", "/dev/shm", "/proc", "/sys", "/dev"):
+        return True
+    try:
+        os.close(namespaces.open_at(making.root, path, os.O_PATH | os.O_DIRECTORY, namespaces.RESOLVE_IN_ROOT))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+# the runtime
+
+
+def _write_config(making: Making) -> None:
+    """Writes the bundle's config.json: the one of the request, with the mounts that were made, outer ones first."""
+    config = making.request["config"]
+    below = sorted(making.mounts, key=lambda mount: str(mount["destination"]).rstrip("/").count("/"))
+    config["mounts"] = [*config["mounts"], *below]
+    config["root"]["path"] = f"{making.bundle}/rootfs"
+    with open(f"{making.bundle}/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+
+
+def _call_runtime(request: dict[str, Any], *words: str) -> None:
+    """Calls the OCI runtime with its state in the bundle; raises ContainerFailure with what it says."""
+    log = f"{request['bundle']}/{words[0]}.log"
+    argv = [request["runtime"], "--root", request["state"], "--log", log, "--log-format", "json", *words]
+    quiet = subprocess.DEVNULL
+    done = subprocess.run(
+        argv, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", env={"PATH": container_tasks.PATH}, timeout=RUN_SECONDS, check=False
+    )  # fmt: skip
+    if done.returncode:
+        program = os.path.basename(request["runtime"])
+        raise ContainerFailure(f"{program} {words[0]} has ended with {done.returncode}: {container_tasks.last_message(log)}")

@@ -1,0 +1,179 @@
+"""Starts the tasks of an attempt in its container: `exec` of the stub by the OCI runtime, which waits until it stands in its cgroups.
+
+It is of standard library alone, for the shim, whose children the tasks become: the runtime's own process ends before they begin.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH118, PTH119, PTH123
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from lattice_agent.standalone import forks
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+GATE = 3
+"""The descriptor at which the stub waits."""
+HIGH = 16
+"""Descriptors of the caller are copied beyond this one before the low ones are given out."""
+EXEC_SECONDS, LOOK_SECONDS = 60.0, 0.002
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container of an attempt, and how its tasks are started in it."""
+
+    runtime: str
+    state: str
+    """The runtime's own directory (`--root`)."""
+    identifier: str
+    bundle: str
+    stub: str
+    """The stub's path in the container."""
+    workdir: str
+    procs: str
+    """The file by which the runtime joins the container's cgroup in the v2 tree."""
+    process: dict[str, Any]
+    """The process of the runtime specification without arguments and variables."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One task to be started: its arguments and variables, and the descriptors of its output and its errors."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    out: int
+    err: int
+
+
+def start(
+    container: Container, calls: Sequence[Call], joined: Sequence[str], set_limits: Callable[[], None]
+) -> tuple[list[int], int]:
+    """Starts the tasks, all of them once each stands in the cgroups whose files `joined` names; returns their pids, and the gate.
+
+    `set_limits` is called in the process that becomes the runtime, whose resource limits a task inherits. The gate, a descriptor, must stay open while they run: they end with it. Raises OSError where the runtime or the kernel refuses.
+    """
+    opened, gate = os.pipe()
+    try:
+        pids = [pid for batch in _batches(len(calls)) for pid in _exec(container, calls, batch, opened, set_limits)]
+        for pid in pids:
+            _join(pid, joined)
+        os.write(gate, b"1" * len(pids))
+    except BaseException:
+        os.close(gate)  # whoever waits at it ends
+        raise
+    finally:
+        os.close(opened)
+    return pids, gate
+
+
+def _batches(count: int) -> Iterator[range]:
+    """Cuts the numbers of the tasks into parts that are started beside each other."""
+    at_once = max(1, len(os.sched_getaffinity(0)))
+    return (range(first, min(first + at_once, count)) for first in range(0, count, at_once))
+
+
+def _exec(container: Container, calls: Sequence[Call], numbers: range, gate: int, set_limits: Callable[[], None]) -> list[int]:
+    begun = {number: _begin(container, calls[number], number, gate, set_limits) for number in numbers}
+    try:
+        for number in numbers:
+            _await(container, number, begun[number])
+            del begun[number]
+    finally:
+        for pid in begun.values():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return [_pid_of(container, number) for number in numbers]
+
+
+def _begin(container: Container, call: Call, number: int, gate: int, set_limits: Callable[[], None]) -> int:
+    """Forks the runtime for one task, in the container's cgroup; the variables, Secrets among them, go through memory alone."""
+    document = container.process | {
+        "args": [container.stub, container.workdir, *call.argv],
+        "env": [f"{name}={value}" for name, value in call.environment.items()],
+    }
+    told = os.memfd_create("process")
+    try:
+        with os.fdopen(os.dup(told), "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump(document, file)
+        pid, _ = forks.fork_into(container.procs)
+        if pid == 0:
+            with suppress(BaseException):
+                set_limits()
+                _become_runtime(container, call, number, gate, told)
+            os._exit(127)
+        return pid
+    finally:
+        os.close(told)
+
+
+def _become_runtime(container: Container, call: Call, number: int, gate: int, told: int) -> NoReturn:
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (null, call.out, call.err, gate)]
+    for place, fd in enumerate(high):
+        os.dup2(fd, place)
+    told = fcntl.fcntl(told, fcntl.F_DUPFD, HIGH)
+    log, pid_file = _file(container, number, "log"), _file(container, number, "pid")
+    argv = [container.runtime, "--root", container.state, "--log", log, "--log-format", "json", "exec", "--detach"]
+    argv += ["--pid-file", pid_file, "--preserve-fds", str(GATE - 2), "--process", f"/proc/self/fd/{told}", container.identifier]
+    os.execve(container.runtime, argv, {"PATH": PATH})  # noqa: S606 - the runtime of the administrator's choice
+
+
+def _file(container: Container, number: int, kind: str) -> str:
+    return os.path.join(container.bundle, f"exec-{number}.{kind}")
+
+
+def _await(container: Container, number: int, pid: int) -> None:
+    """Waits until the runtime's process for a task has ended; raises OSError, with what the runtime says, where it failed or hangs."""
+    until = time.monotonic() + EXEC_SECONDS
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > until:
+            raise OSError(f"the container does not answer for {EXEC_SECONDS:g} s: {os.path.basename(container.runtime)} exec hangs")
+        time.sleep(LOOK_SECONDS)
+    if status:
+        code = os.waitstatus_to_exitcode(status)
+        said = last_message(_file(container, number, "log"))
+        raise OSError(f"{os.path.basename(container.runtime)} exec has ended with {code}: {said}")
+
+
+def last_message(log: str) -> str:
+    """Returns the last message of a runtime's log, as far as it can be printed."""
+    said = "it says nothing"
+    with suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with suppress(ValueError, AttributeError):
+                said = str(json.loads(line).get("msg") or said)
+    return "".join(letter if letter.isprintable() else " " for letter in said)[:500]
+
+
+def _pid_of(container: Container, number: int) -> int:
+    with open(_file(container, number, "pid"), encoding="ascii") as file:
+        return int(file.read())
+
+
+def _join(pid: int, joined: Sequence[str]) -> None:
+    """Moves a waiting task, which has one thread, into its cgroups, and gives it the score of work for want of memory."""
+    for path in joined:
+        _write(path, str(pid))
+    with suppress(OSError):
+        _write(f"/proc/{pid}/oom_score_adj", "0")
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

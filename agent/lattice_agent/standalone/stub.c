@@ -1,0 +1,137 @@
+/*
+ * The program of Lattice's in every container, static and without dependencies:
+ *
+ *   stub                         process 1 of a container: reaps whoever loses his parent, until it is killed
+ *   stub DIRECTORY ARGUMENT...   a task: waits at descriptor 3 until it stands in its cgroup, and becomes the work
+ *
+ * cc -static -Os -s -Wall -Wextra -o stub stub.c
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALS = 64 };
+
+extern char **environ;
+
+/* Says one sentence on standard error, and ends with this code. */
+static void refuse(int code, const char *what, const char *said, const char *more)
+{
+	dprintf(2, "lattice: %.200s %s%s\n", what, said, more);
+	_exit(code);
+}
+
+/* Reaps children until it is killed; process 1 has no other task. */
+static void hold(void)
+{
+	sigset_t every;
+
+	sigfillset(&every);
+	sigprocmask(SIG_SETMASK, &every, NULL);
+	for (;;) {
+		while (waitpid(-1, NULL, WNOHANG) > 0)
+			;
+		int number;
+		sigset_t child;
+		sigemptyset(&child);
+		sigaddset(&child, SIGCHLD);
+		sigwait(&child, &number);
+	}
+}
+
+/* Restores every signal's default, those of the C library included, since some are ignored by whoever began this process. */
+static void reset_signals(void)
+{
+	struct { void (*handler)(int); unsigned long flags; void (*restorer)(void); unsigned long mask; } plain = { SIG_DFL, 0, NULL, 0 };
+	sigset_t none;
+
+	for (int number = 1; number <= SIGNALS; number++)
+		if (number != SIGKILL && number != SIGSTOP)
+			syscall(SYS_rt_sigaction, number, &plain, NULL, 8UL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Waits until the shim has moved this process; ends it where the shim is gone, and has the kernel end it with the shim from now on. */
+static void pass_gate(void)
+{
+	struct pollfd gate = { .fd = GATE, .events = 0 };
+	char go;
+	ssize_t got;
+
+	do
+		got = read(GATE, &go, 1);
+	while (got < 0 && errno == EINTR);
+	if (got != 1)
+		_exit(ABANDONED);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (poll(&gate, 1, 0) > 0 && (gate.revents & (POLLHUP | POLLERR | POLLNVAL)))
+		_exit(ABANDONED);
+	close(GATE);
+}
+
+/* Executes the program; returns with the reason in errno, and the path that exists but could not be executed (NULL: none). */
+static const char *execute(char **argv, const char *path)
+{
+	static char tried[4096], found[4096];
+	const char *there = NULL;
+	int reason = ENOENT;
+
+	if (strchr(argv[0], '/')) {
+		execve(argv[0], argv, environ);
+		reason = errno;
+		there = access(argv[0], F_OK) ? NULL : argv[0];
+		errno = reason;
+		return there;
+	}
+	for (const char *part = path, *end; part; part = *end ? end + 1 : NULL) {
+		end = strchrnul(part, ':');
+		int length = (int)(end - part);
+		if (snprintf(tried, sizeof tried, "%.*s%s%s", length, part, length ? "/" : "./", argv[0]) >= (int)sizeof tried)
+			continue;
+		execve(tried, argv, environ);
+		int why = errno;
+		if (why == ENOTDIR || (why == ENOENT && access(tried, F_OK)))
+			continue;
+		reason = why;
+		if (!there)
+			there = strcpy(found, tried);
+		if (why != EACCES && why != ENOENT)
+			break;
+	}
+	errno = reason;
+	return there;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3) {
+		prctl(PR_SET_NAME, "lattice-hold");
+		hold();
+	}
+	reset_signals();
+	pass_gate();
+	setsid();
+	if (chdir(argv[1]))
+		refuse(NOT_FOUND, argv[1], "cannot be entered as the working directory in the image: ", strerror(errno));
+	const char *path = getenv("PATH");
+	if (!path)
+		path = "/usr/local/bin:/usr/bin:/bin";
+	const char *there = execute(argv + 2, path);
+	int reason = errno;
+	if (!there && reason == ENOENT && !strchr(argv[2], '/')) {
+		dprintf(2, "lattice: '%.200s' cannot be executed in the image: %s; it is not in PATH=%.1000s\n", argv[2], strerror(reason), path);
+		return NOT_FOUND;
+	}
+	if (there && reason == ENOENT)
+		refuse(NOT_FOUND, there, "cannot be executed in the image: ", "the file exists, but not the interpreter that it names");
+	refuse(reason == ENOENT || reason == ENOTDIR ? NOT_FOUND : NOT_EXECUTABLE, argv[2], "cannot be executed in the image: ", strerror(reason));
+}

@@ -1,0 +1,135 @@
+"""Composes the container of an attempt for an OCI runtime: its configuration, the process of a task, and what it sees of the node; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lattice.software.container_documents import ContainerConfig
+from lattice_agent.attempts import NodeWork
+from lattice_agent.work.devices import DeviceEdits, DeviceNode
+from lattice_agent.work.environment import Account
+
+OWN: Final = "/.lattice"
+STUB, SCRIPT = f"{OWN}/stub", f"{OWN}/script"
+"""Where the container shows Lattice's own program, and the work's script."""
+_WORLD: Final = ["nosuid", "noexec", "nodev"]
+_MOUNTS: Final[tuple[dict[str, Any], ...]] = (
+    {"destination": "/proc", "type": "proc", "source": "proc", "options": _WORLD},
+    {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+    {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+     "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]},
+    {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": _WORLD},
+    {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_WORLD, "ro"]},
+)  # fmt: skip
+_SHM: Final[dict[str, Any]] = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]}
+_MASKED: Final = (
+    "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug",
+    "/proc/scsi", "/sys/firmware",
+)  # fmt: skip
+_READ_ONLY: Final = ("/proc/asound", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_BIND: Final = ("rbind", "rw", "nosuid", "nodev")
+_BIND_READ_ONLY: Final = ("bind", "ro", "nosuid", "nodev")
+
+
+@dataclass(frozen=True)
+class StartedContainer:
+    """The container of an attempt whose process 1 stands: the image's configuration, variables of devices, and where tasks begin.
+
+    `fields`: those of `container_tasks.Container`.
+    """
+
+    image: ContainerConfig
+    variables: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    note: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def runtime_config(work: NodeWork, *, cgroup: str, filter_: Mapping[str, Any], devices: DeviceEdits) -> dict[str, Any]:
+    """Returns the bundle's config.json but for the root's path and the mounts of what is the node's: process 1 is the stub, as root
+    without capabilities, so that no process of the user's may change it.
+    """
+    shm = () if not work.private_tmp else (_SHM,)
+    config: dict[str, Any] = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": [STUB], "env": [], "cwd": "/", "noNewPrivileges": True,
+            "capabilities": _no_capabilities(),
+        },
+        "root": {"path": "", "readonly": not work.writable},
+        "mounts": [*_MOUNTS, *shm],
+        "linux": {
+            "cgroupsPath": cgroup,
+            "namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "mount"}],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}, *(_allowed(node) for node in devices.nodes)]},
+            "devices": [_device(node) for node in devices.nodes],
+            "seccomp": dict(filter_),
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READ_ONLY),
+        },
+    }  # fmt: skip
+    if devices.hooks:
+        config["hooks"] = {when: [dict(hook) for hook in hooks] for when, hooks in devices.hooks.items()}
+    return config
+
+
+def task_process(account: Account, devices: DeviceEdits) -> dict[str, Any]:
+    """Returns the process of every task without arguments and variables: the user, with no capabilities; limits are the shim's to set."""
+    groups = list(dict.fromkeys((*account.groups, *devices.groups)))
+    return {
+        "terminal": False, "user": {"uid": account.uid, "gid": account.gid, "additionalGids": groups, "umask": 0o022}, "cwd": "/",
+        "noNewPrivileges": True, "capabilities": _no_capabilities(),
+    }  # fmt: skip
+
+
+def node_binds(
+    account: Account, workdir: str, *, stub: str, script: str, private_tmp: bool, shared: Sequence[str], devices: DeviceEdits
+) -> list[dict[str, Any]]:
+    """Returns what a container shows of its node, in the order of its mounting, as entries of the request to `standalone.container`.
+
+    Those are the site's directories, home and working directory of the user (`workdir` empty: it is not the node's), files of the network,
+    and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none.
+    """
+    found = [] if private_tmp else [_bind("/tmp"), _bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
+    found += [_bind(path, optional=True) for path in shared]
+    found += [_bind(account.home, own=True, optional=True), _bind(account.home, target="", own=True, optional=True)]
+    if workdir:
+        found.append(_bind(workdir, target="", own=True))
+    found += [_bind(path, optional=True, options=_BIND_READ_ONLY) for path in ("/etc/resolv.conf", "/etc/hosts")]
+    found.append(_bind(stub, target=STUB, options=_BIND_READ_ONLY))
+    if script:
+        found.append(_bind(script, target=SCRIPT, options=_BIND_READ_ONLY))
+    found += [
+        _bind(mount.host_path, target=mount.path, options=mount.options or ("rbind", "ro", "nosuid", "nodev")) for mount in devices.mounts
+    ]
+    return found
+
+
+def user_tables(account: Account, groups: Mapping[int, str]) -> dict[str, list[str]]:
+    """Returns the lines that the container's /etc/passwd and /etc/group have of the user; `groups` are the names of his, by number."""
+    own = f"{account.name}:x:{account.uid}:{account.gid}::{account.home}:{account.shell or '/bin/sh'}"
+    return {"passwd": [own], "group": [f"{name}:x:{number}:{account.name}" for number, name in groups.items()]}
+
+
+def _bind(
+    path: str, *, target: str | None = None, own: bool = False, optional: bool = False, options: Sequence[str] = _BIND
+) -> dict[str, Any]:
+    """Returns one entry; `target` None: at the same path; empty: at the path that it really has."""
+    wanted = path if target is None else target
+    return {"path": path, "target": wanted, "own": own, "optional": optional, "options": list(options)}
+
+
+def _no_capabilities() -> dict[str, list[str]]:
+    return {name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+
+
+def _allowed(node: DeviceNode) -> dict[str, Any]:
+    return {"allow": True, "type": "c" if node.kind == "u" else node.kind, "major": node.major, "minor": node.minor, "access": node.permissions}
+
+
+def _device(node: DeviceNode) -> dict[str, Any]:
+    made: dict[str, Any] = {"path": node.path, "type": node.kind, "major": node.major, "minor": node.minor}
+    optional = {"fileMode": node.mode, "uid": node.uid, "gid": node.gid}
+    return made | {name: value for name, value in optional.items() if value is not None}

@@ -1,0 +1,320 @@
+"""Work in OCI images runs by the real runc: as its user, without rights, in its cgroups, and nothing of its container is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.errors import Rejected
+from lattice.views.allocation import SoftwareImage
+from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.host.containers import ContainerTools
+from lattice_agent.host.linux import LinuxHost
+from lattice_agent.standalone import private_tmp
+from lattice_agent.state.image_cache import CacheLimits, ImageCache
+from lattice_agent.state.log_store import LogReader
+from tests.oci import keep_image, make_root, needs_runc, stub
+from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
+
+pytestmark = [
+    pytest.mark.root, needs_root(), needs_runc(), pytest.mark.skipif(not has_cgroups(), reason="needs cgroup v2"),
+]  # fmt: skip
+KEY = Key(UID, 1)
+CONFIG = {"Env": ["PATH=/bin:/app", "FROM_IMAGE=yes", "HOME=/nowhere"], "WorkingDir": "/app"}
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Path]:
+    with open_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """The squashfs file of a small system."""
+    with open_directory() as path:
+        yield make_root(path / "root.squashfs")
+
+
+@dataclass
+class Node:
+    """A node that has one image."""
+
+    host: LinuxHost
+    ends: Ends
+    image: SoftwareImage
+
+    async def run(self, ours: NodeWork) -> int:
+        """Runs work to its end; returns the code of its first task."""
+        await self.host.prepare(ours)
+        await self.host.start(ours, {"SECRET": "hidden"})
+        code = (await self.ends.record()).tasks[0].code
+        await self.host.clear(ours.key)
+        return code
+
+    def printed(self, key: Key = KEY, stream: str = "stdout") -> str:
+        """What the work has written."""
+        reader = LogReader(self.host.journal.directory(key), stream)
+        text = b"".join(entry.data for entry in reader.read(1 << 30)).decode()
+        reader.close()
+        return text
+
+    def shell(self, script: str = "", **changes: Any) -> NodeWork:
+        """A script, or another command, in the image."""
+        own = ({"script": f"#!/bin/sh\n{script}\n"} if script else {}) | {"workdir": "", "image": self.image.source, "software": (self.image,), "private_tmp": True}
+        return work(**own | changes)
+
+
+@asynccontextmanager
+async def node(place: Path, root: Path, **tools: Any) -> AsyncIterator[Node]:
+    cache = ImageCache(place / "cache", CacheLimits(free=0))
+    cache.open()
+    image = keep_image(cache, root, config=CONFIG)
+    async with machine(place, cache=cache, tools=ContainerTools(stub=stub(), **tools)) as (host, ends):
+        yield Node(host, ends, image)
+
+
+def traces(place: Path) -> list[str]:
+    """Everything on the machine that belongs to the node of that name: cgroups of all hierarchies, loop devices, mounts, processes."""
+    found = [str(path) for top in Path("/sys/fs/cgroup").iterdir() for path in (top / "lattice.slice" / place.name).glob("**")]
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        found += [str(file)] if file.read_text().startswith(str(place)) else []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                found += [line for line in (process / "mountinfo").read_text().splitlines() if f"{place}/memory" in line]
+                found += [process.name] if place.name in (process / "cgroup").read_text() else []
+            except OSError:
+                continue
+    return found + [str(path) for path in Path("/tmp").glob(f"{private_tmp.beginning(str(place / 'state/attempts'))}*")]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(place: Path) -> Iterator[None]:
+    yield
+    for _ in range(25):
+        if not traces(place):
+            break
+        subprocess.run(["sleep", "0.02"], check=True)
+    assert traces(place) == []
+    assert not list((place / "memory").glob("*/container"))
+
+
+async def test_work_runs_in_the_image_as_its_user_without_rights_and_its_exit_code_is_kept(place: Path, root: Path) -> None:
+    script = (
+        "cat /etc/os-release; id -un; id -u; pwd; echo $FROM_IMAGE $HOME $SECRET $LATTICE_NODENAME; grep -E 'CapEff|NoNewPrivs|Seccomp:'"
+        " /proc/self/status; touch /x 2>&1; mount -t tmpfs none /app 2>&1; ls /proc | grep -c '^[0-9]'; exit 7"
+    )
+    async with node(place, root) as here:
+        assert await here.run(here.shell(script)) == 7
+        lines = here.printed().splitlines()
+    assert lines[:5] == ["ID=busybox", "nobody", "65534", "/app", "yes /nonexistent hidden n1"]
+    assert lines[5:8] == ["CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+    assert "Read-only file system" in lines[8]
+    assert "denied" in lines[9] or "not permitted" in lines[9]
+    assert int(lines[10]) <= 4, "it sees its own processes alone"
+
+
+async def test_every_task_stands_in_the_cgroups_of_the_work_and_process_one_in_those_of_the_container(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        ours = here.shell("cat /proc/self/cgroup; echo rank $LATTICE_PROCID", tasks=3, total_tasks=3, max_processes=500)
+        await here.host.prepare(ours)
+        scope = f"/lattice.slice/{place.name}/alloc-{UID}-1.scope"
+        assert len(here.host.scopes.whole(KEY)) == 1
+        assert not here.host.scopes.populated(KEY), "process 1 of a container is no work"
+        await here.host.start(ours)
+        record = await here.ends.record()
+        assert [task.code for task in record.tasks] == [0, 0, 0]
+        assert {task.rank for task in record.tasks} == {0, 1, 2}
+        lines = here.printed().splitlines()
+        assert sum(line == f"0::{scope}/work/main" for line in lines) == 3, lines
+        assert {f"rank {rank}" for rank in range(3)} <= set(lines)
+        others = {line.partition(":")[2] for line in lines if ":" in line and not line.startswith("0:")}
+        assert all(line.partition(":")[2].startswith(scope) for line in others), "in every hierarchy it stands in the attempt's"
+        assert not any("pids:" in line and "container" in line for line in others), "the limit of processes holds"
+        await here.host.clear(KEY)
+
+
+async def test_home_and_working_directory_are_the_nodes_and_system_directories_the_images(place: Path, root: Path) -> None:
+    project = place / "project"
+    project.mkdir()
+    os.chown(project, 65534, 65534)
+    script = "pwd; echo made > made; cat /etc/os-release; tail -n 1 /etc/passwd; cat $0 | head -n 1; echo $LATTICE_SUBMIT_DIR"
+    async with node(place, root) as here:
+        assert await here.run(here.shell(script.replace("tail -n 1", "grep nobody"), workdir=str(project))) == 0
+        lines = here.printed().splitlines()
+        assert lines == [str(project), "ID=busybox", "nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin", "#!/bin/sh", str(project)]
+        assert (project / "made").read_text() == "made\n"
+        second = Key(UID, 2)
+        assert await here.run(here.shell("pwd; cat os-release", workdir="/etc", key=second)) == 0
+        assert here.printed(second) == "/etc\nID=busybox\n"
+        third = Key(UID, 3)
+        assert await here.run(here.shell("pwd", workdir="/app", key=third)) == 0, "a directory that the image has and the node lacks"
+        assert here.printed(third) == "/app\n"
+
+
+async def test_a_writable_root_belongs_to_the_user_and_goes_with_the_work(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        script = "touch /app/new /new && rm /etc/os-release && ls / | grep new && stat -c %u /app"
+        assert await here.run(here.shell(script, writable=True)) == 0, here.printed(stream="stderr")
+        assert here.printed() == "new\n65534\n"
+        second = Key(UID, 2)
+        assert await here.run(here.shell("cat /etc/os-release; ls /app", key=second)) == 0
+        assert here.printed(second) == "ID=busybox\n"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "code", "said"),
+    [
+        ("absent --flag", 127, "lattice: 'absent' cannot be executed in the image: No such file or directory; it is not in PATH=/bin:/app"),
+        ("/bin/absent", 127, "lattice: /bin/absent cannot be executed in the image: No such file or directory"),
+        ("/etc/os-release", 126, "lattice: /etc/os-release cannot be executed in the image: Permission denied"),
+        ("/app/lost", 127, "lattice: /app/lost cannot be executed in the image: the file exists, but not the interpreter that it names"),
+        ("sh -c 'kill -9 $$'", 137, ""),
+        ("sh -c 'exit 3'", 3, ""),
+    ],
+)
+async def test_what_the_image_lacks_ends_with_127_and_a_sentence(place: Path, entrypoint: str, code: int, said: str) -> None:
+    def add(tree: Path) -> None:
+        (tree / "app/lost").write_text("#!/bin/python9\n")
+        (tree / "app/lost").chmod(0o755)
+
+    async with node(place, make_root(place / "root", add)) as here:
+        assert await here.run(here.shell(entrypoint=entrypoint, workdir="/")) == code
+        assert here.printed(stream="stderr").strip() == said
+
+
+async def test_a_working_directory_that_neither_node_nor_image_has_is_refused(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        ours = here.shell("true", workdir="/nowhere")
+        with pytest.raises(Rejected, match="'/nowhere' is neither on the node, where work may have it, nor in the image") as refused:
+            await here.host.prepare(ours)
+        assert refused.value.reason == "StartFailed"
+        await here.host.clear(KEY)
+
+
+LINKS: dict[str, str] = {"proc": "/etc", "tmp": "/../../../../etc", "etc/passwd": "/../../shadow", "etc/hosts": "../../../../tmp/escaped"}
+
+
+@pytest.mark.parametrize("name", LINKS)
+async def test_an_image_with_links_at_mount_points_never_leads_out_of_itself(place: Path, name: str) -> None:
+    def change(tree: Path) -> None:
+        there = tree / name
+        if there.is_dir():
+            there.rmdir()
+        there.unlink(missing_ok=True)
+        there.symlink_to(LINKS[name])
+
+    before = {path: path.lstat().st_mtime_ns for path in (Path("/etc"), Path("/proc"), Path("/tmp/escaped")) if path.exists()}
+    async with node(place, make_root(place / "root", change)) as here:
+        try:
+            assert await here.run(here.shell("cat /etc/os-release || true")) == 0
+        except Rejected as refused:
+            assert refused.reason == "ImageRefused", refused.message
+            await here.host.clear(KEY)
+    assert before == {path: path.lstat().st_mtime_ns for path in before}
+    assert not Path("/tmp/escaped").exists()
+
+
+async def test_the_last_task_takes_along_what_it_left_behind(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        ours = here.shell("setsid sh -c 'sleep 300 & sleep 300' > /dev/null 2>&1 & sleep 0.1; exit 4")
+        assert await here.run(ours) == 4
+
+
+async def test_term_and_kill_reach_the_tasks_and_their_codes_are_kept(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        ours = here.shell("trap 'exit 9' TERM; echo ready; while true; do sleep 0.05; done")
+        await here.host.prepare(ours)
+        await here.host.start(ours)
+        await until(lambda: "ready" in here.printed())
+        assert await here.host.terminate(KEY, STOPPED)
+        assert (await here.ends.record()).tasks[0].code == 9
+        await here.host.clear(KEY)
+
+
+async def test_work_beyond_its_memory_is_killed_and_the_kill_is_counted(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        memory = here.host.facts().memory_bytes - (64 << 20)
+        ours = here.shell("head -c 200m /dev/zero | sort > /dev/null; dd if=/dev/zero of=/dev/shm/x bs=1M count=300", reserved_memory=memory)
+        await here.host.prepare(ours)
+        limit = next(iter(here.host.scopes.entrances(KEY).meters[name] for name in ("limit",)))
+        Path(limit).write_text(str(64 << 20))  # a node keeps a tenth at most
+        await here.host.start(ours)
+        record = await here.ends.record()
+        assert (record.tasks[0].code != 0, record.use.oom_kills > 0) == (True, True), (record, here.printed(stream="stderr"))
+        await here.host.clear(KEY)
+
+
+@pytest.mark.parametrize("whom", ["shim", "runner", "container", "agent"])
+async def test_kill_of_whoever_keeps_it_leaves_nothing_and_loses_no_more_than_it_must(place: Path, root: Path, whom: str) -> None:
+    async with node(place, root) as here:
+        ours = here.shell("echo ready; sleep 1; exit 6")
+        await here.host.prepare(ours)
+        running = await here.host.start(ours)
+        await until(lambda: "ready" in here.printed())
+        match whom:
+            case "shim":
+                os.kill(running.pid, signal.SIGKILL)
+            case "runner":
+                os.kill(here.host.runner_client.pid, signal.SIGKILL)
+            case "container":
+                for pid in set(here.host.scopes.whole(KEY)) - set(here.host.scopes.work(KEY)) - {running.pid}:
+                    os.kill(pid, signal.SIGKILL)
+        if whom == "agent":
+            await here.host.runner_client.request({"op": "none"})
+            here.host.watch.close()
+            async with machine(place, swept=False) as (second, ends):
+                found = await second.attempts()
+                assert [known.alive for known in found] == [True]
+                record = await ends.record()
+                await second.clear(KEY)
+        else:
+            _, record = await here.ends.next()
+            await here.host.clear(KEY)
+        codes = {"shim": None, "runner": 6, "container": 137, "agent": 6}
+        assert (record.tasks[0].code if record is not None else None) == codes[whom]
+
+
+async def test_devices_of_cdi_bring_device_files_mounts_and_variables_and_unknown_ones_are_refused(place: Path, root: Path) -> None:
+    specifications = place / "cdi"
+    specifications.mkdir()
+    (place / "library").write_text("of the node\n")
+    document = {
+        "cdiVersion": "0.6.0", "kind": "vendor.example/thing",
+        "containerEdits": {"env": ["THINGS=all"], "mounts": [{"hostPath": str(place / "library"), "containerPath": "/opt/thing/library"}]},
+        "devices": [{"name": "null0", "containerEdits": {"deviceNodes": [{"path": "/dev/thing0", "hostPath": "/dev/null"}]}}],
+    }  # fmt: skip
+    (specifications / "thing.json").write_text(json.dumps(document))
+    (specifications / "broken.json").write_text("{")
+    async with node(place, root, cdi=(place / "none", specifications)) as here:
+        script = "echo x > /dev/thing0 && stat -c %t:%T /dev/thing0; cat /opt/thing/library; echo $THINGS"
+        assert await here.run(here.shell(script, devices=("vendor.example/thing=null0",))) == 0, here.printed(stream="stderr")
+        assert here.printed() == "1:3\nof the node\nall\n"
+        with pytest.raises(Rejected, match="'vendor.example/thing=one' is unknown; its CDI specifications name vendor.example/thing=null0"):
+            await here.host.prepare(here.shell("true", devices=("vendor.example/thing=one",), key=Key(UID, 2)))
+        await here.host.clear(Key(UID, 2))
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ({"runtime": "wombat"}, "the OCI runtime wombat is not installed"),
+        ({"stub": Path("/nowhere/stub")}, "/nowhere/stub is not there"),
+        ({"seccomp": Path("/nowhere/seccomp.json")}, "the seccomp profile /nowhere/seccomp.json is not there"),
+        ({"runtime": "crun"}, "crun makes no containers on hybrid cgroups"),
+    ],
+)
+async def test_a_node_that_lacks_a_part_says_which_and_runs_no_images(place: Path, root: Path, tools: dict[str, Any], said: str) -> None:
+    async with machine(place, tools=ContainerTools(**{"stub": stub(), **tools})) as (host, _):
+        if host.scopes.kind == "hybrid" or "crun" not in said:
+            assert said in host.containers.flaw()
