@@ -30,13 +30,14 @@ from lattice.kube.aiohttp import AiohttpCluster, connect
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.kubeconfig import ClusterConfig
+from lattice.lifecycle.hardware import OCI_IMAGES
 from lattice.models.conditions import LIMITS_MISSING
 from lattice.units import dial_target, parse_duration, parse_ranges, quantity_bytes
 from lattice_agent.cluster.capabilities import StaticCapabilities, from_node_class, read_components
 from lattice_agent.cluster.certificates import Pair, Renewal, both, complete, hosts_of
 from lattice_agent.cluster.registration import Flaw, NodeDescription, Registration
 from lattice_agent.cluster.work_source import GatewayWorkSource, WorkCache
-from lattice_agent.host.containers import FEATURE, Containers, ContainerTools
+from lattice_agent.host.containers import Containers, ContainerTools
 from lattice_agent.host.controllers import Reserves
 from lattice_agent.host.facts import gather
 from lattice_agent.host.hollow import HollowHost, HollowTimers
@@ -423,7 +424,7 @@ def _offered(containers: Containers) -> tuple[str, ...]:
     flaw = containers.flaw()
     if flaw:
         logs.event(log, "ContainersNotOffered", reason="NotInstalled", message=f"this node runs no work in OCI images: {flaw}")
-    return () if flaw else (FEATURE,)
+    return () if flaw else (OCI_IMAGES,)
 
 
 async def _renewed(

@@ -16,6 +16,8 @@ from lattice.errors import Rejected
 from lattice.units import quantity_bytes
 from lattice.views.cluster import Capabilities, Hardware, Node
 
+OCI_IMAGES: Final = "oci"
+"""The feature of a node that runs work in OCI images."""
 MEMORY_GROWS: Final = 1.02
 """The factor by which reported memory may exceed the known one: another kernel may leave so much more to work."""
 MEMORY_LACKS: Final = 0.9

@@ -38,8 +38,6 @@ from lattice_agent.work.devices import DeviceEdits, DeviceNode, choose_devices
 from lattice_agent.work.environment import Account
 from lattice_agent.work.seccomp import runtime_filter
 
-FEATURE: Final = "oci"
-"""What a node offers that runs work in OCI images."""
 ANSWER_SECONDS = 120.0
 TRIES = 5
 KILL_SECONDS = 10.0
@@ -122,7 +120,7 @@ class Containers:
         answer = await self._ask(work, request)
         if "workdir" not in answer:
             raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
-        note = "" if answer["mapped"] or not work.writable else "the files of the image are root's here: the kernel shows them as no other's"
+        note = "the kernel shows the files of the image as root's alone" if work.writable and not answer["mapped"] else ""
         return StartedContainer(image, devices.variables, answer["workdir"], note, self._fields(work, account, answer["workdir"], devices))
 
     async def _ask(self, work: NodeWork, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +254,7 @@ def _numbered(node: DeviceNode) -> DeviceNode:
     if node.kind and node.major >= 0:
         return node
     try:
-        found = os.stat(node.host_path)
+        found = Path(node.host_path).stat()
     except OSError as error:
         raise Rejected(f"the device file {node.host_path} is not there: {error.strerror}", reason="PrologueFailed") from error
     kind = "b" if stat.S_ISBLK(found.st_mode) else "c" if stat.S_ISCHR(found.st_mode) else ""

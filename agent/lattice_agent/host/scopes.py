@@ -97,7 +97,7 @@ class Scopes(Protocol):
         ...
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process of the work is left, or the shim where the scope knows it; those that keep namespaces or a container do not count."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; hold and container do not count."""
         ...
 
     def shim_pid(self, key: Key) -> int:
@@ -210,7 +210,7 @@ class CgroupScopes:
         return _members(self._path(key))
 
     def populated(self, key: Key) -> bool:
-        """Tells whether any process of the work is left, or the shim where the scope knows it; those that keep namespaces or a container do not count."""
+        """Tells whether any process of the work is left, or the shim where the scope knows it; hold and container do not count."""
         scope = self._path(key)
         if not _is_populated(scope):
             return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from contextlib import suppress
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from lattice.errors import Rejected

@@ -6,7 +6,7 @@ the path that it really has; nothing of a user's is looked up by path as root.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH100, PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, S108
+# ruff: noqa: PTH102, PTH115, PTH116, PTH119, PTH123, S108
 from __future__ import annotations
 
 import errno
@@ -211,7 +211,7 @@ def _check_no_link(making: Making, target: str) -> None:
 
 
 def _tables(making: Making) -> dict[str, str]:
-    """Returns /etc/passwd and /etc/group of the container: the image's own, and after them the user and his groups, in place of namesakes."""
+    """Returns /etc/passwd and /etc/group of the container: the image's, and after them the user and his groups in place of namesakes."""
     made: dict[str, str] = {}
     for name, added in making.request["tables"].items():
         own = {tuple(line.split(":")[at] for at in (0, 2)) for line in added}
@@ -258,7 +258,8 @@ def _workdir(making: Making) -> str:
                 return real
     if _is_directory(making, asked):
         return str(asked)
-    raise ContainerFailure(f"the working directory {asked!r} is neither on the node, where work may have it, nor in the image", START_FAILED)
+    said = f"the working directory {asked!r} is neither on the node, where work may have it, nor in the image"
+    raise ContainerFailure(said, START_FAILED)
 
 
 def _is_directory(making: Making, path: str) -> bool:

@@ -55,12 +55,11 @@ class Call:
     err: int
 
 
-def start(
-    container: Container, calls: Sequence[Call], joined: Sequence[str], set_limits: Callable[[], None]
-) -> tuple[list[int], int]:
+def start(container: Container, calls: Sequence[Call], joined: Sequence[str], set_limits: Callable[[], None]) -> tuple[list[int], int]:
     """Starts the tasks, all of them once each stands in the cgroups whose files `joined` names; returns their pids, and the gate.
 
-    `set_limits` is called in the process that becomes the runtime, whose resource limits a task inherits. The gate, a descriptor, must stay open while they run: they end with it. Raises OSError where the runtime or the kernel refuses.
+    `set_limits` is called in the process that becomes the runtime, whose resource limits a task inherits. The gate, a descriptor, must
+    stay open while they run: they end with it. Raises OSError where the runtime or the kernel refuses.
     """
     opened, gate = os.pipe()
     try:

@@ -23,7 +23,9 @@ _MOUNTS: Final[tuple[dict[str, Any], ...]] = (
     {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": _WORLD},
     {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_WORLD, "ro"]},
 )  # fmt: skip
-_SHM: Final[dict[str, Any]] = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"]}
+_SHM: Final[dict[str, Any]] = {
+    "destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"],  # noqa: S108 - in the container
+}  # fmt: skip
 _MASKED: Final = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug",
     "/proc/scsi", "/sys/firmware",
@@ -126,7 +128,8 @@ def _no_capabilities() -> dict[str, list[str]]:
 
 
 def _allowed(node: DeviceNode) -> dict[str, Any]:
-    return {"allow": True, "type": "c" if node.kind == "u" else node.kind, "major": node.major, "minor": node.minor, "access": node.permissions}
+    kind = "c" if node.kind == "u" else node.kind
+    return {"allow": True, "type": kind, "major": node.major, "minor": node.minor, "access": node.permissions}
 
 
 def _device(node: DeviceNode) -> dict[str, Any]:

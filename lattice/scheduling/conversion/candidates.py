@@ -14,6 +14,7 @@ from lattice.errors import Rejected
 from lattice.ledger.format import Row
 from lattice.lifecycle.conditions import condition
 from lattice.lifecycle.grace import grace_seconds
+from lattice.lifecycle.hardware import OCI_IMAGES
 from lattice.models.conditions import PROLOGUE_FAILED, SCHEDULED
 from lattice.quota.declared import PREEMPTIBLE_LABEL
 from lattice.scheduling.cluster.node_cache import HOLLOW
@@ -55,7 +56,9 @@ def candidate_of(
     need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
     try:
         minimum, maximum = _count(spec.resources.nodes)
-        need = _away_from_failures(need_of(spec.resources, indices, spec.data.scratch_bytes), status, indices, minimum, avoid)
+        in_image = bool(spec.environment.image)
+        need = need_of(spec.resources, indices, spec.data.scratch_bytes, in_image=in_image)
+        need = _away_from_failures(need, status, indices, minimum, avoid)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
         not_before = _moment(spec.lifecycle.not_before) if spec.lifecycle.not_before else 0.0
@@ -125,15 +128,16 @@ def _avoiding(need: Need, without: int) -> Need:
     return replace(need, without=without)
 
 
-def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0) -> Need:
+def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0, *, in_image: bool = False) -> Need:
     """Returns what each node must offer for these resources and bytes of scratch space; `indices`: the index of each node by name.
 
-    Equal resources give the same object. Raises Rejected for a field that does not parse.
+    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`. Equal resources give the same object. Raises Rejected
+    for a field that does not parse.
     """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
-        return _shared_need(resources, scratch)
-    return _need(resources, indices, scratch)
+        return _shared_need(resources, scratch, in_image)
+    return _need(resources, indices, scratch, in_image)
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
@@ -236,18 +240,18 @@ def _placed_at(allocation: Allocation | None, since: float) -> float:
 
 
 @lru_cache(maxsize=65536)
-def _shared_need(resources: Resources, scratch: int) -> Need:
+def _shared_need(resources: Resources, scratch: int, in_image: bool) -> Need:
     """Returns the need of resources that name no nodes; the same object for equal resources."""
-    return _need(resources, {}, scratch)
+    return _need(resources, {}, scratch, in_image)
 
 
-def _need(resources: Resources, indices: Mapping[str, int], scratch: int) -> Need:
+def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_image: bool) -> Need:
     """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least.
 
     Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
-    features = frozenset(constraints.features)
+    features = frozenset((*constraints.features, *((OCI_IMAGES,) if in_image else ())))
     gpu_memory = quantity_bytes(constraints.gpu_memory) if constraints.gpu_memory is not None else 0
     wants_gpus = bool(constraints.gpu_type) or gpu_memory > 0
     return Need(

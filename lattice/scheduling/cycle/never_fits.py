@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lattice.lifecycle.hardware import OCI_IMAGES
 from lattice.scheduling.cluster.node_cache import NodeCache
 from lattice.scheduling.model.hardware import Hardware, Need
 from lattice.units import format_bytes
@@ -110,7 +111,8 @@ def _demands(need: Need) -> list[_Demand]:
         demand(f"{need.cpus} CPUs", most, replace(any_node, cpus=need.cpus), replace(need, cpus=0))
     for feature in sorted(need.features):
         alone = replace(any_node, features=frozenset({feature}))
-        demand(f"the feature {feature}", _features, alone, replace(need, features=need.features - {feature}))
+        text = f"the feature {feature}" + (", which runs environment.image" if feature == OCI_IMAGES else "")
+        demand(text, _features, alone, replace(need, features=need.features - {feature}))
     return found
 
 
