@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,29 +19,27 @@ from lattice.views.allocation import OCI, SoftwareImage
 from lattice_agent.host import facts
 from lattice_agent.host.containers import ContainerTools
 from lattice_agent.state.image_cache import ImageCache, ImageRecord
+from lattice_dev.build import build_stub
+from lattice_dev.progress import terminal
+from lattice_dev.waiting import HostClock
 
 BUSYBOX = shutil.which("busybox") or ""
 APPLETS = (
     "sh", "cat", "id", "ls", "grep", "sleep", "mount", "touch", "env", "pwd", "echo", "true", "readlink", "mkdir", "kill", "ps", "head", "dd",
     "setsid", "rm", "hostname", "stat", "wc", "sort",
 )  # fmt: skip
-STUB_SOURCE = Path(__file__).resolve().parents[1] / "agent/lattice_agent/standalone/stub.c"
 
 
 def needs_runc() -> pytest.MarkDecorator:
     """Skips where containers cannot be made; in CI nothing of it is skipped."""
-    there = all(map(shutil.which, ("runc", "mksquashfs", "cc"))) and bool(BUSYBOX) and ContainerTools().seccomp.exists()
+    there = bool(ContainerTools().program()) and all(map(shutil.which, ("mksquashfs", "cc"))) and bool(BUSYBOX) and ContainerTools().seccomp.exists()
     return pytest.mark.skipif(not there, reason="runc, containers-common, squashfs-tools, busybox-static or a C compiler is not installed")
 
 
 @cache
 def stub() -> Path:
-    """The stub, compiled once for all tests of this process; as root's programs are, nobody but root may read it."""
-    made = Path(tempfile.mkdtemp(prefix="lattice-stub-")) / "stub"
-    subprocess.run(["cc", "-static", "-Os", "-s", "-o", str(made), str(STUB_SOURCE)], check=True)
-    made.parent.chmod(0o755)
-    made.chmod(0o111)
-    return made
+    """The stub, compiled where it is not cached."""
+    return build_stub(terminal(HostClock()), os.environ)
 
 
 def make_root(path: Path, change: Callable[[Path], None] = lambda _: None) -> Path:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lattice import errors
+from lattice_agent import standalone
 from lattice_dev.progress import Progress
 from lattice_dev.waiting import Clock
 
@@ -27,6 +28,8 @@ PEERS = ("kube-scheduler",)
 HELM_MODULE = Path(__file__).parent / "helm"
 HELM = ("render",)
 """The program that renders the chart in its tests, with Helm's own engine; its module needs other versions of Kubernetes' libraries."""
+STUB_SOURCE = Path(standalone.__file__).with_name("stub.c")
+STUB_FLAGS = ("-static", "-Os", "-s")
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -80,6 +83,34 @@ def find_or_build_peers(progress: Progress, clock: Clock, environ: Mapping[str, 
 def find_or_build_helm(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
     """Returns `HELM` from the cache, built first where it is missing: of the Helm version that its module names."""
     return _cached("helm", HELM, progress, clock, environ, HELM_MODULE)
+
+
+def stub_path(environ: Mapping[str, str]) -> Path:
+    """Returns where the stub of containers is cached, whether it stands there or not: process 1 of work in OCI images."""
+    digest = hashlib.sha256("\0".join(STUB_FLAGS).encode() + STUB_SOURCE.read_bytes()).hexdigest()[:16]
+    return cache_directory(environ) / "stub" / digest / "stub"
+
+
+def build_stub(progress: Progress, environ: Mapping[str, str]) -> Path:
+    """Returns the path of the stub of containers, compiled first where it is not cached; nobody but root may read it.
+
+    Without a C compiler nothing stands there, and the nodes run no work in OCI images; raises Retry where the compiler fails.
+    """
+    target = stub_path(environ)
+    if target.exists():
+        return target
+    compiler = shutil.which("cc", path=environ.get("PATH"))
+    if compiler is None:
+        progress.note("no C compiler: nodes run no work in OCI images (install gcc and libc6-dev)")
+        return target
+    with _only_builder(target.parent, progress):
+        building = target.with_name("building")
+        done = subprocess.run([compiler, *STUB_FLAGS, "-o", str(building), str(STUB_SOURCE)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise errors.Retry(f"{compiler} does not compile {STUB_SOURCE}: {done.stderr[-2000:]}", reason="BuildFailed")
+        building.chmod(0o111)
+        building.rename(target)
+    return target
 
 
 def _cached(

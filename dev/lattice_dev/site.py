@@ -29,6 +29,8 @@ class Site:
     options: Options
     ports: Mapping[str, int]
     network: Network | None
+    stub: Path = Path("/usr/libexec/lattice/stub")
+    """The stub of containers (`build.build_stub`)."""
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
