@@ -32,7 +32,12 @@ APPLETS = (
 
 def needs_runc() -> pytest.MarkDecorator:
     """Skips where containers cannot be made; in CI nothing of it is skipped."""
-    there = bool(ContainerTools().program()) and all(map(shutil.which, ("mksquashfs", "cc"))) and bool(BUSYBOX) and ContainerTools().seccomp.exists()
+    there = (
+        bool(ContainerTools().program())
+        and all(map(shutil.which, ("mksquashfs", "cc")))
+        and bool(BUSYBOX)
+        and ContainerTools().seccomp.exists()
+    )
     return pytest.mark.skipif(not there, reason="runc, containers-common, squashfs-tools, busybox-static or a C compiler is not installed")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import msgspec
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry
 from lattice_agent.attempts import ExitRecord, Key, NodeWork
+from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.linux import LinuxHost, open_host
+from lattice_agent.state.image_cache import CacheLimits, ImageCache
 
 AT_ONCE = 6
 
@@ -86,7 +89,9 @@ class Keeper:
 async def main(state: str, node: str, works: str, results: str) -> None:
     """Runs one keeper."""
     listed = msgspec.json.decode(await asyncio.to_thread(Path(works).read_bytes), type=list[NodeWork])
-    async with open_host(Path(state), Path(state).with_name("memory"), node=node, clock=SystemClock()) as host:
+    cache = ImageCache(Path(state).with_name("cache"), CacheLimits(free=0))
+    tools = ContainerTools(stub=Path(os.environ.get("LATTICE_STUB", "")))
+    async with open_host(Path(state), Path(state).with_name("memory"), node=node, clock=SystemClock(), cache=cache, tools=tools) as host:
         keeper = Keeper(host, listed, Path(results))
         await keeper.adopt()
         await keeper.keep()

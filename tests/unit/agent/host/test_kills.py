@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.scopes import choose
+from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.journal import Journal
+from tests.oci import keep_image, make_root, needs_runc, stub
 from tests.squashfs import make_image, needs_mksquashfs
 from tests.unit.agent.machine import needs_root, open_directory, work
 
@@ -28,7 +32,7 @@ pytestmark = [pytest.mark.root, pytest.mark.faults, needs_root()]
 
 WORKS, KILLS, SECONDS = 40, 24, 60.0
 
-SCRIPT = """#!/bin/bash
+SCRIPT = """#!/bin/sh
 echo "$LATTICE_ALLOC_ID" >> {witness}
 setsid sleep 300 &
 sleep 0.{tenths}
@@ -39,14 +43,15 @@ exit {code}
 class Run:
     """One keeper, restarted whenever it is dead, and what was done to it."""
 
-    def __init__(self, place: Path, seed: int, image: Path | None) -> None:
-        """Every second work mounts the image, where there is one."""
+    def __init__(self, place: Path, seed: int, image: Path | None, container: SoftwareImage | None = None) -> None:
+        """Every second work mounts the image, or runs in the container's, where there is one."""
+        self.container = container
         self.place, self.random, self.node = place, random.Random(seed), place.name
         self.journal = Journal(place / "state", place / "memory")
         self.witness, self.results, self.works = place / "witness", place / "results", place / "works"
         self.killed_shims: set[str] = set()
         self.killed_holds: set[str] = set()
-        self.image = image
+        self.image = image or container
         self.kills: Counter[str] = Counter()
         self.witness.touch()
         self.witness.chmod(0o666)
@@ -55,15 +60,24 @@ class Run:
             uid: SCRIPT.format(witness=self.witness, tenths=self.random.randrange(1, 6), code=code) for uid, code in self.codes.items()
         }
         (place / "mounted").mkdir()
-        mounts = {uid: f"{image}:{place}/mounted" if image and code % 2 else "" for uid, code in self.codes.items()}
-        works = [work(uid, script=script, key=Key(uid, 1), uenv=mounts[uid]) for uid, script in scripts.items()]
+        works = [work(uid, script=script, key=Key(uid, 1), **self.software(uid)) for uid, script in scripts.items()]
         self.works.write_bytes(msgspec.json.encode(works))
         self.keeper = self.spawn()
+
+    def software(self, uid: str) -> dict[str, Any]:
+        """The fields of the work that ask for software."""
+        if self.codes[uid] % 2 == 0:
+            return {}
+        if self.container is not None:
+            mounts = (str(self.place),)
+            return {"image": self.container.source, "software": (self.container,), "container_mounts": mounts, "private_tmp": True}
+        return {"uenv": f"{self.image}:{self.place}/mounted"} if self.image else {}
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """A new keeper on the same state."""
         arguments = [self.place / "state", self.node, self.works, self.results]
-        return subprocess.Popen([sys.executable, "-m", "tests.unit.agent.keeper", *map(str, arguments)])
+        environ = os.environ | ({"LATTICE_STUB": str(stub())} if self.container is not None else {})
+        return subprocess.Popen([sys.executable, "-m", "tests.unit.agent.keeper", *map(str, arguments)], env=environ)
 
     def torment(self) -> None:
         """Kills until the list is done."""
@@ -109,7 +123,8 @@ class Run:
         """Any that lives, whatever it does at the moment."""
         found: list[Path] = []
         with suppress(FileNotFoundError):  # a scope goes while one looks
-            found += Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/hold/cgroup.procs")
+            for part in ("hold", "container"):
+                found += Path("/sys/fs/cgroup").rglob(f"{self.node}/alloc-*.scope/{part}/cgroup.procs")
         living = [(path, pid) for path in found for pid in read_pids(path)]
         if living:
             path, pid = self.random.choice(living)
@@ -155,16 +170,21 @@ def processes_of(place: Path) -> list[str]:
 SEEDS = range(1, 1 + int(os.environ.get("LATTICE_KILL_SEEDS", "2")))
 
 
-@pytest.fixture(params=["bare", pytest.param("software", marks=needs_mksquashfs())])
-def with_image(request: pytest.FixtureRequest) -> bool:
-    """Whether works mount an image."""
-    return bool(request.param == "software")
+@pytest.fixture(params=["bare", pytest.param("software", marks=needs_mksquashfs()), pytest.param("container", marks=needs_runc())])
+def kind(request: pytest.FixtureRequest) -> str:
+    """In what works run."""
+    return str(request.param)
 
 
 @pytest.fixture(params=SEEDS)
-def run(request: pytest.FixtureRequest, with_image: bool) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, kind: str) -> Iterator[Run]:
     with open_directory() as place:
-        run = Run(place, request.param, make_image(place / "image", {"file": "x\n"}) if with_image else None)
+        container = None
+        if kind == "container":
+            cache = ImageCache(place / "cache", CacheLimits(free=0))
+            cache.open()
+            container = keep_image(cache, make_root(place / "root"))
+        run = Run(place, request.param, make_image(place / "image", {"file": "x\n"}) if kind == "software" else None, container)
         yield run
         run.keeper.kill()
         run.keeper.wait()
@@ -188,7 +208,11 @@ def test_nothing_starts_twice_no_code_is_lost_and_nothing_is_left(run: Run) -> N
     for uid, code in run.codes.items():
         if uid in run.killed_holds:
             assert starts[uid] <= 1
-            assert all(found == code or "software" in failure or not failure for found, failure in results[uid]), (uid, results[uid])
+            said = ("software", "container", "runc")
+            assert all(found == code or any(map(failure.__contains__, said)) or not failure for found, failure in results[uid]), (
+                uid,
+                results,
+            )
         elif uid in run.killed_shims:
             assert starts[uid] <= 1
             assert results[uid] <= {(code, ""), (None, "")}, (uid, run.kills)
