@@ -50,7 +50,8 @@ _FLAGS = {
     "uenv": ("IMAGE[:MOUNT],…", "software environments: labels, or squashfs files such as ./mine.squashfs"),
     "view": ("[UENV:]VIEW,…", "views of them"),
     "tools-uenv": ("IMAGE[:MOUNT],…", "software environments with tools"),
-    "image": ("IMAGE", "OCI image"),
+    "image": ("IMAGE", "OCI image to run in, such as registry.example/team/app:1.0"),
+    "device": ("NAME,…", "devices of the node for work in an image, by their CDI names, such as vendor.example/gpu=0"),
     "user": ("USER", "submit for another user (needs the right)"),
 }
 _SWITCHES = {
@@ -58,6 +59,7 @@ _SWITCHES = {
     "service": "runs until it is cancelled",
     "no-preempt": "never preempted",
     "no-default-view": "do not set the views that images declare",
+    "writable": "the root of the image may be written; what is written goes with the work",
     "requeue": "requeue it when a node fails (the default)",
     "no-requeue": "never requeue it",
     "sensitive": "regulated data",

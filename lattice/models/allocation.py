@@ -28,6 +28,9 @@ from lattice.models.shape import (
 
 Text = Annotated[str, Field(pattern=LINE_PATTERN, max_length=1024)]
 Feature = Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)]
+DeviceName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*=[A-Za-z0-9][A-Za-z0-9_.:-]*$", max_length=253)
+]
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 Variables = Annotated[
     dict[str, Annotated[str, Field(max_length=32768)]],
@@ -68,6 +71,10 @@ class Environment(Part):
     """Software environments, by commas: labels, ids, digests or files (`/PATH`, `./PATH`, `~/PATH`), each with `:/MOUNT` if wanted."""
     image: Text | None = None
     """An OCI image instead: `[REGISTRY/]REPOSITORY[:TAG][@sha256:…]`, of a registry that the site lists."""
+    writable: bool | None = None
+    """True: the root of the image may be written, and belongs to the user; what is written goes with the work, and is its memory."""
+    devices: Annotated[list[DeviceName], Field(max_length=32, json_schema_extra=kube(list_type="set"))] | None = None
+    """Devices of the node that work in an image has beside the usual ones, by their CDI names: `vendor.example/class=name`."""
     view: Text | None = None
     """Views of them, by commas: `view`, or `uenv:view`."""
     no_default_view: bool | None = None
@@ -93,6 +100,10 @@ class Environment(Part):
                 f"spec.environment.{name} is about software: give spec.environment.uenv",
             )
             for name in ("view", "noDefaultView")
+        ),
+        *(
+            Rule(f"!has(self.{name}) || has(self.image)", f"spec.environment.{name} is about OCI images: give spec.environment.image")
+            for name in ("writable", "devices")
         ),
     )
 

@@ -183,6 +183,10 @@ class SoftwareOptions(Part):
         Field(default_factory=list)
     )
     """Registries whose OCI images work may name, the first for names without a registry; empty: OCI images are refused."""
+    container_mounts: Annotated[
+        list[Annotated[str, Field(max_length=1024, pattern=r"^/[^/].*$")]], Field(max_length=64, json_schema_extra=kube(list_type="set"))
+    ] = Field(default_factory=list)
+    """Directories of the nodes that work in OCI images sees at the same path, such as /scratch, beside its home and working directory."""
     largest_image: Quantity = "100Gi"
     """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
 

@@ -59,9 +59,16 @@ _ACTED_ON: Final = {
     "reservation": "reservation",
     "uenv": "uenv",
     "view": "view",
+    "container-image": "image",
     "cpus-per-task": "cpus-per-task",
 }
-_SWITCHES: Final = {"hold": "hold", "requeue": "requeue", "no-requeue": "requeue", "no-default-view": "no-default-view"}
+_SWITCHES: Final = {
+    "hold": "hold",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "no-default-view": "no-default-view",
+    "container-writable": "writable",
+}
 
 _IGNORED: Final = {
     _MEMORY: ("mem", "mem-per-cpu", "mem-per-gpu"),
@@ -217,6 +224,7 @@ _LATTICE: Final = {
     "view": "view",
     "tools-uenv": "tools-uenv",
     "image": "image",
+    "device": "device",
     "constraint": "constraint",
     "nodelist": "nodelist",
     "exclude": "exclude",
@@ -247,6 +255,7 @@ _LATTICE_SWITCHES: Final = {
     "no-requeue": "requeue",
     "no-preempt": "no-preempt",
     "no-default-view": "no-default-view",
+    "writable": "writable",
     "service": "service",
     "sensitive": "sensitive",
 }

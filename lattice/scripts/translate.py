@@ -232,6 +232,9 @@ def _software(draft: _Draft) -> dict[str, Any]:
     for slot in ("view", "no-default-view"):
         if slot in draft.asked and not found:
             raise draft.asked[slot].rejected("it is about a software environment: give --uenv too", "BadOption")
+    for slot in ("writable", "device"):
+        if slot in draft.asked:
+            raise draft.asked[slot].rejected("it is about OCI images: give --image too", "BadOption")
     if draft.value("view"):
         _checked(draft.asked["view"], lambda one: parse_views(one.value or ""))
         found["view"] = draft.value("view")
@@ -255,7 +258,12 @@ def _container(draft: _Draft, image: Given) -> dict[str, Any]:
     for slot in ("view", "no-default-view"):
         if slot in draft.asked and draft.asked[slot].source == image.source:
             raise draft.asked[slot].rejected("it is about a software environment, and the work runs in an OCI image", "BadOption")
-    return {"image": _checked(image, lambda one: parse_container((one.value or "").strip())).text}
+    found: dict[str, Any] = {"image": _checked(image, lambda one: parse_container((one.value or "").strip().replace("#", "/", 1))).text}
+    if "writable" in draft.asked:
+        found["writable"] = True
+    if devices := [name.strip() for name in (draft.value("device") or "").split(",") if name.strip()]:
+        found["devices"] = list(dict.fromkeys(devices))
+    return found
 
 
 def _image(reference: UenvReference, draft: _Draft) -> str:

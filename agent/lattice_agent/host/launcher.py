@@ -200,8 +200,6 @@ class Launcher:
         try:
             if self.images is None:
                 raise Rejected(f"node {work.node} keeps no images: it has no --cache-dir", reason="PrologueFailed")
-            if work.image:
-                raise Rejected(f"node {work.node} runs no OCI images: it has no container runtime", reason="PrologueFailed")
             await self.images.bring(work)
         except Rejected as error:
             await self._record_refusal(work, error.message, reason=error.reason)
