@@ -18,8 +18,8 @@ SUBMITTED = ("06-batch-script.sh", "07-book-form.yaml")
 """Those that `lattice submit` takes; the others are applied with kubectl."""
 BY_ADMINISTRATORS = ("08-quota-tree.yaml", "09-koordinator.yaml")
 """Tried by `test_quota_objects.py`."""
-WITH_AN_IMAGE = ("10-own-software.yaml",)
-"""Tried by `test_uenv.py`, which makes the image first."""
+WITH_AN_IMAGE = ("10-own-software.yaml", "11-container.yaml")
+"""Tried by `test_uenv.py` and `test_containers.py`, which make the image first."""
 
 
 @pytest.fixture(scope="module")

@@ -406,8 +406,24 @@ def test_software_is_taken_from_directives_and_files_are_named_from_the_root(lin
 
 
 @pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("#SBATCH --container-image=nvcr.io\\#nvidia/pytorch:24.01-py3", {"image": "nvcr.io/nvidia/pytorch:24.01-py3"}),
+        (
+            "#LATTICE --image=team/app --writable --device=nvidia.com/gpu=0,nvidia.com/gpu=1",
+            {"image": "team/app", "writable": True, "devices": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]},
+        ),
+    ],
+)
+def test_an_oci_image_is_taken_from_directives_with_what_its_container_has(line: str, expected: dict[str, object]) -> None:
+    spec = translated(f"#!/bin/sh\n#SBATCH -N 1\n{line}\nhostname\n").allocation["spec"]
+    assert {name: value for name, value in spec["environment"].items() if name in ("image", "writable", "devices")} == expected
+
+
+@pytest.mark.parametrize(
     ("line", "reason", "said"),
     [
+        ("--container-writable", "BadOption", "give --image too"),
         ("--uenv=a:b:c", "LabelInvalid", "line 3: #SBATCH --uenv=a:b:c: .*unexpected"),
         ("--uenv=/a:/m/..", "MountInvalid", "without . and .."),
         ("--uenv=/a --view=a:b:c", "ViewInvalid", "is no view"),

@@ -110,6 +110,13 @@ def test_work_without_its_vcluster_says_that_it_is_unknown() -> None:
 # needs
 
 
+def test_work_in_an_oci_image_fits_only_nodes_that_run_images() -> None:
+    asked = build.allocation(1, spec={"environment": {"image": "registry.example/app:1"}})
+    assert candidate_of(asked, vcluster(), {}).need.features == {"oci"}
+    assert candidate_of(build.allocation(1), vcluster(), {}).need.features == frozenset()
+    assert need_of(resources(), {}, in_image=True) is need_of(resources(), {}, in_image=True)
+
+
 def test_equal_resources_share_one_need() -> None:
     asked = {"gpus": 4, "constraints": {"gpuType": "GH200", "gpuMemory": "90Gi"}}
     assert need_of(resources(**asked), {}) is need_of(resources(**asked), {"n1": 1})

@@ -70,6 +70,12 @@ def need(**fields: Any) -> Need:
             id="CXL",
         ),
         pytest.param(
+            {"constraints": {"features": ["oci"]}},
+            1,
+            "no node has the feature oci, which runs environment.image; features that nodes have: A100, GH200, gpu, nvme",
+            id="images",
+        ),
+        pytest.param(
             {"constraints": {"features": ["ib"]}},
             1,
             "no node has the feature ib; features that nodes have: A100, GH200, gpu, nvme",
