@@ -108,7 +108,7 @@ class Containers:
 
         Raises Rejected: ImageRefused or StartFailed for what would fail on every node, PrologueFailed for what this node cannot do.
         """
-        await self.remove(work.key)
+        await self.end_container(work.key)
         try:
             if flaw := await self._kernel.call(self.flaw):
                 raise Rejected(f"it runs no work in images: {flaw}", reason="PrologueFailed")
@@ -135,12 +135,12 @@ class Containers:
                         if "lost" not in answer:
                             return answer
                     await self._clock.sleep(LOOK_SECONDS)
-                    await self.remove(work.key)
+                    await self.end_container(work.key)
                 return {"failure": f"the process that makes its container was killed {TRIES} times"}
         except TimeoutError:
             return {"failure": f"its container is not made after {ANSWER_SECONDS:.0f} s: a file system does not answer"}
 
-    async def remove(self, key: Key) -> None:
+    async def end_container(self, key: Key) -> None:
         """Ends the container of an attempt and whoever makes it, and removes its cgroups and files; does nothing where there is none.
 
         Raises Retry where a process of it survives KILL for 10 s.

@@ -90,7 +90,7 @@ class Launcher:
             steps.append(PrologueStep("hooks", self._run_prologue, self._run_epilogue, lasting=True, wanted=self._has_hooks))
         steps.append(PrologueStep("images", self._bring_images, wanted=_wants_images, brought=self._brought))
         steps.append(PrologueStep("mounts", self._mount, self._mounts.unmount, again=True, wanted=_wants_software))
-        steps.append(PrologueStep("container", self._make_container, self._containers.remove, again=True, wanted=_wants_container))
+        steps.append(PrologueStep("container", self._make_container, self._containers.end_container, again=True, wanted=_wants_container))
         return tuple(steps)
 
     async def prepare(self, work: NodeWork) -> None:

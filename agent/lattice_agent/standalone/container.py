@@ -26,7 +26,6 @@ RUN_SECONDS = 50.0
 """The longest time that one call of the runtime may take."""
 LARGEST_TABLE = 4 << 20
 """Bytes of an image's /etc/passwd or /etc/group that are read."""
-AT_FDCWD = -100
 OF_USERS = ("rbind", "rw", "nosuid", "nodev")
 READ_ONLY = ("bind", "ro", "nosuid", "nodev")
 
@@ -290,9 +289,9 @@ def _call_runtime(request: dict[str, Any], *words: str) -> None:
     log = f"{request['bundle']}/{words[0]}.log"
     argv = [request["runtime"], "--root", request["state"], "--log", log, "--log-format", "json", *words]
     quiet = subprocess.DEVNULL
-    done = subprocess.run(
-        argv, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", env={"PATH": container_tasks.PATH}, timeout=RUN_SECONDS, check=False
+    code = subprocess.call(
+        argv, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", env={"PATH": container_tasks.PATH}, timeout=RUN_SECONDS
     )  # fmt: skip
-    if done.returncode:
+    if code:
         program = os.path.basename(request["runtime"])
-        raise ContainerFailure(f"{program} {words[0]} has ended with {done.returncode}: {container_tasks.last_message(log)}")
+        raise ContainerFailure(f"{program} {words[0]} has ended with {code}: {container_tasks.last_message(log)}")

@@ -53,9 +53,6 @@ class DeviceEdits:
     groups: tuple[int, ...] = ()
 
 
-NO_DEVICES: Final = DeviceEdits()
-
-
 def choose_devices(names: Sequence[str], specifications: Sequence[tuple[str, Any]]) -> DeviceEdits:
     """Returns what a container needs for these devices; `specifications` are parsed files with their paths, the strongest last.
 

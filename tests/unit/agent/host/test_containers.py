@@ -19,6 +19,7 @@ from lattice.views.allocation import SoftwareImage
 from lattice_agent.attempts import ExitRecord, Key, NodeWork
 from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.linux import LinuxHost
+from lattice_agent.host.scopes import PARTS
 from lattice_agent.standalone import private_tmp
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogReader
@@ -145,7 +146,7 @@ async def test_every_task_stands_in_the_cgroups_of_the_work_and_process_one_in_t
         assert [task.code for task in record.tasks] == [0, 0, 0]
         assert {task.rank for task in record.tasks} == {0, 1, 2}
         lines = here.printed().splitlines()
-        assert sum(line == f"0::{scope}/work/main" for line in lines) == 3, lines
+        assert sum(line == f"0::{scope}/{PARTS[1]}" for line in lines) == 3, lines
         assert {f"rank {rank}" for rank in range(3)} <= set(lines)
         others = {line.partition(":")[2] for line in lines if ":" in line and not line.startswith("0:")}
         assert all(line.partition(":")[2].startswith(scope) for line in others), "in every hierarchy it stands in the attempt's"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lattice.errors import Rejected
-from lattice_agent.work.devices import NO_DEVICES, DeviceMount, DeviceNode, choose_devices
+from lattice_agent.work.devices import DeviceEdits, DeviceMount, DeviceNode, choose_devices
 
 GPUS: dict[str, Any] = {
     "cdiVersion": "0.5.0",
@@ -34,7 +34,7 @@ def test_a_device_brings_its_own_edits_and_those_of_its_specification_once() -> 
     assert edits.mounts == (DeviceMount("/usr/lib/gpu", "/usr/lib/gpu", ("ro", "rbind")),)
     assert edits.hooks == {"createContainer": ({"path": "/bin/hook", "args": ["hook", "x"]},)}
     assert edits.groups == (44,)
-    assert choose() == NO_DEVICES
+    assert choose() == DeviceEdits()
 
 
 def test_a_later_directory_is_stronger() -> None:
