@@ -28,6 +28,7 @@ from lattice_agent.host import users
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.runner_client import RunnerClient
 from lattice_agent.host.scopes import Scopes
+from lattice_agent.host.scratch import ScratchSpace
 from lattice_agent.host.threads import Threads
 from lattice_agent.standalone import private_tmp
 from lattice_agent.state.image_cache import ImageCache
@@ -103,9 +104,10 @@ class Containers:
         """Returns a clause on why this node runs no work in OCI images; empty: it does."""
         return self._tools.flaw(self._scopes) or ("" if self._cache is not None else "it keeps no images (--cache-dir)")
 
-    async def make(self, work: NodeWork, account: Account, workdir: str) -> StartedContainer:
+    async def make(self, work: NodeWork, account: Account, workdir: str, space: ScratchSpace | None) -> StartedContainer:
         """Makes and starts the container of an attempt anew; `workdir` is the directory of the node in which it was let.
 
+        `space` is its scratch space, which the container shows at the same path; None: it has none.
         Raises Rejected: ImageRefused or StartFailed for what would fail on every node, PrologueFailed for what this node cannot do.
         """
         await self.end_container(work.key)
@@ -115,6 +117,7 @@ class Containers:
             image, devices = await self._kernel.call(self._gather, work)
             groups = await asyncio.to_thread(users.group_names, account)
             request = await self._kernel.call(self._request, work, account, workdir, image, devices, groups)
+            _show_scratch(request, account, space)
         except (Rejected, Corrupt) as error:
             raise _refused(work, error.message, error.reason) from error
         answer = await self._ask(work, request)
@@ -210,6 +213,14 @@ class Containers:
 
 def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
     return Rejected(f"node {work.node}: {why}", reason=reason if reason != "ProfileUnreadable" else "PrologueFailed")
+
+
+def _show_scratch(request: dict[str, Any], account: Account, space: ScratchSpace | None) -> None:
+    """Adds the scratch space of the work to what its container shows; a file system in memory is the container's own."""
+    if space is not None and space.memory_bytes:
+        request["config"]["mounts"].append(container.memory_mount(space.path, space.memory_bytes, account))
+    elif space is not None:
+        request["binds"].append(container.bind(space.path))
 
 
 def _digest(work: NodeWork) -> str:

@@ -94,17 +94,17 @@ def node_binds(
     Those are the site's directories, home and working directory of the user (`workdir` empty: it is not the node's), files of the network,
     and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none.
     """
-    found = [] if private_tmp else [_bind("/tmp"), _bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
-    found += [_bind(path, optional=True) for path in shared]
-    found += [_bind(account.home, own=True, optional=True), _bind(account.home, target="", own=True, optional=True)]
+    found = [] if private_tmp else [bind("/tmp"), bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
+    found += [bind(path, optional=True) for path in shared]
+    found += [bind(account.home, own=True, optional=True), bind(account.home, target="", own=True, optional=True)]
     if workdir:
-        found.append(_bind(workdir, target="", own=True))
-    found += [_bind(path, optional=True, options=_BIND_READ_ONLY) for path in ("/etc/resolv.conf", "/etc/hosts")]
-    found.append(_bind(stub, target=STUB, options=_BIND_READ_ONLY))
+        found.append(bind(workdir, target="", own=True))
+    found += [bind(path, optional=True, options=_BIND_READ_ONLY) for path in ("/etc/resolv.conf", "/etc/hosts")]
+    found.append(bind(stub, target=STUB, options=_BIND_READ_ONLY))
     if script:
-        found.append(_bind(script, target=SCRIPT, options=_BIND_READ_ONLY))
+        found.append(bind(script, target=SCRIPT, options=_BIND_READ_ONLY))
     found += [
-        _bind(mount.host_path, target=mount.path, options=mount.options or ("rbind", "ro", "nosuid", "nodev")) for mount in devices.mounts
+        bind(mount.host_path, target=mount.path, options=mount.options or ("rbind", "ro", "nosuid", "nodev")) for mount in devices.mounts
     ]
     return found
 
@@ -115,10 +115,19 @@ def user_tables(account: Account, groups: Mapping[int, str]) -> dict[str, list[s
     return {"passwd": [own], "group": [f"{name}:x:{number}:{account.name}" for number, name in groups.items()]}
 
 
-def _bind(
+def memory_mount(path: str, size: int, account: Account) -> dict[str, Any]:
+    """Returns a mount of the runtime's config: a file system of the user's in memory."""
+    options = ["nosuid", "nodev", f"size={size}", "mode=0700", f"uid={account.uid}", f"gid={account.gid}"]
+    return {"destination": path, "type": "tmpfs", "source": "scratch", "options": options}
+
+
+def bind(
     path: str, *, target: str | None = None, own: bool = False, optional: bool = False, options: Sequence[str] = _BIND
 ) -> dict[str, Any]:
-    """Returns one entry; `target` None: at the same path; empty: at the path that it really has."""
+    """Returns one entry of the request: what of the node stands where in the container.
+
+    `target` None: at the same path; empty: at the path that it really has.
+    """
     wanted = path if target is None else target
     return {"path": path, "target": wanted, "own": own, "optional": optional, "options": list(options)}
 

@@ -81,11 +81,11 @@ class Node:
 
 
 @asynccontextmanager
-async def node(place: Path, root: Path, **tools: Any) -> AsyncIterator[Node]:
+async def node(place: Path, root: Path, scratch_dir: Path | None = None, **tools: Any) -> AsyncIterator[Node]:
     cache = ImageCache(place / "cache", CacheLimits(free=0))
     cache.open()
     image = keep_image(cache, root, config=CONFIG)
-    async with machine(place, cache=cache, tools=ContainerTools(stub=stub(), **tools)) as (host, ends):
+    async with machine(place, cache=cache, scratch_dir=scratch_dir, tools=ContainerTools(stub=stub(), **tools)) as (host, ends):
         yield Node(host, ends, image)
 
 
@@ -235,6 +235,17 @@ async def test_an_image_with_links_at_mount_points_never_leads_out_of_itself(pla
     assert reason in ("", "ImageRefused")
     assert before == {path: path.lstat().st_mtime_ns for path in before}
     assert not is_there("/tmp/escaped")
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+async def test_scratch_space_stands_at_its_path_and_goes_with_the_work(place: Path, root: Path, on_disk: bool) -> None:
+    space = place / "scratch" if on_disk else None
+    if space is not None:
+        space.mkdir()
+    async with node(place, root, scratch_dir=space) as here:
+        script = 'cd $TMPDIR && echo x > x && stat -c %U:%a . && grep -c " $TMPDIR " /proc/self/mountinfo'
+        assert await here.run(here.shell(script, scratch_bytes=1 << 20)) == 0, here.printed(stream="stderr")
+        assert here.printed() == "nobody:700\n1\n"
 
 
 async def test_the_last_task_takes_along_what_it_left_behind(place: Path, root: Path) -> None:
