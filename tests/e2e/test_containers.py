@@ -133,7 +133,7 @@ def test_a_script_finds_home_and_working_directory_of_the_node_and_flags_and_dir
 def test_what_fails_in_the_image_ends_with_its_code_and_a_sentence(
     me: Person, name: str, spec: dict[str, str], code: int, said: str
 ) -> None:
-    me.apply(name, environment={"image": APP}, **spec)
+    me.apply(name, environment={"image": APP}, entrypoint=spec["entrypoint"])
     status = me.ended(name)
     assert (status["phase"], status["exit"]["code"]) == ("Failed", code), status
     assert said in me.lattice("logs", name).stdout + me.lattice("logs", "--stderr", name, ok=False).stdout

@@ -189,7 +189,7 @@ class Containers:
         )  # fmt: skip
         assert self._cache is not None  # noqa: S101 - `_gather` has asked
         return {
-            "source": work.image, "image": str(self._cache.squashfs_file(_digest(work))), "config": config, "binds": binds,
+            "file_systems": [], "source": work.image, "image": str(self._cache.squashfs_file(_digest(work))), "config": config, "binds": binds,
             "user": account.uid, "group": account.gid, "groups": list(account.groups), "writable": work.writable,
             "tables": container.user_tables(account, groups), "home": account.home, "workdir": work.workdir, "workdir_of_node": of_node,
             "image_workdir": image.workdir, "tmp": self._tmp(work.key) if work.private_tmp else "", "keep": list(work.private_tmp_keep),
@@ -218,7 +218,7 @@ def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
 def _show_scratch(request: dict[str, Any], account: Account, space: ScratchSpace | None) -> None:
     """Adds the scratch space of the work to what its container shows; a file system in memory is the container's own."""
     if space is not None and space.memory_bytes:
-        request["config"]["mounts"].append(container.memory_mount(space.path, space.memory_bytes, account))
+        request["file_systems"].append(container.memory_mount(space.path, space.memory_bytes, account))
     elif space is not None:
         request["binds"].append(container.bind(space.path))
 

@@ -277,7 +277,7 @@ def _is_directory(making: Making, path: str) -> bool:
 def _write_config(making: Making) -> None:
     """Writes the bundle's config.json: the one of the request, with the mounts that were made, outer ones first."""
     config = making.request["config"]
-    below = sorted(making.mounts, key=lambda mount: str(mount["destination"]).rstrip("/").count("/"))
+    below = sorted([*making.request["file_systems"], *making.mounts], key=lambda mount: str(mount["destination"]).rstrip("/").count("/"))
     config["mounts"] = [*config["mounts"], *below]
     config["root"]["path"] = f"{making.bundle}/rootfs"
     with open(f"{making.bundle}/config.json", "w", encoding="utf-8") as file:
