@@ -189,7 +189,8 @@ class Containers:
         )  # fmt: skip
         assert self._cache is not None  # noqa: S101 - `_gather` has asked
         return {
-            "file_systems": [], "source": work.image, "image": str(self._cache.squashfs_file(_digest(work))), "config": config, "binds": binds,
+            "file_systems": [], "source": work.image, "image": str(self._cache.squashfs_file(_digest(work))), "config": config,
+            "binds": binds,
             "user": account.uid, "group": account.gid, "groups": list(account.groups), "writable": work.writable,
             "tables": container.user_tables(account, groups), "home": account.home, "workdir": work.workdir, "workdir_of_node": of_node,
             "image_workdir": image.workdir, "tmp": self._tmp(work.key) if work.private_tmp else "", "keep": list(work.private_tmp_keep),
