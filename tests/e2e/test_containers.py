@@ -169,7 +169,7 @@ def test_what_does_not_belong_together_is_refused_when_it_is_applied(me: Person,
 def test_work_in_an_image_beyond_the_memory_of_its_node_is_out_of_memory(me: Person) -> None:
     me.apply(
         "hungry",
-        entrypoint="sh -c 'dd if=/dev/zero of=/dev/shm/x bs=1M count=1500; head -c 1500m /dev/zero | sort'",
+        entrypoint="dd if=/dev/zero of=/dev/null bs=1500M count=1",
         environment={"image": APP},
     )
     status = me.ended("hungry", within=90)
