@@ -104,7 +104,7 @@ class Containers:
         """Returns a clause on why this node runs no work in OCI images; empty: it does."""
         return self._tools.flaw(self._scopes) or ("" if self._cache is not None else "it keeps no images (--cache-dir)")
 
-    async def make(self, work: NodeWork, account: Account, workdir: str, space: ScratchSpace | None) -> StartedContainer:
+    async def make_container(self, work: NodeWork, account: Account, workdir: str, space: ScratchSpace | None) -> StartedContainer:
         """Makes and starts the container of an attempt anew; `workdir` is the directory of the node in which it was let.
 
         `space` is its scratch space, which the container shows at the same path; None: it has none.

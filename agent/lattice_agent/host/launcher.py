@@ -177,7 +177,7 @@ class Launcher:
         """Makes the container of the work, and keeps in memory for the launch what its tasks get of it; returns no variables."""
         place = self._places[work.key]
         space = self._scratch.space(work) if work.scratch_bytes else None
-        made = await self._recorded(work, self._containers.make(work, place.account, place.workdir, space))
+        made = await self._recorded(work, self._containers.make_container(work, place.account, place.workdir, space))
         note = "; ".join(filter(None, (place.note, made.note)))
         self._places[work.key] = dataclasses.replace(place, container=made, note=note)
         starts.reached(self._clock, "container", work.key.uid, node=work.node)
