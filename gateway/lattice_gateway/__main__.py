@@ -25,6 +25,7 @@ from lattice.kube.informer import Informer
 from lattice.kube.resources import CONFIG_MAPS, NODES, PLANS, VCLUSTERS
 from lattice.views import Node, VCluster
 from lattice.views.ledger import Plan
+from lattice.views.sharing import SharedParts
 from lattice_gateway import nodes
 from lattice_gateway.agents import AgentFiles, GrpcAgents
 from lattice_gateway.metrics import Metrics
@@ -73,7 +74,7 @@ class Gateway:
         self._settings = settings
         self._outside = outside
         self._metrics = Metrics()
-        self._nodes = Informer(outside.cluster, NODES, type=Node, clock=outside.clock)
+        self._nodes = Informer(outside.cluster, NODES, type=Node, clock=outside.clock, share=SharedParts().node)
         self._certificate = ServerCertificate(settings.certificate, settings.key, client_ca="")
         self._plans = Informer(outside.cluster, PLANS, type=Plan, clock=outside.clock)
         files = AgentFiles(settings.agent_certificate, settings.agent_key, settings.agent_ca)

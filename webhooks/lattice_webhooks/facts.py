@@ -38,6 +38,7 @@ from lattice.models.conditions import PENDING, RUNNING, STAGING
 from lattice.units import expand_nodes, parse_duration, parse_time
 from lattice.views import Allocation, Config, Metadata, Node, Reservation, Tenant, VCluster, View
 from lattice.views.cluster import SubmissionOptions, UserQuota
+from lattice.views.sharing import SharedParts
 from lattice_webhooks.pending import WAITING, PendingCounts
 from lattice_webhooks.quotas import JUDGED, Inventory, QuotaCaches, QuotaGatherer
 from lattice_webhooks.reviews import Authenticated
@@ -74,7 +75,7 @@ class Caches:
             tenants=Informer(cluster, TENANTS, type=Tenant, clock=clock),
             vclusters=Informer(cluster, VCLUSTERS, type=VCluster, clock=clock),
             namespaces=Informer(cluster, NAMESPACES, type=Named, clock=clock),
-            nodes=Informer(cluster, NODES, type=Node, clock=clock, on_change=inventory.on_node, freeze=True),
+            nodes=Informer(cluster, NODES, type=Node, clock=clock, on_change=inventory.on_node, freeze=True, share=SharedParts().node),
             reservations=Informer(cluster, RESERVATIONS, type=Reservation, clock=clock),
             inventory=inventory,
             quotas=QuotaCaches.of_cluster(cluster, clock),

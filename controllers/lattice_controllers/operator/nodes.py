@@ -27,6 +27,7 @@ from lattice.models.conditions import HEALTHY, READY
 from lattice.units import format_time
 from lattice.views import Lease, Node
 from lattice.views.cluster import Disable, NodeStatus, Wish
+from lattice.views.sharing import SharedParts
 from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 from lattice_controllers.operator.running import Running
@@ -76,7 +77,7 @@ class NodeStates:
         self.timing = Timing()
         self.beats = Heartbeats()
         self.running = Running(clock)
-        self.informer: Informer[Node] = Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node)
+        self.informer: Informer[Node] = Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node, share=SharedParts().node)
         self.leases: Informer[Lease] = Informer(
             cluster, LEASES, type=Lease, clock=clock, namespace=NODE_LEASE_NAMESPACE, on_change=self._on_lease
         )

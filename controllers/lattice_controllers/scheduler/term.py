@@ -246,7 +246,7 @@ class Term:
         )
         self.informers: list[Informer[Any]] = [
             self.leases, self.tenants, self.vclusters, self.configs, self.usage, self.quotas.ours,
-            Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node),
+            Informer(cluster, NODES, type=Node, clock=clock, on_change=self._on_node, share=SharedParts().node),
             Informer(cluster, PLANS, type=Plan, clock=clock, on_change=self.plans.on_plan),
             Informer(cluster, RESERVATIONS, type=Reservation, clock=clock, on_change=self.reservations.on_reservation),
             allocations,

@@ -31,7 +31,7 @@ def test_every_field_stands_on_the_page_of_its_kind(name: str, kind: Any) -> Non
 
 def test_a_part_that_is_not_served_says_why() -> None:
     page = kind_page(dict(PAGES)["allocation"])
-    assert "| `data` | object | – | Data to bring. **Not served yet**: data is not staged by this release. |" in page
+    assert "| `output` | string (≤ 1024) | – | Where its results go. **Not served yet**: data is not staged by this release. |" in page
 
 
 def test_types_limits_and_defaults_are_shown() -> None:

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.views import Allocation
+from lattice.views import Allocation, Node
 from lattice.views.sharing import KEPT, SharedParts
 
 names = st.sampled_from(["", "alice", "bob", "hpc", "2026-01-01T00:00:00Z"])
@@ -55,6 +55,50 @@ def test_a_view_says_the_same_with_shared_parts(found: list[dict[str, object]]) 
         kept = shared.allocation(read)
         assert kept == read
         assert msgspec.json.encode(kept) == msgspec.json.encode(read)
+
+
+nodes = st.fixed_dictionaries(
+    {"metadata": st.fixed_dictionaries({"name": st.text(max_size=5)}, optional={"labels": st.dictionaries(names, names, max_size=2)})},
+    optional={
+        "spec": st.fixed_dictionaries(
+            {}, optional={"group": names, "hardware": st.just({"gpus": 4}), "drain": st.just({"reason": "fan"}), "features": st.just(["a"])}
+        ),
+        "status": st.fixed_dictionaries(
+            {},
+            optional={
+                "state": names, "index": st.integers(0, 9), "conditions": st.lists(conditions, max_size=3), "health": names,
+                "capabilities": st.fixed_dictionaries({}, optional={"cpus": st.integers(0, 1), "unifiedMemory": st.booleans(), "memory": names}),
+                "components": st.dictionaries(names, names, max_size=2), "formats": st.dictionaries(names, st.integers(0, 1), max_size=2),
+                "bootId": names, "address": names, "hollow": st.booleans(), "cachedImages": st.lists(names, max_size=2),
+            },
+        ),
+    },
+)  # fmt: skip
+
+
+@given(st.lists(nodes, max_size=5))
+def test_a_node_says_the_same_with_shared_parts(found: list[dict[str, object]]) -> None:
+    shared = SharedParts()
+    for document in found:
+        read = msgspec.json.decode(msgspec.json.encode(document), type=Node)
+        kept = shared.node(read)
+        assert kept == read
+        assert msgspec.json.decode(msgspec.json.encode(kept), type=Node) == read
+
+
+def test_nodes_that_are_alike_share_what_they_are() -> None:
+    shared = SharedParts()
+    one, two = (
+        shared.node(
+            msgspec.convert(
+                {"metadata": {"name": name}, "status": {"capabilities": {"cpus": 128}, "components": {"os": "1"}, "bootId": "b"}}, Node
+            )
+        )
+        for name in ("n1", "n2")
+    )
+    assert one.status.capabilities is two.status.capabilities
+    assert one.status.components is two.status.components
+    assert one.status.boot_id is two.status.boot_id
 
 
 def _waiting(name: str) -> Allocation:
