@@ -65,12 +65,12 @@ def _parser() -> argparse.ArgumentParser:
         "only",
         nargs="*",
         metavar="ONLY",
-        help="latency, writes, memory, webhook, lists, rates, core, admission, waiting, answers, eta, optimum, quota, usage, replay (all),"
-        " fairness, or peers",
+        help="latency, writes, nodeplane, memory, webhook, lists, rates, core, admission, waiting, answers, eta, optimum, quota, usage,"
+        " replay (all), fairness, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--trace", action="store_true", help="with latency: each step of a start, as a table and one start as a timeline")
-    bench.add_argument("--baseline", type=Path, metavar="CHECKOUT", help="with replay: our jobs a second beside that checkout's, by turns")
+    bench.add_argument("--baseline", type=Path, metavar="CHECKOUT", help="with replay or nodeplane: ours beside that checkout's, by turns")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     replayed = _verb(verbs, "trace", "run the first jobs of a log through the whole system, and check the order", _trace)
     replayed.set_defaults(instance="trace")
@@ -219,7 +219,7 @@ def _bench(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
         bench.trace(chosen.only, name=chosen.instance, quick=chosen.quick, say=print, progress=lines)
         return 0
     if chosen.baseline is not None:
-        bench.beside(chosen.only, chosen.baseline, quick=chosen.quick, file=chosen.json, say=print, progress=lines)
+        bench.beside(chosen.only, chosen.baseline, name=chosen.instance, quick=chosen.quick, file=chosen.json, say=print, progress=lines)
         return 0
     bench.run(chosen.only, name=chosen.instance, quick=chosen.quick, file=chosen.json, say=print, progress=lines)
     return 0

@@ -23,6 +23,7 @@ from lattice_dev.bench import (
     footprint,
     latency,
     lists,
+    nodeplane,
     optimum,
     peers,
     quota,
@@ -156,6 +157,12 @@ async def _lists(at: Driver, size: Size) -> list[Figure]:
     return await lists.measure(at, (size.pending, 10 * size.pending))
 
 
+async def _nodeplane(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of the node plane, each with the machine's load."""
+    found = await nodeplane.measure(at, starts=size.latencies // 2, idle_seconds=size.seconds, lives=size.rounds)
+    return [peers.with_load(figure, os.getloadavg()[0]) for figure in found]
+
+
 async def _memory(at: Driver, size: Size) -> list[Figure]:
     """Returns the figures of memory."""
     return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
@@ -164,6 +171,7 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life; what each kind costs the API server", _options_of_writes, _writes),
+    Bench("nodeplane", "software beside bare work; agent and shim at rest; writes of a life", lambda _size: Options(nodes=1), _nodeplane),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),
@@ -249,15 +257,20 @@ def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Pr
         instance.down()
 
 
-def beside(only: Sequence[str], baseline: Path, *, quick: bool, file: Path | None, say: Say, progress: Progress) -> None:
-    """Replays logs with this checkout and with `baseline` by turns; prints a table, and writes JSON where a file is named.
+def beside(only: Sequence[str], baseline: Path, *, name: str, quick: bool, file: Path | None, say: Say, progress: Progress) -> None:
+    """Measures `replay` or `nodeplane` with this checkout and with `baseline` by turns; prints a table, and writes JSON where a file is
+    named.
 
-    Raises Rejected where another benchmark than `replay` is asked for.
+    Raises Rejected where another benchmark is asked for.
     """
-    if list(only) != ["replay"]:
-        raise Rejected("--baseline compares `replay` alone", reason="NoBenchmark")
-    with progress.step("replays by turns with the baseline"):
-        found = turns.compare(baseline, quick=quick)
+    if list(only) == ["nodeplane"]:
+        count = (QUICK if quick else FULL).latencies
+        found = [peers.with_load(one, os.getloadavg()[0]) for one in nodeplane.beside(baseline, name=name, count=count, progress=progress)]
+    elif list(only) == ["replay"]:
+        with progress.step("replays by turns with the baseline"):
+            found = turns.compare(baseline, quick=quick)
+    else:
+        raise Rejected("--baseline compares `replay` or `nodeplane` alone", reason="NoBenchmark")
     for line in figures.table(found):
         say(line)
     if file is not None:
