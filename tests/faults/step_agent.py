@@ -32,6 +32,7 @@ from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Work as Allocation
 from lattice_agent.attempts import Key, Seen
 from lattice_agent.cluster.work_source import FetchedWork
+from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.hooks import HookDirectories
 from lattice_agent.host.linux import LinuxHost, open_host
 from lattice_agent.host.prologue import Prologue
@@ -125,9 +126,10 @@ class Saboteur:
                 return [pid for pid in (self._host.runner_client.pid,) if pid]
             case "shim":
                 return [pid for pid in (scopes.shim_pid(key),) if pid]
-            case "hold":
+            case "hold" | "container":
+                procs = scopes.hold_procs(key) if target == "hold" else scopes.container_procs(key)
                 with suppress(OSError):
-                    return [int(pid) for pid in Path(scopes.hold_procs(key)).read_text().split()]
+                    return [int(pid) for pid in Path(procs).read_text().split()]
             case "puller":
                 return [pid for pid in shim.descendants(os.getpid()) if b"lattice_agent.puller" in _command(pid)]
         return []
@@ -320,7 +322,7 @@ async def main(place: Path) -> None:
         try:
             async with open_host(
                 place / "state", place / "memory", node=setup.node, clock=SystemClock(), hooks=hooks, cache=cache,
-                scratch_dir=directory_of(place, "scratch"),
+                scratch_dir=directory_of(place, "scratch"), tools=ContainerTools(stub=Path(os.environ.get("LATTICE_STUB", ""))),
             ) as host:  # fmt: skip
                 await StepAgent(place, setup, host).run()
                 return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,9 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from tests.containers import image as container_image
+from tests.containers import layer, member, push
 from tests.faults.step_agent import Fault
 from tests.faults.trial import CODE, Software, Trial, small_disk
+from tests.oci import APPLETS, BUSYBOX, needs_runc, stub
 from tests.registries import running_registry
 from tests.squashfs import described, make_image, needs_mksquashfs
 from tests.unit.agent.machine import has_cgroups, needs_root, open_directory
@@ -28,9 +33,13 @@ from tests.unit.agent.machine import has_cgroups, needs_root, open_directory
 SEED = int(os.environ.get("LATTICE_FAULTS_SEED", "1"))
 LONG = int(os.environ.get("LATTICE_FAULTS_KILLS", "22")) >= 100
 STATES = ("begun", "done", "undoing", "undone")
-STEPS = {"bare": ("probe", "scope", "scratch", "hooks"), "uenv": ("probe", "scope", "scratch", "hooks", "images", "mounts")}
+STEPS = {
+    "bare": ("probe", "scope", "scratch", "hooks"),
+    "uenv": ("probe", "scope", "scratch", "hooks", "images", "mounts"),
+    "oci": ("probe", "scope", "scratch", "hooks", "images", "container"),
+}
 """By kind of work, the steps that it has."""
-LONGEST_STEP = {"probe": 0.02, "scope": 0.005, "scratch": 0.01, "hooks": 0.08, "images": 0.35, "mounts": 0.03}
+LONGEST_STEP = {"probe": 0.02, "scope": 0.005, "scratch": 0.01, "hooks": 0.08, "images": 0.35, "mounts": 0.03, "container": 0.25}
 """Seconds within which a fault in the middle of a step comes."""
 AFTERWARDS = ("exited", "told before", "told after", "forget")
 """Moments after the work, beside the undoing of steps."""
@@ -86,6 +95,8 @@ def targets(kind: str, moment: str) -> list[str]:
         found.append("shim")
     if kind == "uenv" and moment.startswith(("mounts", "start", "exited")):
         found.append("hold")
+    if kind == "oci" and moment.startswith(("container", "start", "exited")):
+        found += ["container", "hold"]
     if moment.startswith("images begun after"):
         found.append("puller")
         found += ["full cache", "read-only cache"]
@@ -109,11 +120,12 @@ def twice(kind: str, draw: random.Random, count: int) -> Iterator[Case]:
         yield Case(kind, (first, second))
 
 
-def cases() -> list[Case]:
+def cases() -> list[ParameterSet]:
     """All of them, or the seed's tenth."""
     draw = random.Random(SEED)
     every = [case for kind in STEPS for case in (*single(kind, draw), *twice(kind, draw, 20))]
-    return every if LONG else draw.sample(every, len(every) // 10)
+    chosen = every if LONG else draw.sample(every, len(every) // 10)
+    return [pytest.param(case, id=str(case), marks=needs_runc() if case.kind == "oci" else ()) for case in chosen]
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +137,7 @@ def software(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 
         def give(kind: str) -> Software:
             if kind not in made:
-                made[kind] = _uenv(folder, stack)
+                made[kind] = _uenv(folder, stack) if kind == "uenv" else _container(folder / "oci", stack)
             return made[kind]
 
         yield give
@@ -151,6 +163,24 @@ def _uenv(folder: Path, stack: ExitStack) -> Software:
     return Software(environment, SCRATCH, images=(image,), registry=registry.url, check=check, disk=True)
 
 
+def _container(folder: Path, stack: ExitStack) -> Software:
+    """An OCI image of a registry, and scratch space in memory."""
+    folder.mkdir(mode=0o755)
+    registry = stack.enter_context(running_registry(folder))
+    members = [member(name) for name in ("bin", "etc", "tmp")]
+    members += [member("bin/busybox", Path(BUSYBOX).read_bytes(), mode=0o755), member("etc/app", "x\n")]
+    members += [member(f"bin/{applet}", kind=tarfile.SYMTYPE, target="busybox") for applet in APPLETS]
+    built = container_image(layer(*members))
+    pinned = {
+        "source": "images.example/app:1", "digest": push(registry.host, "app", "1", built), "size": built.size, "kind": "Oci",
+        "registry": "images.example", "repository": "app",
+    }  # fmt: skip
+    os.environ["LATTICE_STUB"] = str(stub())
+    registries = ({"name": "images.example", "url": f"http://{registry.host}"},)
+    check = "[ -e /etc/app ] || exit 99\n" + IN_SCRATCH
+    return Software({"image": "images.example/app:1"}, SCRATCH, images=(pinned,), registries=registries, check=check)
+
+
 STRUCK: Counter[str] = Counter()
 
 
@@ -166,7 +196,7 @@ def _table(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @needs_mksquashfs()
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", cases())
 def test_a_fault_at_a_step_leaves_nothing_loses_no_exit_code_and_starts_nothing_twice(
     case: Case, software: Callable[[str], Software]
 ) -> None:
@@ -222,6 +252,8 @@ def excuses(case: Case) -> frozenset[str]:
                 found |= {"ExitUnknown", "NodeUnfit"}
             case "hold":
                 found |= {"NodeUnfit", "PrologueFailed"}
+            case "container":
+                found |= {"NodeUnfit", "PrologueFailed", "TaskFailed"}
             case "puller":
                 found.add("PrologueFailed")
             case target if disk_of(target):

@@ -33,7 +33,7 @@ SETTLE_SECONDS = 20.0
 STATE_MEBIBYTES = 32
 """Of a disk that is filled up."""
 
-SCRIPT = """#!/bin/bash
+SCRIPT = """#!/bin/sh
 echo start >> {work}/witness
 {check}
 sleep 0.15
@@ -53,6 +53,7 @@ class Software:
     data: Mapping[str, Any] | None = None
     images: tuple[Mapping[str, Any], ...] = ()
     registry: str = ""
+    registries: tuple[Mapping[str, Any], ...] = ()
     check: str = ""
     disk: bool = False
     """Whether scratch space is on a disk; else it is in memory."""
@@ -94,7 +95,10 @@ class Trial:
             "metadata": {"name": "job", "namespace": "physics", "uid": self.uid, "generation": 1},
             "spec": spec, "status": {"attempt": 1, "software": list(self.software.images)},
         }  # fmt: skip
-        config = {"work": {"removeLeftovers": False}, "software": {"registry": self.software.registry}}
+        config = {
+            "work": {"removeLeftovers": False},
+            "software": {"registry": self.software.registry, "registries": list(self.software.registries)},
+        }
         (place / "setup").write_bytes(msgspec.json.encode(Setup(self.node, self.uid, allocation, config, self.faults)))
 
     def _boot(self) -> None:
