@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from lattice.daemon.clock import Clock
 from lattice.errors import Corrupt, Rejected, Retry, UnknownOutcome
 from lattice.software.container_documents import ContainerConfig, read_config
@@ -246,6 +244,8 @@ def _read_json(path: Path) -> Any:
 
 def _specifications(directories: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
     """Yields the parsed CDI specifications of the node, with their paths; passes over files that are none."""
+    import yaml  # where there is no specification nobody pays for it
+
     for directory in directories:
         if not directory.is_dir():
             continue

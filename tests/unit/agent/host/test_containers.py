@@ -119,6 +119,7 @@ def _nothing_is_left(place: Path) -> Iterator[None]:
     assert not list((place / "memory").glob("*/container"))
 
 
+@pytest.mark.pure_v2
 async def test_work_runs_in_the_image_as_its_user_without_rights_and_its_exit_code_is_kept(place: Path, root: Path) -> None:
     script = (
         "cat /etc/os-release; id -un; id -u; pwd; echo $FROM_IMAGE $HOME $SECRET $LATTICE_NODENAME; grep -E 'CapEff|NoNewPrivs|Seccomp:'"
@@ -134,6 +135,7 @@ async def test_work_runs_in_the_image_as_its_user_without_rights_and_its_exit_co
     assert int(lines[10]) <= 4, "it sees its own processes alone"
 
 
+@pytest.mark.pure_v2
 async def test_every_task_stands_in_the_cgroups_of_the_work_and_process_one_in_those_of_the_container(place: Path, root: Path) -> None:
     async with node(place, root) as here:
         ours = here.shell("cat /proc/self/cgroup; echo rank $LATTICE_PROCID", tasks=3, total_tasks=3, max_processes=500)
@@ -270,6 +272,7 @@ def limit_memory(file: str) -> None:
     Path(file).write_text(str(64 << 20))
 
 
+@pytest.mark.pure_v2
 async def test_work_beyond_its_memory_is_killed_and_the_kill_is_counted(place: Path, root: Path) -> None:
     async with node(place, root) as here:
         memory = here.host.facts().memory_bytes - (64 << 20)
