@@ -86,7 +86,7 @@ class LinuxHost:
             self.images = Images(cache, registry_auth, self._facts.boot_id, clock, held, self._images_in_use)
         mounts = Mounts(scopes_, self.runner_client, self._kernel, clock, cache)
         space = Threads(f"the scratch directory {scratch.directory}" if scratch else "the run directory", count=2, within=_ANSWER_SECONDS)
-        self.scratch = Scratch(scratch, journal, space, self._facts.memory_bytes, self._spawn)
+        self.scratch = Scratch(scratch, journal, space, self._facts.memory_bytes, clock, self._spawn)
         self.containers = Containers(
             tools or ContainerTools(), scopes_, self.runner_client, self._kernel, clock, self._facts, journal, cache
         )

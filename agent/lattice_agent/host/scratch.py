@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.errors import Rejected, Retry
 from lattice.units import format_bytes
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 STEP: Final = "scratch"
 REMOVED: Final = ".removed"
 MEBIBYTE: Final = 1 << 20
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+"""Seconds between two deletions of what resists."""
+DELETION_SECONDS = 60.0
+"""How long work waits for room that is being made."""
 DELETE: Final = ("nice", "-n", "19", "rm", "-rf", "--one-file-system", "--")
 """Follows no link, enters no other file system, and takes trees of any depth."""
 
@@ -130,12 +135,14 @@ class Scratch:
         journal: Journal,
         disk: Threads,
         memory_bytes: int,
+        clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         """Uses `directory`; None: space is in memory, of which the machine has `memory_bytes`."""
         self.directory = directory
-        self._journal, self._disk, self._memory_bytes, self._spawn = journal, disk, memory_bytes, spawn
+        self._journal, self._disk, self._memory_bytes, self._clock, self._spawn = journal, disk, memory_bytes, clock, spawn
         self._total_bytes = 0
+        self._deletions = Threads("the deletion of scratch space", count=1, within=86400.0)
         self._deleting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -185,7 +192,7 @@ class Scratch:
     async def _check_free(self, work: NodeWork, directory: ScratchDirectory) -> None:
         """Raises Rejected where the file system has less room than is asked for, also after what is being deleted is gone."""
         if await self._disk.call(lambda: directory.free_bytes) < work.scratch_bytes and self._deleting is not None:
-            await asyncio.shield(self._deleting)
+            await asyncio.wait((self._deleting,), timeout=DELETION_SECONDS)
         free = await self._disk.call(lambda: directory.free_bytes)
         if free < work.scratch_bytes:
             asked, of = format_bytes(work.scratch_bytes), format_bytes(self.most_bytes)
@@ -209,20 +216,24 @@ class Scratch:
             self._deleting = self._spawn(self._delete_all())
 
     async def _delete_all(self) -> None:
-        """Deletes everything that was put aside, also meanwhile; what resists stays until the next call."""
+        """Deletes everything that was put aside, also meanwhile; tries again, up to a minute apart, what resists."""
         assert self.directory is not None  # noqa: S101 - only a directory has what is deleted
-        done: set[str] = set()
+        delay, before = FIRST_DELAY, set[str]()
         while True:
             try:
-                found = [path for path in await self._disk.call(self.directory.to_delete) if path not in done]
+                found = set(await self._disk.call(self.directory.to_delete))
+                if not found:
+                    return
+                code = await self._deletions.call(_deleted, sorted(found))
+                failed = bool(code) or found == before
             except Retry:
-                return
-            if not found:
-                return
-            done.update(found)
-            code = await asyncio.to_thread(_deleted, found)
-            if code:
-                event(log, "ScratchNotDeleted", logging.WARNING, message=f"rm has ended with {code}; it is tried again after the next work")
+                found, code, failed = before, -1, True
+            before = found
+            if failed:
+                if delay == FIRST_DELAY:
+                    event(log, "ScratchNotDeleted", logging.WARNING, message=f"rm has ended with {code}; it is tried again and again")
+                await self._clock.sleep(delay)
+                delay = min(LONGEST_DELAY, 2 * delay)
 
 
 def _deleted(paths: list[str]) -> int:
