@@ -116,10 +116,12 @@ class Trial:
                 agent.wait()
                 raise AssertionError(f"not over after {LONGEST_SECONDS:g} s; struck: {self.struck}; {self.notes()}") from None
             if code == 0:
-                return
+                break
             assert code == -signal.SIGKILL, f"the agent ended with {code}; struck: {self.struck}"
             if self.struck and self.struck[-1][0] == "reboot":
                 self.reboot()
+        if any(target.endswith("scratch") for target, _ in self.struck):
+            self._spawn().wait(LONGEST_SECONDS)  # what could not be deleted waits for its disk, or for the next agent
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         """An agent in a mount namespace of its own, as under systemd, on a machine with this boot id."""
@@ -133,7 +135,7 @@ class Trial:
         """The faults that were struck: target and number of processes that were there."""
         path = self.place / "struck"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(target, int(count)) for target, _, count in (line.partition(" ") for line in lines)]
+        return [(target, int(count)) for target, _, count in (line.rpartition(" ") for line in lines)]
 
     def notes(self) -> str:
         """Everything that the journal says of the steps, for people."""
