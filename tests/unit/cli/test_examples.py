@@ -40,7 +40,7 @@ def test_the_batch_script_becomes_what_slurm_would_run(bench: Bench) -> None:
 
 
 def test_there_is_an_example_of_each_end() -> None:
-    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
+    assert [path.name[:2] for path in sorted(EXAMPLES.iterdir())] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
 
 
 def test_the_quota_trees_of_the_examples_are_sound_together() -> None:
