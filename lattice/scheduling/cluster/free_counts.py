@@ -299,9 +299,16 @@ class FreeCountsByNeed:
     def __init__(self, node_cache: NodeCache) -> None:
         self._node_cache = node_cache
         self._shape = -1
+        self._cleared = 0
+        """How often all pools were dropped."""
         self._pools: dict[tuple[object, ...], FreeCounts] = {}
         self._alike: dict[tuple[Bucket, ...], FreeCounts] = {}
         self._parts = GroupCountsByClass(node_cache)
+
+    @property
+    def stamp(self) -> tuple[int, int, int]:
+        """Returns a stamp that changes when pools are dropped, or nodes come, go, or become usable or not."""
+        return self._node_cache.shape, self._node_cache.tally, self._cleared
 
     def pool_for(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
         """Returns the pool of the nodes that admit a need and are at home in the vcluster `home` (empty: at home nowhere).
@@ -332,6 +339,7 @@ class FreeCountsByNeed:
 
     def _clear(self) -> None:
         """Drops all pools and their counts, and notes the node cache's `shape` for which new ones will be made."""
+        self._cleared += 1
         self._pools.clear()
         self._alike.clear()
         self._parts.clear()

@@ -13,9 +13,10 @@ from operator import itemgetter
 from typing import Any
 
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
-from lattice.scheduling.cycle.equivalence import EquivalenceClasses, Fit, RequestShape
+from lattice.scheduling.cycle.equivalence import EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import UNRESTRICTED, Admission, GateChain
 from lattice.scheduling.cycle.placer import Placer
+from lattice.scheduling.cycle.power_fit import Fit
 from lattice.scheduling.cycle.reasons import Explainer
 from lattice.scheduling.cycle.reservations import CycleReservations
 from lattice.scheduling.cycle.retries import Retries

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lattice.scheduling.cluster.placement import nodes_of
-from lattice.scheduling.cycle.equivalence import NO_NODES, EquivalenceClass, EquivalenceClasses, Fit, NoFit, RequestShape
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.gates import Admission, beyond_share
+from lattice.scheduling.cycle.power_fit import NO_NODES, Fit, NoFit
 from lattice.scheduling.model.outcomes import Waiting
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.state.cluster_state import ClusterState
@@ -50,7 +51,7 @@ class Placer:
         nodes = nodes_of(fit.counts, fit.pool, split=split)
         borrowed: tuple[int, ...] = ()
         if eq_class.borrows:
-            known, home = node_cache.nodes, eq_class.home
+            known, home = node_cache.nodes, eq_class.choice.key.home
             borrowed = tuple(node for node in nodes if known[node].home != home)
         self._state.claim(candidate, nodes, self._now, borrowed, None if split else fit.counts)
         return nodes

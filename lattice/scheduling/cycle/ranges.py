@@ -12,8 +12,9 @@ from typing import Final
 
 from lattice.quota.gates import Blocked
 from lattice.scheduling.cluster.placement import nodes_of
-from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, NoFit
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses
 from lattice.scheduling.cycle.gates import headroom
+from lattice.scheduling.cycle.power_fit import NoFit
 from lattice.scheduling.model.outcomes import Outcome, Placed
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of

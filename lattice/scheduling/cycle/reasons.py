@@ -12,8 +12,9 @@ from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.eligibility import census_of
 from lattice.scheduling.cluster.free_counts import FreeCounts
 from lattice.scheduling.cluster.node_cache import NEVER, UNHEARD, Bucket
-from lattice.scheduling.cycle.equivalence import NO_NODES, EquivalenceClass, EquivalenceClasses, NoFit, RequestShape
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, EquivalenceClasses, RequestShape
 from lattice.scheduling.cycle.never_fits import never_fits
+from lattice.scheduling.cycle.power_fit import NO_NODES, NoFit
 from lattice.scheduling.cycle.reason_cache import ReasonAndMessage, ReasonCache
 from lattice.scheduling.cycle.reclaims import lent, reclaims_for
 from lattice.scheduling.cycle.reservations import CycleReservations
@@ -122,10 +123,10 @@ class Explainer:
         """
         wanted = candidate.minimum
         eligible, useful = eq_class.eligible, eq_class.usable
-        if useful >= wanted and not eq_class.borrows and eq_class.conformance != REQUIRED:
+        if useful >= wanted and not eq_class.borrows and eq_class.choice.conformance != REQUIRED:
             return None
-        buckets, eligible, useful = eq_class.within_reach(candidate)
-        equal = eq_class.conformance == REQUIRED and wanted > 1
+        buckets, eligible, useful = eq_class.lent.within_reach(candidate)
+        equal = eq_class.choice.conformance == REQUIRED and wanted > 1
         if eligible < wanted:
             why = never_fits(self._state.node_cache, candidate.need, wanted) or self._away(candidate, eq_class, eligible)
             message = f"needs {count_nodes(wanted)}, and {eligible} exist that fit its constraints"
@@ -177,11 +178,11 @@ class Explainer:
         """
         wanted, once, pool = candidate.minimum, self.cache.once, eq_class.pool
         free = pool.whole.total
-        if free < wanted or not once("fits", (eq_class, pool, wanted), lambda: eq_class.fits(pool, wanted)):
+        if free < wanted or not once("fits", (eq_class, pool, wanted), lambda: eq_class.choice.fits(pool, wanted)):
             return self._taken(eq_class, wanted, free)
         if self._profile.windows.crosses(self._now, self._end(candidate)):
             outside = self._profile.free_from_now.unclosed(pool, self._end(candidate), candidate.reservation)
-            if not once("fits", (eq_class, outside, wanted), lambda: eq_class.fits(outside, wanted)):
+            if not once("fits", (eq_class, outside, wanted), lambda: eq_class.choice.fits(outside, wanted)):
                 return self._windows.crossed(candidate, eq_class, outside)
         usable = eq_class.now_pool(self._state.occupancy(candidate)).whole.total
         own = candidate.uid if candidate.uid in self._profile.reservations else ""
@@ -208,12 +209,12 @@ class Explainer:
         wanted = candidate.minimum
         pool = eq_class.pool
         free = pool.whole.total
-        if eq_class.conformance == REQUIRED and free >= wanted > 1:
+        if eq_class.choice.conformance == REQUIRED and free >= wanted > 1:
             largest = pool.largest_equal()
             if largest < wanted:
                 return "InsufficientConformance", unequal(wanted, largest, f"{free} free that fit")
-        if eq_class.tight and free >= wanted:
-            limit = eq_class.limit(pool, wanted)
+        if eq_class.choice.tight and free >= wanted:
+            limit = eq_class.choice.limit(pool, wanted)
             held = pool.whole.largest(limit)
             message = f"needs {count_nodes(wanted)} in {count_groups(limit)} (topology Tight); {free} that fit are free"
             return "WaitingForNodes", f"{message}, at most {held} of them in {count_groups(limit)}"
@@ -221,8 +222,8 @@ class Explainer:
         message = f"needs {count_nodes(wanted)}; of {eligible} that fit, {are(free)} free, {usable - free} in use"
         if eligible > usable:
             message += f", {eligible - usable} unavailable"
-        if eq_class.borrows and (idle := sum(len(bucket.free) for bucket in eq_class.lenders(candidate))):
-            left = max(0, self._eq_classes.borrowing_left())
+        if eq_class.borrows and (idle := sum(len(bucket.free) for bucket in eq_class.lent.lenders(candidate))):
+            left = max(0, self._eq_classes.lending.borrowing_left())
             message += f"; {are(idle)} idle in vclusters that lend" + (f", of which it may borrow {left}" if left < idle else "")
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 

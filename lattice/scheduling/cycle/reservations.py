@@ -13,7 +13,8 @@ from dataclasses import replace
 from lattice.scheduling.cluster.backfill_table import BackfillReservation
 from lattice.scheduling.cluster.node_cache import NEVER, Bucket
 from lattice.scheduling.cluster.releases import NEAR
-from lattice.scheduling.cycle.equivalence import EquivalenceClass, NoFit, RequestShape
+from lattice.scheduling.cycle.equivalence import EquivalenceClass, RequestShape
+from lattice.scheduling.cycle.power_fit import NoFit
 from lattice.scheduling.cycle.reservation_holders import LastReservations, ReservationHolders
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.strategies import strategy_of

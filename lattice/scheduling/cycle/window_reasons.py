@@ -83,7 +83,7 @@ class WindowReasons:
         extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:
             walltime = (start - self._now - extra) // 60 * 60
-            if walltime >= 60 and eq_class.fits(eq_class.now_pool(walltime + extra), candidate.minimum):
+            if walltime >= 60 and eq_class.choice.fits(eq_class.now_pool(walltime + extra), candidate.minimum):
                 return walltime
         return None
 

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lattice.scheduling.cluster.availability import AvailabilityProfile
-from lattice.scheduling.cycle.equivalence import EquivalenceClasses
+from lattice.scheduling.cycle.lent_nodes import Lending
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import Policy
-from lattice.scheduling.model.strategies import strategy_of
 from lattice.scheduling.model.work import Candidate
 from lattice.scheduling.preemption.victims import own_nodes
 from lattice.scheduling.state.cluster_state import ClusterState
-from lattice.scheduling.state.pending_queue import PendingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> P
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)
     profile.remove(candidate.uid)
-    eq_classes = EquivalenceClasses(state, policy, strategy_of(policy), profile, PendingQueue(), now)
-    lenders = eq_classes.lenders(candidate.walltime)
+    lending = Lending(state, policy, profile, now)
+    lenders = lending.lenders(candidate.walltime)
     return PreemptionScope(
         candidate=candidate,
         policy=policy,
@@ -81,7 +79,7 @@ def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> P
         taken=frozenset(node_cache.taken),
         barred=_barred(state, profile, candidate, now),
         lenders=frozenset() if candidate.non_preemptible else lenders,
-        most_borrowed=eq_classes.borrowing_left(),
+        most_borrowed=lending.borrowing_left(),
     )
 
 

@@ -45,10 +45,34 @@ class _Entry(NamedTuple):
 
 
 @dataclass
-class _ScoredQueue:
-    """The candidates of one vcluster, with the persons (tenant, user, project), needs and sizes (place of the need, nodes) that
-    they share.
+class _AskedSizes:
+    """The needs and sizes that pending work of one vcluster asks for, numbered as they come, and f4 and f9 of each.
+
+    `needs`: the place of each need. `shapes`: the number of each pair of a need's place and a number of nodes.
     """
+
+    needs: dict[Need, int] = field(default_factory=dict)
+    shapes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _fitness: list[tuple[float, float]] = field(default_factory=list)
+    _capacities: list[Capacity] = field(default_factory=list)
+
+    def number(self, need: Need, nodes: int) -> int:
+        """Returns the number of a need and size, a new one at the first call."""
+        place = self.needs.setdefault(need, len(self.needs))
+        return self.shapes.setdefault((place, nodes), len(self.shapes))
+
+    def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
+        """Returns (f4, f9) of each need and size, given the capacity of each need; kept until a capacity changes."""
+        needs = list(self.needs)
+        if capacities != self._capacities or len(self._fitness) != len(self.shapes):
+            self._capacities = capacities
+            self._fitness = [capacities[need].terms(needs[need], nodes) for need, nodes in self.shapes]
+        return self._fitness
+
+
+@dataclass
+class _ScoredQueue:
+    """The candidates of one vcluster, with the persons (tenant, user, project), and the needs and sizes, that they share."""
 
     vcluster: str
     weights: Weights
@@ -61,10 +85,7 @@ class _ScoredQueue:
     seen: float = 0.0
     """When the vcluster was last scored, seconds since the epoch; without pending work it is not scored again."""
     people: dict[Person, int] = field(default_factory=dict)
-    needs: dict[Need, int] = field(default_factory=dict)
-    shapes: dict[tuple[int, int], int] = field(default_factory=dict)
-    _fitness: list[tuple[float, float]] = field(default_factory=list)
-    _capacities: list[Capacity] = field(default_factory=list)
+    sizes: _AskedSizes = field(default_factory=_AskedSizes)
     _known: dict[str, _Entry] = field(default_factory=dict)
     _settled: bool = True
 
@@ -94,25 +115,16 @@ class _ScoredQueue:
         """Tells whether most kept entries belong to candidates that are gone."""
         return len(self._known) > 2 * len(self.candidates) + 8
 
-    def fitness(self, capacities: list[Capacity]) -> Sequence[tuple[float, float]]:
-        """Returns (f4, f9) of each need and size, given the capacity of each need; kept until a capacity changes."""
-        needs = list(self.needs)
-        if capacities != self._capacities or len(self._fitness) != len(self.shapes):
-            self._capacities = capacities
-            self._fitness = [capacities[need].terms(needs[need], nodes) for need, nodes in self.shapes]
-        return self._fitness
-
     def _enter(self, candidate: Candidate) -> _Entry:
         """Makes the entry of a candidate and keeps it by uid; gives numbers to its person, need and size if these are new."""
         weights = self.weights
-        need = self.needs.setdefault(candidate.need, len(self.needs))
         priority, checkpoint = cost.priority(candidate.preemption_class), checkpoint_term(candidate)
         entry = self._known[candidate.uid] = _Entry(
             candidate=candidate,
             static=weights.priority * priority + weights.data_readiness * _DATA + weights.checkpoint * checkpoint,
             submitted=candidate.submitted,
             person=self.people.setdefault((candidate.tenant, candidate.user, candidate.project), len(self.people)),
-            shape=self.shapes.setdefault((need, candidate.minimum), len(self.shapes)),
+            shape=self.sizes.number(candidate.need, candidate.minimum),
             gpu_hours=cost.gpu_hours(candidate.minimum, candidate.need.gpus, candidate.walltime),
             priority=priority,
             checkpoint=checkpoint,
@@ -309,7 +321,7 @@ class Scoring:
         energy.
         """
         homes = self._homes(columns.vcluster)
-        capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.needs]
+        capacities = [self._capacities.capacity(node_cache, need, homes) for need in columns.sizes.needs]
         queued = sum(each.queued_gpu_hours for each in self._settled().values())
         people = tuple(columns.people)
         tenants = {tenant for tenant, _, _ in people}
@@ -326,7 +338,7 @@ class Scoring:
             with_work=with_work,
             fair_shares=[standings[one[0]].fair_share_of(usage, users[one[0]]) for one, usage in zip(people, usages, strict=True)],
             multipliers=[self.shares.multiplier_of(*person, now) for person in people],
-            shapes=columns.fitness(capacities),
+            shapes=columns.sizes.fitness(capacities),
             backlog=cost.backlog(queued, self.running_gpu_hours),
             energy=cost.energy(self.energy_price),
         )

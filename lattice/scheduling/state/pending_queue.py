@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from lattice.scheduling.cluster.node_cache import NEVER
+from lattice.scheduling.cluster.node_choice import NodeChoices
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.strategies import Strategy
 from lattice.scheduling.model.work import Candidate
@@ -123,6 +124,7 @@ class PendingQueue:
         """Until when each candidate's own wishes keep it waiting, seconds since the epoch; `NEVER`: the gates must check them."""
         self._numbers = RequestNumbers()
         self.by_total = OrderByTotal()
+        self.choices = NodeChoices()
         self._given: list[Candidate] = []
         self._known: dict[str, _Entry] = {}
         self._entered = 0
