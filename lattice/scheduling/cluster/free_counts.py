@@ -205,9 +205,9 @@ class AdjustedCounts:
 
     def _groups(self, groups: Groups) -> Groups:
         """Returns the adjusted counts of counts of all free nodes: joined ones are made of adjusted parts."""
-        if isinstance(groups, JoinedCounts):
-            return groups.joined_of([self._part(part) for part in groups.parts if isinstance(part, BucketCounts)])
-        return self._part(groups) if isinstance(groups, BucketCounts) else groups
+        if type(groups) is JoinedCounts:  # isinstance asks every base of a Protocol
+            return groups.joined_of([self._part(part) for part in groups.parts if type(part) is BucketCounts])
+        return self._part(groups) if type(groups) is BucketCounts else groups
 
     def _part(self, part: BucketCounts) -> AdjustedGroups:
         """Returns the counts of free nodes `part`, adjusted; made at the first question and kept."""
