@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lattice.views.allocation import SoftwareImage
-from lattice.views.cluster import ImageRegistry
+from lattice.views.cluster import ImageRegistry, TrustedKey
 
 
 class Key(NamedTuple):
@@ -88,6 +88,9 @@ class NodeWork:
     """The site's registries of OCI images (software.registries)."""
     largest_image: int = 0
     """Bytes to which the layers of its OCI image may unpack."""
+    require_signature: bool = False
+    """Whether a trusted key must have signed each of its images; files of the user's own are refused then."""
+    trusted_keys: tuple[TrustedKey, ...] = ()
     image: str = ""
     """The OCI image, as `environment.image` names it; empty: none."""
     pull_seconds: float = 1800.0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from lattice.views.cluster import TrustedKey
+
 
 class PullRequest(msgspec.Struct, frozen=True):
     """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
 
     `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is. `container`: it is an
-    OCI image, whose layers may unpack to `most_bytes`, while `free` bytes of the cache's file system stay free.
+    OCI image, whose layers may unpack to `most_bytes`, while `free` bytes of the cache's file system stay free. `source` not empty: nothing
+    is pulled, and the image, which its work calls so, must be signed by one of the `keys`.
     """
 
     cache: str
@@ -24,6 +27,8 @@ class PullRequest(msgspec.Struct, frozen=True):
     container: bool = False
     most_bytes: int = 0
     free: int = 0
+    source: str = ""
+    keys: tuple[TrustedKey, ...] = ()
 
 
 class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,14 +12,17 @@ import hashlib
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from lattice.clients.registry import Registry, opened_registry
-from lattice.errors import Corrupt, LatticeError
+from lattice.clients.signatures import read_claims
+from lattice.errors import Corrupt, LatticeError, Rejected
 from lattice.software.image_metadata import LARGEST_ARCHIVE, unpack_metadata
+from lattice.software.signatures import check_signed
 from lattice_agent.blob_pull import READ_BYTES, BlobPull, patiently
 from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.standalone import durable
@@ -101,12 +104,31 @@ async def check(request: PullRequest) -> None:
     cache.checked(image, request.boot)
 
 
+async def check_signature(request: PullRequest, cache: ImageCache) -> None:
+    """Checks that a trusted key has signed an image, by what was kept of its signatures for a day, else by what its registry has now.
+
+    Raises Rejected (ImageRefused) where none has, Corrupt (KeyInvalid) for a key that is none, the registry's failure after the eighth try.
+    """
+    kept = cache.signatures(request.digest, time.time())
+    if kept is not None:
+        with suppress(Rejected):
+            check_signed(request.source, request.digest, kept, request.keys)
+            return
+    async with opened_registry(request.registry, request.auth) as registry:
+        claims = await patiently(read_claims, registry, request.repository, request.digest)
+    check_signed(request.source, request.digest, claims, request.keys)
+    cache.keep_signatures(request.digest, claims, time.time())
+
+
 async def carry_out(request: PullRequest) -> None:
     """Pulls the requested image, or hashes the one in the cache where the request names no registry; raises the error that ended this."""
     if not request.registry:
         await check(request)
         return
     cache = ImageCache(Path(request.cache), CacheLimits())
+    if request.source:
+        await check_signature(request, cache)
+        return
     async with opened_registry(request.registry, request.auth) as registry:
         if request.container:
             from lattice_agent.unpacking.container_pull import ContainerPull

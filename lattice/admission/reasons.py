@@ -43,6 +43,7 @@ REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("ViewInvalid", "a view of software does not parse, or there is no software", "write view, or name:view"),
     Reason("TooManyImages", "more images are named than work may mount", "put them into one image"),
     Reason("ImageInvalid", "an OCI image's name does not parse, or stands beside software environments", "the sentence has the form"),
+    Reason("SignatureRequired", "a signature is required, and a file of the user's own is named", "name a signed image"),
     Reason("OutputInvalid", "an output file's pattern is not known", "use %j %x %u %A %a %N %n %%"),
     Reason("JobNameInvalid", "tags.name has a control character or blanks at its ends", "choose another name"),
     Reason("RecurrenceInvalid", "the recurrence leaves no window, overlaps itself, or does not read", "the sentence names the field"),

@@ -36,7 +36,7 @@ def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
             yield _refused(error, f"spec.environment.{field}")
             return
         images += found
-        yield from _judge_images(found, f"spec.environment.{field}")
+        yield from _judge_images(found, f"spec.environment.{field}", signed=environment.require.signature)
     yield from _judge_mounts(images)
     if environment.view and not images:
         sentence = f"spec.environment.view {environment.view[:60]!r} is a view of no image"
@@ -59,9 +59,12 @@ def _judge_container(image: str, *, has_uenv: bool) -> Iterator[Finding]:
         yield _refused(error, field)
 
 
-def _judge_images(images: tuple[UenvReference, ...], field: str) -> Iterator[Finding]:
+def _judge_images(images: tuple[UenvReference, ...], field: str, *, signed: bool) -> Iterator[Finding]:
     """Yields a refusal for each image that is written like the name of a file without a path, and so reads as a label."""
     for image in images:
+        if image.label is None and signed:
+            sentence = f"{field}: {image.text[:60]!r} is a file, which nobody has signed (spec.environment.require.signature)"
+            yield Refused("SignatureRequired", sentence, field, "name an image of the registry that the site's keys have signed")
         if image.label is None:
             continue
         if image.text.endswith(FILE_ENDINGS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lattice.clients.registry import LARGEST_DOCUMENT, Registry, opened_registry, parse_address
+from lattice.clients.signatures import read_claims
 from lattice.errors import NotFound, Rejected
 from lattice.software.container_documents import (
     ARCHITECTURES,
@@ -15,6 +16,7 @@ from lattice.software.container_documents import (
     read_image,
 )  # fmt: skip
 from lattice.software.containers import ContainerReference, place_of
+from lattice.software.signatures import check_signed
 from lattice.views.cluster import SoftwareOptions
 
 
@@ -28,10 +30,13 @@ class FoundContainer:
     registry: str
 
 
-async def find_container(options: SoftwareOptions, registry_auth: str, reference: ContainerReference) -> FoundContainer:
+async def find_container(
+    options: SoftwareOptions, reference: ContainerReference, *, registry_auth: str = "", signed: bool = False
+) -> FoundContainer:
     """Returns what a name stands for now, asked of the registry that it means with the login in the file `registry_auth` (empty: none).
 
-    Raises NotFound for no such image, Rejected (ImageRefused) for a registry that is not listed and an image that no node could run.
+    Raises NotFound for no such image, Rejected (ImageRefused) for a registry that is not listed and an image that no node could run; where
+    it must be `signed`, for one that no trusted key has.
     """
     place = place_of(reference, options.registries)
     async with opened_registry(place.url, registry_auth) as registry:
@@ -46,6 +51,8 @@ async def find_container(options: SoftwareOptions, registry_auth: str, reference
             size = await _size(registry, repository, read_image(document))
         except Rejected as error:
             raise Rejected(f"{reference.text}: {error.message}", reason="ImageRefused") from error
+        if signed:
+            check_signed(reference.text, digest, await read_claims(registry, repository, digest), options.trusted_keys)
     return FoundContainer(digest, size, repository, place.registry)
 
 

@@ -227,7 +227,7 @@ class Registry:
                 body, _ = await self._document(repository, path, OCI_INDEX)
             except NotFound:
                 continue
-            return [found for found in self._decoded(body, Manifest).manifests if found.artifact_type == artifact_type]
+            return [found for found in self._decoded(body, Manifest).manifests if artifact_type in ("", found.artifact_type)]
         return []
 
     async def blob(self, repository: str, digest: str, *, most: int) -> bytes:

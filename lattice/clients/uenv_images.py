@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lattice.clients.registry import Descriptor, Registry, opened_registry, parse_address
+from lattice.clients.signatures import read_claims
 from lattice.errors import NotFound, Rejected
 from lattice.software.catalog import SoftwareDefaults, UenvRepository, filled_in, names, read_repository, repository_of
 from lattice.software.image_metadata import LARGEST_ARCHIVE, ImageMetadata, read_metadata, unpack_metadata
 from lattice.software.labels import ID_LENGTH, UenvLabel
+from lattice.software.signatures import SignedClaim
 from lattice.views.cluster import SoftwareOptions
 
 T = TypeVar("T")
@@ -79,6 +81,10 @@ class UenvImages:
             wanted += [image for image in images if image is not None and image.has_digest(label.digest)]
             begin += most
         return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - begin)
+
+    async def claims(self, image: UenvImage) -> list[SignedClaim]:
+        """Returns what has been signed of an image; empty: nothing."""
+        return await read_claims(self._registry, image.repository.path, image.digest)
 
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """Returns the metadata attached to an image, and the digest of the archive that it was in; None: none is attached.

@@ -58,6 +58,19 @@ class VariablesFrom(Part):
     """Put before each key to make the variable's name."""
 
 
+class SoftwareRequirement(Part):
+    """What the images of the work must prove on every node before they are used."""
+
+    signature: bool = False
+    """True: each is signed by one of the site's keys (software.trustedKeys); files of the user's own are refused."""
+    scan: Untyped | None = None
+    """That it was scanned."""
+
+    rules: ClassVar = (
+        Rule("!has(self.scan)", "spec.environment.require.scan is not served yet: images are not scanned; remove the field"),
+    )
+
+
 class Environment(Part):
     """The working directory, the environment variables, the output files and the software image with which the work runs."""
 
@@ -81,8 +94,8 @@ class Environment(Part):
     """True: images of which no view is named do not give the one that they declare."""
     tools_uenv: Text | None = None
     """More of them, with tools; an image that names no mount point is mounted at /user-tools."""
-    require: Untyped | None = None
-    """What the image must prove."""
+    require: SoftwareRequirement | None = None
+    """What each image must prove before it is used."""
     variables_from: (
         Annotated[list[VariablesFrom], Field(max_length=8, json_schema_extra=kube(list_type="map", list_map_keys=["secretRef"]))] | None
     ) = None
@@ -93,7 +106,10 @@ class Environment(Part):
             "!has(self.image) || !(has(self.uenv) || has(self.toolsUenv))",
             "spec.environment.image and uenv are given: work runs in one of them; remove the other",
         ),
-        Rule("!has(self.require)", "spec.environment.require is not served yet: images are not verified by this release; remove the field"),
+        Rule(
+            "!has(self.require) || has(self.image) || has(self.uenv) || has(self.toolsUenv)",
+            "spec.environment.require is about software: give spec.environment.uenv or image",
+        ),
         *(
             Rule(
                 f"!has(self.{name}) || has(self.uenv) || has(self.toolsUenv)",

@@ -162,6 +162,28 @@ class ImageRegistry(Part):
     """Where it is asked, such as a mirror, with the path below which its images stand; empty: https at its name."""
 
 
+class TrustedKey(Part):
+    """A public key whose signatures of images count."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+    """Its name in messages."""
+    key: Annotated[str, Field(max_length=4096, pattern=r"^-----BEGIN PUBLIC KEY-----\n")]
+    """The key in PEM, as `cosign generate-key-pair` leaves it in cosign.pub: ECDSA, RSA or Ed25519."""
+
+
+class SignatureRule(Part):
+    """`software.requireSignature`: whose work runs signed images alone, whatever it asks for; `*` stands for all."""
+
+    tenants: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = Field(
+        default_factory=list
+    )
+    """Tenants."""
+    vclusters: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=256, json_schema_extra=kube(list_type="set"))] = (
+        Field(default_factory=list)
+    )
+    """Vclusters."""
+
+
 class SoftwareOptions(Part):
     """`software`: the registries of software environments (uenv) and of OCI images, and what labels mean that leave parts out; read at
     each question.
@@ -189,6 +211,12 @@ class SoftwareOptions(Part):
     """Directories of the nodes that work in OCI images sees at the same path, such as /scratch, beside its home and working directory."""
     largest_image: Quantity = "100Gi"
     """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
+    trusted_keys: Annotated[list[TrustedKey], Field(max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (
+        Field(default_factory=list)
+    )
+    """Keys of which one must have signed an image where signatures are required."""
+    require_signature: SignatureRule = Field(default_factory=SignatureRule)
+    """Tenants and vclusters whose work runs signed images alone."""
 
 
 class LatticeConfigSpec(Part):

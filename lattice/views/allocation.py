@@ -102,6 +102,12 @@ class Checkpoint(View, frozen=True):
     strategy: str = "Auto"
 
 
+class SoftwareRequirement(View, frozen=True):
+    """What the images of the work must prove on every node before they are used."""
+
+    signature: bool = False
+
+
 class SoftwareReferences(View, frozen=True):
     """The software environments that the work asks for, as the person wrote them; the agents read the rest of `environment`."""
 
@@ -109,6 +115,7 @@ class SoftwareReferences(View, frozen=True):
     tools_uenv: str = ""
     view: str = ""
     image: str = ""
+    require: SoftwareRequirement = SoftwareRequirement()
 
 
 class AllocationSpec(View, frozen=True):

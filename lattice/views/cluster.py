@@ -469,6 +469,20 @@ class ImageRegistry(View, frozen=True):
     url: str = ""
 
 
+class TrustedKey(View, frozen=True):
+    """A public key (PEM) whose signatures of images count, by its name in messages."""
+
+    name: str
+    key: str
+
+
+class SignatureRule(View, frozen=True):
+    """The tenants and the vclusters whose work runs signed images alone; `*` stands for all."""
+
+    tenants: tuple[str, ...] = ()
+    vclusters: tuple[str, ...] = ()
+
+
 class SoftwareOptions(View, frozen=True):
     """`software` of the LatticeConfig."""
 
@@ -481,6 +495,8 @@ class SoftwareOptions(View, frozen=True):
     container_mounts: tuple[str, ...] = ()
     registries: tuple[ImageRegistry, ...] = ()
     largest_image: int | str = "100Gi"
+    trusted_keys: tuple[TrustedKey, ...] = ()
+    require_signature: SignatureRule = SignatureRule()
 
 
 class ConfigSpec(View, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lattice.views.allocation import AllocationStatus, Cancel, Data, Lifecycle, Resources, Tasks
+from lattice.views.allocation import AllocationStatus, Cancel, Data, Lifecycle, Resources, SoftwareRequirement, Tasks
 from lattice.views.meta import Metadata, View
 
 
@@ -35,6 +35,7 @@ class Environment(View, frozen=True):
     image: str = ""
     writable: bool = False
     devices: tuple[str, ...] = ()
+    require: SoftwareRequirement = SoftwareRequirement()
 
 
 class WorkSpec(View, frozen=True):

@@ -22,6 +22,7 @@ from lattice.daemon.logs import event
 from lattice.errors import Corrupt, LatticeError, NotFound, Rejected, Retry
 from lattice.models.conditions import PROLOGUE_FAILED, SOFTWARE_REFUSED
 from lattice.views.allocation import SoftwareImage
+from lattice.views.cluster import TrustedKey
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.threads import Threads
 from lattice_agent.metrics import AgentMetrics
@@ -97,6 +98,8 @@ class Images:
             async with asyncio.timeout(work.pull_seconds):
                 for image in work.software:
                     await self._bring_one(image, sources)
+                    if work.require_signature:
+                        await self._check_signature(image, sources, work.trusted_keys)
         except NotFound as error:
             raise Rejected(f"node {work.node}: {error.message}", reason="ImageNotFound") from error
         except LatticeError as error:
@@ -214,6 +217,17 @@ class Images:
             await self._disk.call(self.cache.delete_image, image.digest)
             return None
         return found
+
+    async def _check_signature(self, image: SoftwareImage, sources: ImageSources, keys: tuple[TrustedKey, ...]) -> None:
+        """Has a process check that one of the keys has signed an image; raises Rejected (ImageRefused) where none has, Retry where its
+        registry does not say.
+        """
+        request = PullRequest(
+            str(self.cache.directory), image.digest, repository=image.repository, registry=sources.url(image), auth=self._auth,
+            source=image.source, keys=keys,
+        )  # fmt: skip
+        await self._run(request, msgspec.structs.replace(image, size=0))
+        event(log, "SignatureChecked", digest=image.digest, source=image.source)
 
     async def _pull_with_room(self, image: SoftwareImage, sources: ImageSources, pauses: Sequence[float]) -> None:
         """Makes room for an image and pulls it; while nothing may go, tries again after each of the pauses.
@@ -338,7 +352,8 @@ def _judge(last: bytes, image: SoftwareImage) -> None:
     if answer.reason == "DigestMismatch":
         raise Corrupt(answer.message, reason=answer.reason)
     if answer.reason in (IMAGE_REFUSED, PROLOGUE_FAILED):
-        raise Rejected(f"{image.source}: {answer.message}", reason=answer.reason)
+        said = answer.message if image.source in answer.message else f"{image.source}: {answer.message}"
+        raise Rejected(said, reason=answer.reason)
     raise Retry(f"{image.source}: {answer.message or 'the process that pulls it was killed'}", reason=answer.reason or "PullerKilled")
 
 

@@ -153,6 +153,9 @@ def _sources(work: NodeWork, account: Account, workdir: str, cache: ImageCache |
 
 def _own_file(work: NodeWork, reference: UenvReference, account: Account, workdir: str, fallback: str) -> _AskedImage:
     """Returns the image in a file of the user's own, which is not opened; raises Rejected (ImageRefused) where the site takes none."""
+    if work.require_signature:
+        said = f"{reference.text} is a file of the user's own, and this work runs images alone that the site's keys have signed"
+        raise Rejected(f"{said} (require.signature, software.requireSignature); name a signed image", reason=IMAGE_REFUSED)
     if not work.user_files:
         said = f"{reference.text} is a file, and this site mounts images of its registry alone (software.userFiles)"
         raise Rejected(said, reason=IMAGE_REFUSED)

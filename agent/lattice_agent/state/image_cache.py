@@ -5,6 +5,7 @@ Where room is short, the least recently used go first.
     images/sha256-HEX.squashfs   the image; its file time is its last use
     images/sha256-HEX.META.env.json  metadata that was attached to it; META are the digits of the digest by which work has it pinned
     images/sha256-HEX.config.json  the configuration of an OCI image, as its registry has it
+    images/sha256-HEX.signatures.json  what has been signed of it, and when its registry said so
     images/sha256-HEX.json       digest and size of the squashfs file, and the boot in which it was last checked; written last
     images/sha256-HEX.sticky     an operator keeps it
     drafts/sha256-HEX            a pull under way, gone after a restart of the agent; sha256-HEX.DIGITS a layer of an OCI image
@@ -25,6 +26,7 @@ from typing import Final
 import msgspec
 
 from lattice.errors import Rejected, Retry
+from lattice.software.signatures import SignedClaim
 from lattice_agent.standalone import durable
 
 CACHE_FULL: Final = "CacheFull"
@@ -32,8 +34,10 @@ FORMAT: Final = 1
 """Of a record; an image with another one is pulled again."""
 _RECORD: Final = re.compile(r"sha256-([0-9a-f]{64})\.json", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-PARTS: Final = (".json", ".squashfs", ".config.json", ".sticky")
+PARTS: Final = (".json", ".squashfs", ".config.json", ".signatures.json", ".sticky")
 """Of an image, in the order in which they are removed: without its record nothing of it counts."""
+SIGNATURE_SECONDS: Final = 86400.0
+"""How long a registry's signatures of an image are believed without it: one that is withdrawn there counts no longer than that."""
 MOST_METADATA: Final = 64
 """Documents that are kept of one image: each repository that has it may attach its own, and each may change."""
 
@@ -50,6 +54,13 @@ class ImageRecord(msgspec.Struct, frozen=True):
     boot: str = ""
     format: int = FORMAT
     manifest: str = ""
+
+
+class KeptSignatures(msgspec.Struct, frozen=True):
+    """Holds what a registry had signed of an image at `read`, seconds since the epoch."""
+
+    read: float
+    claims: list[SignedClaim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +155,19 @@ class ImageCache:
             return (self.images / f"{file_stem(digest)}.config.json").read_bytes()
         except FileNotFoundError:
             return None
+
+    def signatures(self, digest: str, now: float) -> list[SignedClaim] | None:
+        """Returns what was kept of an image's signatures within the last day; None: nothing, or it is older, or damaged."""
+        try:
+            kept = msgspec.json.decode((self.images / f"{file_stem(digest)}.signatures.json").read_bytes(), type=KeptSignatures)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return kept.claims if 0 <= now - kept.read < SIGNATURE_SECONDS else None
+
+    def keep_signatures(self, digest: str, claims: list[SignedClaim], now: float) -> None:
+        """Keeps what a registry has signed of an image."""
+        document = msgspec.json.encode(KeptSignatures(now, claims))
+        durable.write_durably(str(self.images), f"{file_stem(digest)}.signatures.json", document)
 
     def keep_config(self, digest: str, document: bytes) -> None:
         """Keeps the configuration of an OCI image."""

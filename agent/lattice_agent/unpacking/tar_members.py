@@ -73,7 +73,8 @@ def read_members(layer: LayerStream, budget: UnpackingBudget) -> Iterator[TarMem
                 continue
             budget.check_bytes(member.size)
             yield member
-            layer.skip(-(-member.size // BLOCK) * BLOCK - (layer.position - member.offset))
+            layer.skip(member.offset + member.size - layer.position)
+            layer.read_exactly(-member.size % BLOCK)  # umoci leaves the last one's out
 
 
 def _next_header(layer: LayerStream) -> tarfile.TarInfo | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lattice.ledger.plans import PlanRow
 from lattice.lifecycle.grace import grace_seconds
+from lattice.software.signatures import wants_signature
 from lattice.units import parse_duration, parse_time, quantity_bytes
+from lattice.views.allocation import SoftwareImage
 from lattice.views.cluster import ConfigSpec
 from lattice.views.work import Environment
 from lattice.views.work import Work as Allocation
@@ -42,6 +46,7 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
     """Returns an allocation's work on `node`, one of the row's: with defaults and the site's limits, names and patterns expanded."""
     spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
+    signed = wants_signature(spec.environment.require, spec.tenant, spec.vcluster, config.software.require_signature)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)
     job_name = spec.tags.get("name", "") or row.name
@@ -68,10 +73,16 @@ def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) 
         scratch_bytes=spec.data.scratch_bytes, writable=bool(spec.environment.writable), devices=spec.environment.devices,
         container_mounts=config.software.container_mounts,
         slurm_env=config.compat.set_slurm_env, project=spec.project, vcluster=spec.vcluster,
-        submit_time=parse_time(submitted) if submitted else 0.0, software=allocation.status.software,
-        registry=config.software.registry, registries=config.software.registries, image=spec.environment.image,
+        submit_time=parse_time(submitted) if submitted else 0.0, software=_software(allocation.status.software, signed=signed),
+        registry=config.software.registry, registries=config.software.registries, require_signature=signed,
+        trusted_keys=config.software.trusted_keys if signed else (), image=spec.environment.image,
         largest_image=quantity_bytes(config.software.largest_image), pull_seconds=parse_duration(config.software.pull_timeout),
     )  # fmt: skip
+
+
+def _software(images: tuple[SoftwareImage, ...], *, signed: bool) -> tuple[SoftwareImage, ...]:
+    """Returns the pinned images; of those that must be signed without attached metadata, which no signature of the image covers."""
+    return tuple(msgspec.structs.replace(image, metadata="", mount="") if signed else image for image in images)
 
 
 def _files(environment: Environment, names: PatternValues) -> tuple[str, str, bool]:

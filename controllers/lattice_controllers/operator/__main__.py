@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.clients.containers import find_container
@@ -95,7 +96,7 @@ class Outside:
     signing: Signing = BY_ANOTHER
     images: OpenImages = lambda options: opened(options, "")
     """Opens the site's registry of software environments."""
-    containers: FindContainer = lambda options, reference: find_container(options, "", reference)
+    containers: FindContainer = find_container
     """Finds an OCI image in the site's registries."""
 
 
@@ -271,7 +272,7 @@ async def run(given: Settings, cluster: AiohttpCluster) -> None:
     """Runs the operator on this API server until cancelled: what `build` lists, with the system's clock and kopf's watch."""
     outside = Outside(
         cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth),
-        lambda options, reference: find_container(options, given.registry_auth, reference),
+        partial(find_container, registry_auth=given.registry_auth),
     )  # fmt: skip
     works, _ = build(given, outside)
     async with asyncio.TaskGroup() as group:

@@ -34,6 +34,7 @@ from lattice.software.image_metadata import ImageMetadata
 from lattice.software.labels import UenvLabel
 from lattice.software.pinning import asked_images, names_registry
 from lattice.software.references import MountedImage, check_images, parse_views
+from lattice.software.signatures import SignedClaim, check_signed, wants_signature
 from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Allocation
 from lattice.views.allocation import OCI, SoftwareImage
@@ -65,13 +66,24 @@ class ImageFinder(Protocol):
         """Returns the images that a label names, and how many matching tags beyond `most` were not asked for."""
         ...
 
+    async def claims(self, image: UenvImage) -> list[SignedClaim]:
+        """Returns what has been signed of an image; empty: nothing."""
+        ...
+
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """Returns the metadata attached to an image in the registry, and the digest of its archive; None: none is attached."""
         ...
 
 
 OpenImages = Callable[[SoftwareOptions], AbstractAsyncContextManager[ImageFinder]]
-FindContainer = Callable[[SoftwareOptions, ContainerReference], Awaitable[FoundContainer]]
+
+
+class FindContainer(Protocol):
+    """Finds an OCI image by its name in the site's registries; `signed`: only one that a trusted key has signed."""
+
+    async def __call__(self, options: SoftwareOptions, reference: ContainerReference, *, signed: bool) -> FoundContainer:
+        """Returns what the name stands for now."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,9 @@ class _KnownAnswer(Generic[T]):
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-KnownAnswers = OrderedDict[tuple[SoftwareOptions, str], _KnownAnswer[T]]
+AnswerKey = tuple[SoftwareOptions, str, bool]
+"""The site's options, a name, and whether its image must be signed."""
+KnownAnswers = OrderedDict[AnswerKey, _KnownAnswer[T]]
 
 
 class SoftwareResolver:
@@ -181,10 +195,13 @@ class SoftwareResolver:
         Raises NotFound or Rejected for a refusal, other errors where the registry does not answer.
         """
         asked, since = allocation.spec.environment, self._seen.get(allocation.metadata.uid, self._clock.monotonic())
-        references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
+        signed = wants_signature(asked.require, allocation.spec.tenant, allocation.spec.vcluster, options.require_signature)
         if asked.image:
-            return [await self._container(parse_container(asked.image), options, since)]
-        found = [(one, await self._label(one.label, options, since) if one.label is not None else None) for one in references]
+            return [await self._container(parse_container(asked.image), options, since, signed=signed)]
+        references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
+        found = [
+            (one, await self._label(one.label, options, since, signed=signed) if one.label is not None else None) for one in references
+        ]
         mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
         check_images(mounted, views)
         images: dict[str, dict[str, Any]] = {}
@@ -193,23 +210,22 @@ class SoftwareResolver:
                 images[reference.text] = pinned(image, one)
         return list(images.values())
 
-    async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float) -> ResolvedLabel:
-        """Returns what the registry says of a label; answers, and failures, which are raised, are shared as `_shared` says (`since`:
-        monotonic).
-        """
-        return await self._shared(self._known_labels, (options, str(label)), lambda: self._ask(label, options), since)
+    async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float, *, signed: bool) -> ResolvedLabel:
+        """Returns what the registry says of a label; raises as `_shared` does."""
+        key = options, str(label), signed
+        return await self._shared(self._known_labels, key, lambda: self._ask(label, options, signed=signed), since)
 
-    async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float) -> dict[str, Any]:
-        """Returns the entry of `status.software` for an OCI image."""
-        key = options, reference.text
-        found = await self._shared(self._known_containers, key, lambda: self._containers(options, reference), since)
+    async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float, *, signed: bool) -> dict[str, Any]:
+        """Returns the entry of `status.software` for an OCI image. Raises as `_shared` does."""
+        key = options, reference.text, signed
+        found = await self._shared(self._known_containers, key, lambda: self._containers(options, reference, signed=signed), since)
         entry = SoftwareImage(
             source=reference.text, digest=found.digest, size=found.size, repository=found.repository, kind=OCI, registry=found.registry
         )
         made: dict[str, Any] = msgspec.to_builtins(entry)
         return made
 
-    async def _shared(self, known: KnownAnswers[T], key: tuple[SoftwareOptions, str], ask: Callable[[], Awaitable[T]], since: float) -> T:
+    async def _shared(self, known: KnownAnswers[T], key: AnswerKey, ask: Callable[[], Awaitable[T]], since: float) -> T:
         """Returns what a name stands for; allocations that were there when the registry was asked share its answer for 2 s.
 
         One that came later (`since`, monotonic) has the registry asked again: its submitter may have pushed the image in between. A failure
@@ -236,14 +252,18 @@ class SoftwareResolver:
         assert found is not None  # noqa: S101 - it was asked
         return found
 
-    async def _ask(self, label: UenvLabel, options: SoftwareOptions) -> ResolvedLabel:
-        """Asks the registry which image a label names, and for the metadata attached to it.
+    async def _ask(self, label: UenvLabel, options: SoftwareOptions, *, signed: bool) -> ResolvedLabel:
+        """Asks the registry which image a label names, and for the metadata attached to it; that of an image which must be `signed` does
+        not count, since a signature of the image does not cover it.
 
-        Raises NotFound where there is none, Rejected where there are several.
+        Raises NotFound where there is none, Rejected where there are several, or no trusted key has signed the image.
         """
         async with self._images(options) as images:
             found, left_out = await images.find(label, MOST_IMAGES)
             image = closest(label, found, left_out)
+            if signed:
+                check_signed(str(label), image.digest, await images.claims(image), options.trusted_keys)
+                return ResolvedLabel(image)
             attached = await images.metadata(image)
             return ResolvedLabel(image, attached[1], attached[0]) if attached is not None else ResolvedLabel(image)
 

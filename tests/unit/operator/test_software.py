@@ -21,6 +21,7 @@ from lattice.software.catalog import UenvRepository
 from lattice.software.containers import ContainerReference
 from lattice.software.image_metadata import ImageMetadata, View
 from lattice.software.labels import UenvLabel
+from lattice.software.signatures import SignedClaim
 from lattice.views import Allocation
 from lattice.views.cluster import SoftwareOptions
 from lattice_controllers.operator.software import SoftwareResolver
@@ -50,6 +51,7 @@ class Site:
         self.seconds = 0.0
         """That an answer takes."""
         self.hangs = False
+        self.signed: list[SignedClaim] = []
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
         """What stands in the registry, whatever the label."""
@@ -63,6 +65,11 @@ class Site:
             raise self.failure
         return self.images, 0
 
+    async def claims(self, image: UenvImage) -> list[SignedClaim]:
+        """What has been signed of the image."""
+        del image
+        return self.signed
+
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
         """What is attached."""
         del image
@@ -70,10 +77,10 @@ class Site:
             raise self.unreadable
         return (ARCHIVE, self.attached) if self.attached is not None else None
 
-    async def find_container(self, options: SoftwareOptions, reference: ContainerReference) -> FoundContainer:
+    async def find_container(self, options: SoftwareOptions, reference: ContainerReference, *, signed: bool) -> FoundContainer:
         """The image of this name."""
         del options
-        self.asked.append(reference.text)
+        self.asked.append(reference.text + " signed" * signed)
         if self.failure is not None:
             raise self.failure
         return FoundContainer(DIGEST, 512, f"p/{reference.repository}", reference.registry or "r.example")
