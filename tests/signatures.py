@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from lattice.software.signatures import PAYLOAD_TYPE, SIGNATURE_ANNOTATION, SIMPLE_SIGNING
 from lattice.views.cluster import TrustedKey
-from tests.containers import OCI_INDEX, OCI_MANIFEST, BuiltImage, files, image, index, push, sha256
+from tests.containers import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, BuiltImage, files, image, index, push, sha256
 
 PLACE = Path(__file__).parent / "data" / "cosign"
 KEY, OTHER_KEY = (TrustedKey(name=name, key=(PLACE / f"{name}.pub").read_text()) for name in ("site", "other"))
@@ -41,4 +45,17 @@ def attach(host: str, repository: str, name: str, digest: str) -> None:
     push(host, repository, digest.replace(":", "-"), BuiltImage(body, OCI_INDEX, {}))
 
 
-__all__ = ["KEY", "OTHER_KEY", "attach", "sha256", "signature", "signed_image"]
+def sign(host: str, repository: str, digest: str, key: EllipticCurvePrivateKey) -> None:
+    """Signs an image as cosign does, with a key that is made for the test."""
+    said = {"critical": {"identity": {"docker-reference": repository}, "image": {"docker-manifest-digest": digest}, "type": PAYLOAD_TYPE}}
+    payload, config = json.dumps(said).encode(), b"{}"
+    entry = {"mediaType": SIMPLE_SIGNING, "digest": sha256(payload), "size": len(payload)}
+    made = {
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": {"mediaType": OCI_CONFIG, "digest": sha256(config), "size": len(config)},
+        "layers": [entry | {"annotations": {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(payload, ECDSA(SHA256()))).decode()}}],
+    }  # fmt: skip
+    blobs = {sha256(payload): payload, sha256(config): config}
+    push(host, repository, f"{digest.replace(':', '-')}.sig", BuiltImage(json.dumps(made).encode(), OCI_MANIFEST, blobs))
+
+
+__all__ = ["KEY", "OTHER_KEY", "attach", "sha256", "sign", "signature", "signed_image"]

@@ -103,7 +103,7 @@ class Checkpoint(View, frozen=True):
 
 
 class SoftwareRequirement(View, frozen=True):
-    """What the images of the work must prove on every node before they are used."""
+    """Names the proofs that every image of the work must give on each node before it is used."""
 
     signature: bool = False
 
