@@ -85,6 +85,7 @@ class SharedParts:
         return cast("dict[str, Part]", self._mappings.setdefault(tuple(mapping.items()), mapping))
 
     def _metadata(self, meta: Metadata) -> Metadata:
+        """Returns metadata whose parts are shared with equal ones; empty maps are one object."""
         return replace(
             meta,
             namespace=self._part(meta.namespace),
@@ -96,6 +97,7 @@ class SharedParts:
         )
 
     def _spec(self, spec: AllocationSpec) -> AllocationSpec:
+        """Returns a spec whose parts are shared with equal ones; empty tags are one object."""
         return replace(
             spec,
             tenant=self._part(spec.tenant),
@@ -112,6 +114,7 @@ class SharedParts:
         )
 
     def _status(self, status: AllocationStatus) -> AllocationStatus:
+        """Returns a status whose parts are shared with equal ones."""
         return replace(
             status,
             phase=self._part(status.phase),
@@ -125,11 +128,13 @@ class SharedParts:
         )
 
     def _score(self, score: Score | None) -> Score | None:
+        """Returns a score whose total and terms are shared with equal ones; None for None."""
         if score is None:
             return None
         return Score(total=self._part(score.total), terms={self._part(name): self._part(term) for name, term in score.terms.items()})
 
     def _part(self, part: Part) -> Part:
+        """Returns the object kept that equals this one, or keeps this one; forgets all but the defaults where KEPT are kept."""
         if len(self._known) + len(self._mappings) >= KEPT:
             self._known, self._mappings = dict(_DEFAULTS), {}
         return cast("Part", self._known.setdefault(part, part))

@@ -155,12 +155,15 @@ class Containers:
         await self._kernel.call(private_tmp.remove, self._tmp(key))
 
     def _remove_cgroups(self, key: Key) -> bool:
+        """Removes the cgroups of an attempt's container and of the process that made it; returns whether both are gone."""
         return self._scopes.remove_hold(key) and self._scopes.remove_container(key)
 
     def _bundle(self, key: Key) -> Path:
+        """Returns the directory of an attempt's container."""
         return self._journal.run_directory(key) / BUNDLE
 
     def _tmp(self, key: Key) -> str:
+        """Returns the directory that an attempt sees as /tmp."""
         return private_tmp.path_of(str(self._journal.directory(key)), self._facts.boot_id)
 
     def _gather(self, work: NodeWork) -> tuple[ContainerConfig, DeviceEdits]:
@@ -211,6 +214,7 @@ class Containers:
 
 
 def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
+    """Returns the error that says why this node cannot make a container; a profile that cannot be read counts as a failed prologue."""
     return Rejected(f"node {work.node}: {why}", reason=reason if reason != "ProfileUnreadable" else "PrologueFailed")
 
 
@@ -231,11 +235,13 @@ def _digest(work: NodeWork) -> str:
 
 
 def _make_bundle(bundle: Path) -> None:
+    """Makes an empty directory for a container, in place of one that is there."""
     shutil.rmtree(bundle, ignore_errors=True)
     bundle.mkdir(mode=0o700)
 
 
 def _read_json(path: Path) -> Any:
+    """Returns the JSON of a file. Raises Rejected where it cannot be read or does not parse."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -263,6 +269,10 @@ def _on_this_node(edits: DeviceEdits) -> DeviceEdits:
 
 
 def _numbered(node: DeviceNode) -> DeviceNode:
+    """Returns a device with type, numbers and mode, read from its file where these are left open.
+
+    Raises Rejected where there is no such file, or it is no device.
+    """
     if node.kind and node.major >= 0:
         return node
     try:

@@ -434,6 +434,7 @@ def _wants_software(work: NodeWork) -> bool:
 
 
 def _wants_container(work: NodeWork) -> bool:
+    """Tells whether the work on this node runs in a container: it names an image, and at least one of its tasks runs here."""
     return bool(work.tasks and work.image)
 
 

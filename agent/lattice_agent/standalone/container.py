@@ -72,6 +72,11 @@ def run(request: dict[str, Any], report: int) -> None:
 
 
 def _make(making: Making) -> dict[str, Any]:
+    """Makes and starts a container: its image mounted read-only, the root above it, the mounts of the node, the
+    configuration, and the runtime's `create` and `start`.
+
+    Returns its working directory, and whether the image's files are shown as the user's.
+    """
     request = making.request
     image = hold.open_image({"source": request["source"], "path": request["image"], "own": False}, making.identity)
     namespaces.separate()
@@ -90,6 +95,7 @@ def _make(making: Making) -> dict[str, Any]:
 
 
 def _attach(mount: int, path: str) -> None:
+    """Attaches a mount at a path, and closes it also where that fails."""
     target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         namespaces.attach(mount, target)
@@ -203,6 +209,7 @@ def _check_target(making: Making, target: str, *, directory: bool) -> None:
 
 
 def _check_no_link(making: Making, target: str) -> None:
+    """Raises ContainerFailure where a path of the container is a symbolic link in its image."""
     with suppress(OSError):
         found = os.stat(f"{making.bundle}/rootfs{target}", follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -234,6 +241,7 @@ def _read(making: Making, path: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes a new file, which must not exist."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
@@ -262,6 +270,7 @@ def _workdir(making: Making) -> str:
 
 
 def _is_directory(making: Making, path: str) -> bool:
+    """Tells whether a path is a directory in the container, or will be one."""
     if path in making.places or path in ("/", "/dev/shm", "/proc", "/sys", "/dev"):
         return True
     try:

@@ -82,6 +82,9 @@ def _batches(count: int) -> Iterator[range]:
 
 
 def _exec(container: Container, calls: Sequence[Call], numbers: range, gate: int, set_limits: Callable[[], None]) -> list[int]:
+    """Has the runtime start the tasks of these numbers, all at the same time, and returns their pids once all are in the container; kills
+    the runtime's other calls where one fails.
+    """
     begun = {number: _begin(container, calls[number], number, gate, set_limits) for number in numbers}
     try:
         for number in numbers:
@@ -116,6 +119,9 @@ def _begin(container: Container, call: Call, number: int, gate: int, set_limits:
 
 
 def _become_runtime(container: Container, call: Call, number: int, gate: int, told: int) -> NoReturn:
+    """Turns a fresh fork into the runtime's `exec` of one task, with the task's output, errors and gate as its descriptors; `told`: the
+    descriptor from which the runtime reads the process.
+    """
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (null, call.out, call.err, gate)]
     for place, fd in enumerate(high):
@@ -128,6 +134,7 @@ def _become_runtime(container: Container, call: Call, number: int, gate: int, to
 
 
 def _file(container: Container, number: int, kind: str) -> str:
+    """Returns the path of a file of this kind about one task's `exec`."""
     return os.path.join(container.bundle, f"exec-{number}.{kind}")
 
 
@@ -158,6 +165,7 @@ def last_message(log: str) -> str:
 
 
 def _pid_of(container: Container, number: int) -> int:
+    """Returns the pid of a task by the file that the runtime wrote. Raises OSError or ValueError where it has none."""
     with open(_file(container, number, "pid"), encoding="ascii") as file:
         return int(file.read())
 
@@ -171,6 +179,7 @@ def _join(pid: int, joined: Sequence[str]) -> None:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes a text into an existing file with one write."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

@@ -133,15 +133,18 @@ def bind(
 
 
 def _no_capabilities() -> dict[str, list[str]]:
+    """Returns every set of capabilities, each empty."""
     return {name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")}
 
 
 def _allowed(node: DeviceNode) -> dict[str, Any]:
+    """Returns the rule by which the container may use a device; an unbuffered character device counts as a character device."""
     kind = "c" if node.kind == "u" else node.kind
     return {"allow": True, "type": kind, "major": node.major, "minor": node.minor, "access": node.permissions}
 
 
 def _device(node: DeviceNode) -> dict[str, Any]:
+    """Returns a device as the container's configuration has it, without what is not set."""
     made: dict[str, Any] = {"path": node.path, "type": node.kind, "major": node.major, "minor": node.minor}
     optional = {"fileMode": node.mode, "uid": node.uid, "gid": node.gid}
     return made | {name: value for name, value in optional.items() if value is not None}

@@ -88,6 +88,10 @@ def _devices(document: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _edits(edits: Mapping[str, Any]) -> DeviceEdits:
+    """Returns what a container needs by one list of edits.
+
+    Raises ValueError for a hook at a time that is not served, or a part that does not read, KeyError where one is missing.
+    """
     hooks: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for hook in edits.get("hooks") or ():
         when = str(hook["hookName"])
@@ -106,6 +110,10 @@ def _edits(edits: Mapping[str, Any]) -> DeviceEdits:
 
 
 def _node(node: Mapping[str, Any]) -> DeviceNode:
+    """Returns a device file that a container needs; type and numbers may be left open.
+
+    Raises ValueError for an unknown type or a path that is not absolute.
+    """
     path = _absolute(node["path"])
     kind, major, minor = str(node.get("type") or ""), int(node.get("major") or -1), int(node.get("minor") or 0)
     if kind not in ("", "b", "c", "u"):
@@ -116,11 +124,13 @@ def _node(node: Mapping[str, Any]) -> DeviceNode:
 
 
 def _mount(mount: Mapping[str, Any]) -> DeviceMount:
+    """Returns a mount that a container needs. Raises ValueError for a path that is not absolute."""
     options = tuple(str(option) for option in mount.get("options") or ())
     return DeviceMount(_absolute(mount["hostPath"]), _absolute(mount["containerPath"]), options)
 
 
 def _absolute(path: Any) -> str:
+    """Returns an absolute path without `..` as text. Raises ValueError for any other."""
     text = str(path)
     if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
         raise ValueError(f"{text!r} is no absolute path")
@@ -128,6 +138,7 @@ def _absolute(path: Any) -> str:
 
 
 def _together(parts: Sequence[DeviceEdits]) -> DeviceEdits:
+    """Returns the edits of several devices as one; of equal variables the last one counts, groups stand once."""
     variables: dict[str, str] = {}
     hooks: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for part in parts:

@@ -33,6 +33,10 @@ def runtime_filter(profile: Mapping[str, Any], machine: str, kernel: str) -> dic
 
 
 def _filtered(profile: Mapping[str, Any], machine: str, kernel: str) -> dict[str, Any]:
+    """Returns the filter of a profile for a machine and the release of its kernel.
+
+    Raises ValueError where no rule is for this machine, KeyError where a part of the profile is missing.
+    """
     name, condition = _NAMES[machine]
     version = _version(kernel)
     rules = [
@@ -51,6 +55,7 @@ def _filtered(profile: Mapping[str, Any], machine: str, kernel: str) -> dict[str
 
 
 def _architectures(profile: Mapping[str, Any], name: str) -> list[str]:
+    """Returns the architecture's name and those that belong to it by the profile; its name alone where the profile does not list it."""
     for entry in profile.get("archMap") or ():
         if entry["architecture"] == name:
             return [name, *(entry.get("subArchitectures") or ())]
@@ -58,11 +63,13 @@ def _architectures(profile: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _is_included(wanted: Mapping[str, Any], condition: str, version: tuple[int, ...]) -> bool:
+    """Tells whether a rule holds on this architecture and kernel; one that is for processes with capabilities never does."""
     arches: Sequence[str] = wanted.get("arches") or (condition,)
     return condition in arches and not wanted.get("caps") and version >= _version(wanted.get("minKernel") or "0")
 
 
 def _is_excluded(unwanted: Mapping[str, Any], condition: str, version: tuple[int, ...]) -> bool:
+    """Tells whether a rule does not hold on this architecture, or from a kernel on that this one is not older than."""
     newest = unwanted.get("minKernel")
     return condition in (unwanted.get("arches") or ()) or bool(newest and version >= _version(newest))
 

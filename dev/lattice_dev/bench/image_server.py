@@ -52,12 +52,15 @@ def serving(content: bytes, address: str) -> Iterator[ImageServer]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            """Answers with head and body."""
             self._answer(body=True)
 
         def do_HEAD(self) -> None:
+            """Answers with the head alone."""
             self._answer(body=False)
 
         def _answer(self, *, body: bool) -> None:
+            """Answers by the path of the request: 200 with what is kept for it, else 404."""
             kind, found = answers.get(self.path.partition("?")[0], ("", b""))
             self.send_response(200 if kind else 404)
             self.send_header("Content-Type", kind or "text/plain")

@@ -140,6 +140,7 @@ async def at_rest(at: Driver, seconds: float) -> list[Figure]:
 
 
 def _children(pid: int) -> list[int]:
+    """Returns the pids of a process's children."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
 
@@ -252,6 +253,7 @@ def _of_checkout(checkout: Path, *words: str) -> None:
 
 
 async def _by_turns(ours: Instance, theirs: Instance, count: int) -> list[Figure]:
+    """Returns the figure of how much later bare work starts on our instance than on the other one, by turns."""
     async with driver(ours) as here, driver(theirs) as there, here.watch() as seen, there.watch() as theirs_seen:
         mine: list[float] = []
         others: list[float] = []
@@ -263,6 +265,7 @@ async def _by_turns(ours: Instance, theirs: Instance, count: int) -> list[Figure
 
 
 def _later(mine: Sequence[float], others: Sequence[float], count: int) -> Figure:
+    """Returns the figure of how much later ours start than the others, both in seconds, by their medians."""
     own, other = 1000 * percentile(mine, 0.5), 1000 * percentile(others, 0.5)
     parts = {"ours p50": own, "baseline p50": other}
     return Figure(
