@@ -102,14 +102,19 @@ def _details(image: UenvImage, metadata: ImageMetadata | None) -> UenvDetails:
     """Returns what an image says of itself; None: nothing is attached to it."""
     if metadata is None:
         return UenvDetails(_row(image), attached=False)
-    views = [ViewRow(view.name, view.description, _changes(view)) for view in metadata.views]
-    return UenvDetails(_row(image), attached=True, description=metadata.description, mount=metadata.mount, views=views)
+    views = [ViewRow(_text(view.name), _text(view.description), _changes(view)) for view in metadata.views]
+    return UenvDetails(_row(image), attached=True, description=_text(metadata.description), mount=metadata.mount, views=views)
+
+
+def _text(written: str) -> str:
+    """Returns a text of an image's metadata with `?` for what UTF-8 cannot say, such as half a pair of surrogates."""
+    return written.encode(errors="replace").decode()
 
 
 def _changes(view: View) -> list[str]:
     """Returns the changes that a view makes to variables, a line each, in the order in which they are made: scalars, then lists."""
     scalars = [f"unset {one.variable}" if one.value is None else f"set {one.variable} {one.value}" for one in view.scalars]
-    return scalars + [f"{one.operation} {one.variable} {':'.join(one.paths)}".rstrip() for one in view.lists]
+    return [_text(change) for change in scalars + [f"{one.operation} {one.variable} {':'.join(one.paths)}".rstrip() for one in view.lists]]
 
 
 def _answer(found: UenvRows | UenvDetails) -> web.Response:
