@@ -57,7 +57,7 @@ class AgentMetrics:
         self._label = label
         self.step_seconds = Histogram(
             "lattice_agent_prologue_step_seconds",
-            "Time of one step of a prologue that was done: probe, scope, hooks, images (their pull), mounts",
+            "Time of one step of a prologue that was done: probe, scope, scratch, hooks, images (their pull), mounts, container",
             ["node_id", "step"],
             buckets=STARTUP_SECONDS,
             registry=self.registry,

@@ -21,6 +21,7 @@ from lattice_agent.host.images import Images
 from lattice_agent.host.inspection import Inspection
 from lattice_agent.host.interface import MachineFacts
 from lattice_agent.host.scopes import CgroupScopes, Scopes
+from lattice_agent.host.scratch import Scratch
 from lattice_agent.host.threads import Threads
 from lattice_agent.node.agent import Agent
 from lattice_agent.peers.interface import CacheUse, NodeFacts, ReportedAttempt
@@ -32,6 +33,7 @@ MOST_ATTEMPTS: Final = 64
 LOOKS: Final = 4
 """Threads for looks; those that a silent disk keeps are not replaced."""
 
+_GIBIBYTE: Final = 1 << 30
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -44,6 +46,7 @@ class InspectedHost(Protocol):
     hooks: Hooks | None
     images: Images | None
     reserves: Reserves
+    scratch: Scratch
 
     def facts(self) -> MachineFacts:
         """Returns the facts of the machine."""
@@ -97,6 +100,7 @@ class NodeInspector:
             hooks_message=hooks[2],
             attempts=tuple(self._attempt(one, look) for one, look in zip(keys, looks, strict=False)),
             left_out=max(0, len(keys) - MOST_ATTEMPTS),
+            scratch=await self._scratch(),
         )
 
     def _attempt(self, key: Key, look: _Look) -> ReportedAttempt:
@@ -131,6 +135,18 @@ class NodeInspector:
         except (LatticeError, HookFailure) as error:
             return (), (), str(error)
         return prologue, epilogue, ""
+
+    async def _scratch(self) -> str:
+        """Returns where scratch space of work stands, how much is free, and whether work is held to what it asked for."""
+        place = self._host.scratch.directory
+        if place is None:
+            return "in memory"
+        try:
+            free, total = await self._call(lambda: (place.free_bytes, place.total_bytes))
+        except LatticeError as error:
+            return error.message
+        held = "work is held to its size" if place.limited else "no quota holds work to its size"
+        return f"{free / _GIBIBYTE:.1f}Gi of {total / _GIBIBYTE:.1f}Gi free in {place.directory}, {held}"
 
     async def _cache(self) -> CacheUse:
         """Returns how full the node's image cache is; only a message where the node keeps no images or it cannot be read."""
