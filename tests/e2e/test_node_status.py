@@ -56,6 +56,7 @@ def test_a_node_tells_whose_work_it_runs_with_steps_limits_and_mounts_and_hides_
         "Reserved:",
         "Cgroups:",
         "Cache:",
+        "Scratch:",
         "CONDITION",
         f"{me.namespace}/shown, attempt 1: Running",
     ):

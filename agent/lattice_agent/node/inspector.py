@@ -146,7 +146,7 @@ class NodeInspector:
         except LatticeError as error:
             return error.message
         held = "work is held to its size" if place.limited else "no quota holds work to its size"
-        return f"{free / _GIBIBYTE:.1f}Gi of {total / _GIBIBYTE:.1f}Gi free in {place.directory}, {held}"
+        return f"{free / _GIBIBYTE:.1f}Gi of {total / _GIBIBYTE:.1f}Gi free, {held}\nin {place.directory}"
 
     async def _cache(self) -> CacheUse:
         """Returns how full the node's image cache is; only a message where the node keeps no images or it cannot be read."""

@@ -26,6 +26,7 @@ _SHOWN = (
     "lifecycle",
     "quota",
     "reservation",
+    "data",
     "dependsOn",
     "sensitive",
 )
@@ -123,6 +124,7 @@ def _request(spec: Mapping[str, Any]) -> list[str]:
             ("Environment", "\n".join(f"{name} {text}" for name, text in words.items())),
             ("Quota", str(spec.get("quota", ""))),
             ("Reservation", str(spec.get("reservation", ""))),
+            ("Data", _words(spec.get("data") or {})),
             ("Depends on", _words(spec.get("dependsOn") or {})),
         ]
     )
