@@ -1,4 +1,4 @@
-"""Makes the container of one attempt with an OCI runtime: root file system, mounts of the node in it, `create` and `start`.
+"""Makes the container of one attempt with an OCI runtime: root file system, mounts of the node in it, `run --detach`.
 
 It is of standard library alone, and runs in a fork of the runner, in the cgroup `hold` of the attempt's scope, with a mount namespace of
 its own, which nobody needs once the container has its. What a user names is opened with his rights, and mounted by that descriptor at
@@ -89,8 +89,7 @@ def _make(making: Making) -> dict[str, Any]:
     _mount_node(making)
     workdir = _workdir(making)
     _write_config(making)
-    for words in (("create", "--bundle", making.bundle, request["container"]), ("start", request["container"])):
-        _call_runtime(request, *words)
+    _call_runtime(request, "run", "--detach", "--bundle", making.bundle, request["container"])
     return {"workdir": workdir, "mapped": mapped}
 
 
