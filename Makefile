@@ -11,6 +11,8 @@ INSTANCE ?= default
 SEED ?= 1
 FAULT_KILLS ?= 1000
 BENCH_FLAGS ?=
+# Faults at the steps of one agent, which need no control plane and so run side by side.
+STEPS := tests/faults/test_steps.py
 
 BIN := $(VENV)/bin
 # A file stays whole in one process; each process has a control plane of its own, unless one is named that is up.
@@ -63,11 +65,13 @@ integration: setup ## Contract, e2e and short seeded fault tests, what needs the
 scenes: setup ## Contract and e2e tests only
 	$(BIN)/pytest tests/contract tests/e2e $(WORKERS) --no-loadscope-reorder $(PYTEST_FLAGS)
 
-faults-short: setup ## Fault tests only, with 22 kills
-	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults $(PYTEST_FLAGS)
+faults-short: setup ## Fault tests only, with 22 kills, and a tenth of the faults at steps
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest $(STEPS) -n $(LANES) $(PYTEST_FLAGS)
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=22 $(BIN)/pytest tests/faults --ignore $(STEPS) $(PYTEST_FLAGS)
 
-faults: setup ## The long fault run: FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
-	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --timeout 0 $(PYTEST_FLAGS)
+faults: setup ## The long fault run: every fault at steps, FAULT_KILLS kills, pauses and cuts, and 1,000 rounds of races for a limit from SEED, repeatable
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest $(STEPS) -n $(LANES) --timeout 0 $(PYTEST_FLAGS)
+	LATTICE_FAULTS_SEED=$(SEED) LATTICE_FAULTS_KILLS=$(FAULT_KILLS) $(BIN)/pytest tests/faults --ignore $(STEPS) --timeout 0 $(PYTEST_FLAGS)
 
 .PHONY: guest
 guest: setup ## In virtual machines: limits and scopes on cgroup v2 alone, the agent under systemd, a machine switched off (needs QEMU; its kernel is downloaded once)
