@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -190,7 +191,7 @@ STRUCK: Counter[str] = Counter()
 def _table(request: pytest.FixtureRequest) -> Iterator[None]:
     """Prints what was struck, at the end."""
     yield
-    reporter = request.config.pluginmanager.getplugin("terminalreporter")
+    reporter: Any = request.config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and STRUCK:
         reporter.write_line(
             f"\nfaults at steps, seed {SEED}: {STRUCK.total()}: " + ", ".join(f"{n} {what}" for what, n in sorted(STRUCK.items()))
