@@ -136,10 +136,11 @@ class AvailabilityProfile:
         return reservation
 
     def capacity(self, bucket: Bucket, start: float, end: float, reservation: str = "") -> int:
-        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds: neither held nor kept; 0 in a window.
+        """Returns how many nodes of a bucket are free throughout [start, end), epoch seconds, if no work starts: neither held nor kept; 0
+        where a window closes it.
 
-        `reservation`: the Reservation that the work names; its own windows do not close, and the work must stay inside one (empty:
-        none). Backfill reservations keep nodes from everybody, also from their holders.
+        `reservation`: the Reservation that the work names; its own windows do not close, and the work must stay inside one (empty: none).
+        Backfill reservations keep nodes from everybody, also from their holders.
         """
         slots = self.table.by_bucket.get(bucket)
         left = self.releases.free_at(bucket, start) if slots is None else self.least_free_in(bucket, slots, start, end)

@@ -75,7 +75,11 @@ class BackfillTable:
         """By layout: the change that made it; kept since the nodes last changed."""
 
     def add(self, reservation: BackfillReservation) -> list[tuple[Bucket, int]]:
-        """Adds the reservation of an allocation that has none in the table; returns how many nodes it keeps of which bucket."""
+        """Adds the reservation of an allocation that has none in the table; returns how many nodes it keeps of which present bucket,
+        perhaps fewer than it names.
+
+        The set gets a new layout number or, where this undoes the last removal, that of before.
+        """
         uid, start, end = reservation.uid, reservation.start, reservation.end
         before, slots = self._removed.get(uid, _NONE)
         if before is not reservation:
@@ -96,7 +100,9 @@ class BackfillTable:
         return slots
 
     def remove(self, uid: str) -> list[tuple[Bucket, int]]:
-        """Removes the reservation of an allocation, which must be in the table; returns how many nodes it kept of which bucket."""
+        """Removes the reservation of an allocation, which must be in the table, and gives the set a new layout number; returns how many
+        nodes it kept of which bucket.
+        """
         reservation, slots = self.by_uid.pop(uid), self._slots.pop(uid)
         self._enter(LayoutChange(self.layout, reservation, slots, 1))
         self._removed[uid] = reservation, slots
@@ -126,11 +132,15 @@ class BackfillTable:
         self._changes = {} if last is None else {self.layout: last}
 
     def change_to(self, layout: int) -> LayoutChange | None:
-        """Returns the one addition or removal of a reservation that made a layout (its number); None: it is no longer known."""
+        """Returns the one addition or removal of a reservation that made a layout (its number); None: it is no longer known, or `clear`
+        made the layout.
+        """
         return self._changes.get(layout)
 
     def touched_since(self, layout: int) -> Collection[Bucket] | None:
-        """Returns the buckets of the reservations that were added or removed since this layout; None: that is no longer known."""
+        """Returns the buckets of the reservations that were added or removed since this layout, also where that was undone; None: the way
+        from it to the present one is not known.
+        """
         touched: set[Bucket] = set()
         at = self.layout
         while at != layout:

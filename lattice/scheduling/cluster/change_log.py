@@ -31,19 +31,22 @@ class ChangeLog(Generic[T]):
         return self._dropped + len(self.entries)
 
     def trim(self) -> None:
-        """Cuts the log where it is too long; earlier positions are then out of reach."""
+        """Empties the log where it has more than 30,000 changes; earlier positions are then out of reach."""
         if len(self.entries) > 3 * _LONGEST:
             self._dropped += len(self.entries)
             self.entries.clear()
 
     def changed(self, position: int) -> set[T]:
-        """Returns the buckets that changed since the log stood at `position`, which must be a position since it was last cut."""
+        """Returns the buckets that changed since the log stood at `position`, which must be a position since it was last emptied; an
+        earlier one gives a wrong answer.
+        """
         return set(self.entries[position - self._dropped :: 3])
 
     def moved(self, position: int) -> dict[tuple[T, float], int] | None:
-        """Returns by (bucket, end) by how many more nodes are held until then than when the log stood at `position`; some may be 0.
+        """Returns by (bucket, end) by how many more nodes are held until then than when the log stood at `position`; some may be 0, for
+        free nodes that came or went.
 
-        None: the log no longer reaches back so far; a log of more than 10,000 changes is emptied by the call.
+        None: the log was emptied since and no longer reaches back so far.
         """
         if position < self._dropped:
             return None

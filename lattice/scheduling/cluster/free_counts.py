@@ -105,12 +105,14 @@ class FreeCounts:
         return found
 
     def cap(self, bucket: Bucket) -> int:
-        """Returns how many nodes of a bucket may be taken from the pool."""
+        """Returns how many nodes of a bucket may be taken from the pool: its cap, or all its free ones where it has none."""
         caps = self.caps
         return len(bucket.free) if caps is None or bucket not in caps else caps[bucket]
 
     def largest_equal(self) -> int:
-        """Returns the size of the largest set of nodes of one fingerprint; a node of unknown fingerprint equals no other."""
+        """Returns the size of the largest set of nodes of one fingerprint, 0 without nodes; a node of unknown fingerprint equals no other,
+        and is a set of 1.
+        """
         return max((part.total if name else min(1, part.total) for name, part in self.parts.items()), default=0)
 
     @property
@@ -193,7 +195,9 @@ class AdjustedCounts:
         return found
 
     def set_cap(self, bucket: Bucket, cap: int) -> None:
-        """Sets how many nodes of a bucket may be used; to be called for each bucket in `caps` whose free nodes have changed."""
+        """Sets how many nodes of a bucket may be used, also in the pools made before; to be called for each bucket in `caps` whose free
+        nodes have changed.
+        """
         by = cap - len(bucket.free)
         more = by - self._by.get(bucket, 0)
         self.caps[bucket], self._by[bucket] = cap, by
@@ -204,7 +208,9 @@ class AdjustedCounts:
                     adjusted[part].adjust(rank, more)
 
     def _groups(self, groups: Groups) -> Groups:
-        """Returns the adjusted counts of counts of all free nodes: joined ones are made of adjusted parts."""
+        """Returns the adjusted counts of counts of all free nodes: joined ones are made of adjusted parts; counts that do not follow
+        buckets are returned as they are.
+        """
         if type(groups) is JoinedCounts:  # isinstance asks every base of a Protocol
             return groups.joined_of([self._part(part) for part in groups.parts if type(part) is BucketCounts])
         return self._part(groups) if type(groups) is BucketCounts else groups
@@ -311,10 +317,11 @@ class FreeCountsByNeed:
         return self._node_cache.shape, self._node_cache.tally, self._cleared
 
     def pool_for(self, need: Need, home: str, *, known: bool = False, classes: frozenset[Hardware] | None = None) -> FreeCounts:
-        """Returns the pool of the nodes that admit a need and are at home in the vcluster `home` (empty: at home nowhere).
+        """Returns the pool of the nodes that admit a need and are at home in the vcluster `home` (empty: at home nowhere); its counts
+        follow the node cache.
 
-        Its counts follow the node cache. `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware
-        (None: all). Equal questions get the same object until buckets appear or go.
+        `known`: only nodes of known fingerprint; `classes`: only nodes of these classes of hardware (None: all). The need's node lists must
+        be among the node cache's `masks`. Equal questions get the same object until buckets appear or go, or `trim` drops it.
         """
         if self._shape != self._node_cache.shape:
             self._clear()

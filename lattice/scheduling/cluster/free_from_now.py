@@ -57,14 +57,17 @@ class FreeFromNow:
         self._begins_of = -1
 
     def of_pool(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns a pool of those nodes that work may hold from now until `end`: kept by no backfill reservation, closed by no window.
+        """Returns a pool of those nodes that work may hold from now until `end`: kept by no backfill reservation, closed by no window;
+        `pool` itself where nothing takes free ones away.
 
-        `reservation`: the Reservation that the work names (empty: none). The result is valid until nodes or reservations change.
+        `reservation`: the Reservation that the work names, in a window of which it must lie wholly (empty: none). The result is valid until
+        nodes or reservations change.
         """
         return self._find(pool, end, reservation, windows_only=False)
 
     def unclosed(self, pool: FreeCounts, end: float, reservation: str = "") -> FreeCounts:
-        """Returns a pool of the free nodes that no window closes before `end` to work of this Reservation (empty: of none).
+        """Returns a pool of the free nodes that no window closes before `end` to work of this Reservation (empty: of none); `pool` itself
+        where none does.
 
         Backfill reservations take nothing away, and work of a Reservation need not lie in a window of its own, unlike in `of_pool`.
         """
@@ -88,7 +91,9 @@ class FreeFromNow:
         return kept.counts.pool_of(pool) if kept.counts.caps else pool
 
     def _horizon(self, end: float) -> float:
-        """Returns the last time before `end` at which a reservation or a window begins: nothing changes from there to `end`."""
+        """Returns the last time before `end`, which is after now, at which a reservation or a window begins, now if none does: nothing
+        changes from there to `end`.
+        """
         profile = self._profile
         if self._begins_of != profile.table.layout:
             self._begins_of = profile.table.layout

@@ -61,7 +61,7 @@ class SizedGroups(GroupSizes):
         return ((size >> _BITS, size & _RANK) for size in sizes[bisect_left(sizes, nodes << _BITS) :])
 
     def fewest(self, nodes: int) -> int:
-        """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
+        """Returns the fewest groups that hold `nodes`, at least 1, together; 0: all groups together do not."""
         if self.total < nodes:
             return 0
         sizes = self.sizes()
@@ -99,7 +99,7 @@ class GroupCounts(SizedGroups):
         self.version = 0
 
     def count_change(self, rank: int, by: int) -> None:
-        """Counts `by` more nodes of a group (fewer if negative)."""
+        """Counts `by` more nodes of a group (fewer if negative): in `total` at once, in the groups when they are next asked about."""
         noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
         self.total += by
@@ -266,7 +266,7 @@ class JoinedCounts(SizedGroups):
         return least & _RANK if least < _MOST else None
 
     def fewest(self, nodes: int) -> int:
-        """Returns the fewest groups that hold `nodes` together; 0: all groups together do not."""
+        """Returns the fewest groups that hold `nodes`, at least 1, together; 0: all groups together do not."""
         asked, total = nodes << _BITS, 0
         for part in self.parts:
             sizes = part.sizes()

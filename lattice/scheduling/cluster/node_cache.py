@@ -68,7 +68,9 @@ class Bucket:
         )
 
     def enter(self, index: int, end: float | None) -> None:
-        """Adds a usable node: a free one (`end` None), or one that is held until `end` at the latest, seconds since the epoch."""
+        """Counts a usable node among the free ones (`end` None), or among those held until `end` at the latest, seconds since the epoch;
+        `members`, `version` and pools are left to the caller.
+        """
         self.usable += 1
         if end is None:
             insort(self.free, index)
@@ -76,7 +78,9 @@ class Bucket:
             self.ends[end] = self.ends.get(end, 0) + 1
 
     def leave(self, index: int, end: float | None) -> None:
-        """Removes a usable node that was free (`end` None) or held until `end`."""
+        """Counts a usable node no longer that was free (`end` None) or held until `end`; `members`, `version` and pools are left to the
+        caller.
+        """
         self.usable -= 1
         if end is None:
             del self.free[bisect_left(self.free, index)]
@@ -84,7 +88,7 @@ class Bucket:
             _less(self.ends, end)
 
     def hold(self, indices: list[int], until: float) -> None:
-        """Moves free nodes (indices, in any order) to those that are held until `until`."""
+        """Moves free nodes (indices, in any order) to those that are held until `until`; `version` and pools are left to the caller."""
         free = self.free
         if len(indices) == len(free):
             free.clear()
@@ -96,7 +100,7 @@ class Bucket:
         self.ends[until] = self.ends.get(until, 0) + len(indices)
 
     def release(self, indices: list[int], end: float) -> None:
-        """Moves nodes that are held until `end` to the free ones."""
+        """Moves nodes that are held until `end` to the free ones; `version` and pools are left to the caller."""
         _less(self.ends, end, len(indices))
         for index in indices:
             insort(self.free, index)
@@ -123,7 +127,9 @@ class BucketTable:
         self._admitted: dict[Need, list[Bucket]] = {}
 
     def enter(self, facts: NodeFacts) -> Bucket:
-        """Makes a node a member of the bucket that its facts name, a new one where there is none; returns the bucket."""
+        """Makes a node a member of the bucket that its facts name, a new one where there is none, without counting it as usable or free;
+        returns the bucket.
+        """
         marks = frozenset(mask for mask in self.masks if mask >> facts.index & 1) if self.masks else self.masks
         hardware = Hardware(
             facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
@@ -231,7 +237,9 @@ class NodeCache:
         return self.table.shape
 
     def put(self, facts: NodeFacts) -> None:
-        """Adds a node, or replaces the facts of the node with the same index; equal facts change nothing."""
+        """Adds a node, free unless `taken` has its index, or replaces the facts of the node with the same index; equal facts change
+        nothing.
+        """
         before = self.nodes.get(facts.index)
         if before == facts:
             return
@@ -297,7 +305,10 @@ class NodeCache:
             self._count_change(bucket, -len(lost), until, len(lost))
 
     def give(self, indices: Iterable[int]) -> None:
-        """Marks nodes as no longer held; indices that are not held are ignored."""
+        """Marks nodes as no longer held; indices that are not held are ignored.
+
+        A node that may not work, or is unknown, does not count as free then.
+        """
         back: dict[tuple[Bucket, float], list[int]] = {}
         nodes, taken, of_node = self.nodes, self.taken, self.table.of_node
         for index in indices:

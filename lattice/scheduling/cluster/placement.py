@@ -136,10 +136,11 @@ def counts_of(pool: FreeCounts, found: Found, nodes: int, ask: Ask, prefer: Pref
 
 
 def inside(pool: FreeCounts, names: frozenset[str] | None, rank: int, nodes: int, prefer: Prefer) -> Counts:
-    """Returns how many nodes of which bucket to take for `nodes` nodes of one group (its rank) with these fingerprints (None: any).
+    """Returns how many nodes of which bucket to take for `nodes` nodes of one group (its rank) with these fingerprints (None: any); the
+    group must have them.
 
-    Buckets that each have a switch of their own are taken by size alone, best fit; else the first tier of `prefer` is taken, then whole
-    switches, then preferred buckets. The group must have so many nodes.
+    In a pool of one home, buckets that each have a switch of their own are taken by size alone, best fit; else the first tier of `prefer`
+    is taken, then whole switches, then preferred buckets.
     """
     buckets, apart = pool.inside(rank, names)
     caps = pool.caps

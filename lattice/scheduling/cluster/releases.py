@@ -119,7 +119,9 @@ class Releases:
         self._valid_until = min(self._valid_until, self.now - self.now % EPOCH + EPOCH)
 
     def free_at(self, bucket: Bucket, time: float) -> int:
-        """Returns how many nodes of a bucket are free at a time if no work starts until then."""
+        """Returns how many nodes of a bucket are free at a time if no work starts until then: now's for a time not after now, else with
+        those whose end, rounded up, is reached; ends that nobody knows never are.
+        """
         if time <= self.now:
             return len(bucket.free)
         known = self._by_bucket.get(bucket)
@@ -143,9 +145,8 @@ class Releases:
         return {bucket: self.free_at(bucket, time) for bucket in buckets}
 
     def gained(self, pool: FreeCounts, time: float) -> dict[Bucket, int]:
-        """Returns how many nodes of a pool's buckets are free at a time, for those of which more are free then than now.
-
-        Other buckets may be among them.
+        """Returns how many nodes of a pool's buckets are free at a time, in all, for those of which more are free then than now; other
+        buckets may be among them.
         """
         if len(pool.buckets) <= _FEW:
             return self.free_of(pool.buckets, time)
@@ -172,7 +173,9 @@ class Releases:
         return known
 
     def gains_of(self, pool: FreeCounts) -> Mapping[float, int]:
-        """Returns how many nodes of a pool's buckets come free at each time."""
+        """Returns how many nodes of a pool's buckets come free at each time, rounded up; nodes of unknown end are left out, and the pool's
+        caps do not count.
+        """
         self._follow()
         known = self._by_pool.get(pool.number)
         if known is None:
@@ -229,7 +232,10 @@ class Releases:
         return ""
 
     def _round(self, end: float) -> float:
-        """Returns when nodes that are held until `end` count as free."""
+        """Returns when nodes that are held until `end` count as free, rounded up; where `end` is past, `overrun` seconds from now.
+
+        Remembers the answer, and makes all rounded times expire when `end` comes near, or with the epoch.
+        """
         now = self.now
         time = self._rounded[end] = round_up(end if end > now else now + self.overrun, now)
         if end - now > NEAR:

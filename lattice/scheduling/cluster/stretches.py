@@ -55,10 +55,11 @@ class Line:
 
 
 def neighbours(line: Line, nodes: int, groups: int, least: int) -> list[tuple[int, int]]:
-    """Returns (rank, nodes) of the shortest stretch of groups in which `groups` groups hold `nodes` together.
+    """Returns (rank, nodes), by rank, of the groups of at least `least` nodes in the shortest stretch of ranks, the first of equally short
+    ones, in which `groups` groups hold `nodes` together; more than `groups` may lie in it.
 
-    `groups` must be the fewest that hold them. Groups of fewer than `least` nodes cannot be among these: with them, the largest
-    others do not suffice. If `groups` neighbours as close as any hold the nodes, no stretch is shorter, and the search ends.
+    `groups` must be the fewest that hold them. Groups of fewer than `least` nodes cannot be among these: with them, the largest others do
+    not suffice.
     """
     place = _side_by_side(line, nodes, groups)
     if place is not None:
@@ -91,7 +92,8 @@ def _side_by_side(line: Line, nodes: int, groups: int) -> int | None:
 
 
 def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """Returns the first and the last rank of the shortest stretch in which 2 or 3 groups (`groups`) hold `nodes`.
+    """Returns the first and the last rank of the shortest stretch, the first of equally short ones, in which 2 or 3 groups (`groups`) hold
+    `nodes`; all groups together must.
 
     With three groups these are the two ends and the largest group between them.
     """
@@ -113,7 +115,9 @@ def _between(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tu
 
 
 def _stretch(ranks: list[int], counts: list[int], nodes: int, groups: int) -> tuple[int, int]:
-    """Returns the first and the last rank of the shortest stretch in which the `groups` largest groups hold `nodes`."""
+    """Returns the first and the last rank of the shortest stretch, the first of equally short ones, in which the `groups` largest groups
+    hold `nodes`; all groups together must.
+    """
     best: tuple[int, int, int] | None = None
     inside: list[int] = []  # the counts of the stretch, ascending
     total, end = 0, 0

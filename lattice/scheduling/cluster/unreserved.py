@@ -78,10 +78,11 @@ class UnreservedNodes:
             at += 1
 
     def may_improve(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> bool:
-        """Tells whether as many nodes as a reservation keeps might be free for `duration` seconds from before its start; False: surely not.
+        """Tells whether as many nodes as a reservation keeps might be free for `duration` seconds from before its start; False: surely not,
+        which is noted for the next call.
 
-        Only the totals of the pool are checked; the caller searches its buckets. The reservation starts after now and is no shorter
-        than `duration`.
+        Only the totals of the pool are checked; the caller searches its buckets. The reservation starts after now and is no shorter than
+        `duration`.
         """
         free = self.of_pool(pool)
         known = self._not_earlier.get(reservation.uid)
@@ -105,11 +106,10 @@ class UnreservedNodes:
         return min(free.counts[: bisect_left(free.times, now + duration)]) < nodes
 
     def keep_until_changed(self, reservation: BackfillReservation, pool: FreeCounts, duration: float) -> None:
-        """Notes that the search by bucket found no earlier start for a reservation; `may_improve` then says False until something
-        changes.
+        """Notes that the search by bucket found no earlier start for a reservation: `may_improve` then says False until something changes.
 
-        The rounding of near ends changes from moment to moment, so a reservation shorter than `NEAR` is not noted; the rounding of
-        all ends changes with the epoch.
+        Not noted with a `duration` of 256 s or less, for which near ends are rounded anew from moment to moment; a note makes all rounded
+        times expire at the end of the epoch (4,096 s).
         """
         if duration > NEAR:
             self._not_earlier[reservation.uid] = self.of_pool(pool), duration
@@ -192,7 +192,9 @@ class UnreservedNodes:
         return free
 
     def _may_gain(self, pool: FreeCounts, time: float) -> bool:
-        """Tells whether nodes of a pool may come free at a time: work or a reservation ends then, a window begins or ends."""
+        """Tells whether nodes of a pool may come free at a time: work on them or a reservation of them ends then, or a window, on whatever
+        nodes, begins or ends.
+        """
         if time in self._releases.gains_of(pool) or any(time in (window.start, window.end) for window in self.windows.ordered):
             return True
         table = self._table

@@ -52,6 +52,6 @@ class Windows:
         return not reservation or self.inside(bucket, start, end, reservation)
 
     def edges(self, members: Mapping[Bucket, int]) -> set[float]:
-        """Returns the times at which windows on any of these buckets begin or end, seconds since the epoch."""
+        """Returns the times, past ones too, at which windows on any of these buckets begin or end, seconds since the epoch."""
         marks = frozenset[int]().union(*{bucket.key.marks for bucket in members}) if self.ordered else ()
         return {time for window in self.ordered if window.nodes in marks for time in (window.start, window.end)}

@@ -95,7 +95,9 @@ class _OlderReservations:
 
 
 def _meet(one: Calendar, two: Calendar, now: float) -> tuple[Span, Span] | None:
-    """Returns the first two windows of two calendars that overlap and are not over; None: none do."""
+    """Returns the first two windows of two calendars that overlap and are not over at `now`; None: none do, for two recurring calendars
+    within 60 days.
+    """
     pair = _meet_from(one, two, now // _DAY * _DAY)
     return one.overlap(two, now) if pair is not None and min(pair[0].end, pair[1].end) <= now else pair
 
@@ -138,8 +140,8 @@ def _spans(calendar: Calendar, now: float) -> tuple[Span, ...]:
 def book(reservations: Iterable[Reservation], node_cache: NodeCache, now: float, chosen: Mapping[str, int]) -> dict[str, Booking]:
     """Returns for each Reservation, by name, the nodes and windows that it gets; older Reservations choose first.
 
-    `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible. `now`: seconds since the epoch. A
-    Reservation that gets none is in the answer too, with the reason: its text does not parse, nodes are missing, older ones hold them.
+    `chosen`: by uid, the nodes (bit sets) that were chosen for it before and are kept if possible. `now`: seconds since the epoch. One that
+    gets none is in the answer too, with the reason: its text does not parse, it is over, nodes are missing, or older ones hold them.
     """
     held, bookings = _OlderReservations(), dict[str, Booking]()
     for one in sorted(reservations, key=lambda entry: (entry.metadata.creation_timestamp, entry.metadata.name)):
@@ -197,7 +199,9 @@ def mask_of(indices: Iterable[int]) -> int:
 def _named(
     one: Reservation, mask: int, missing: list[str], node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting
 ) -> Booking:
-    """Books a Reservation that names its nodes: those that exist, unless an older Reservation holds some of them at that time."""
+    """Books a Reservation that names its nodes: those that exist, not sound where some are missing; none where none exists, or where an
+    older Reservation holds some of them at that time.
+    """
     for other, nodes, (mine, theirs) in meeting:
         message = (
             f'its window {show_span(mine)} meets {show_span(theirs)} of reservation "{other}", which was made earlier and holds '
@@ -215,7 +219,9 @@ def _named(
 def _counted(
     one: Reservation, fitting: int, node_cache: NodeCache, now: float, spans: tuple[Span, ...], meeting: _Meeting, before: int
 ) -> Booking:
-    """Books a Reservation of a number of nodes: first those chosen before that still fit, then free ones."""
+    """Books a Reservation of a number of nodes among the `fitting` ones: those chosen before, then usable ones that come free earliest;
+    none where older Reservations leave too few.
+    """
     count, elsewhere = one.spec.node_count or 0, 0
     for _, nodes, _ in meeting:
         elsewhere |= nodes

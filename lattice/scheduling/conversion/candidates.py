@@ -108,7 +108,11 @@ def narrowed(need: Need, within: int) -> Need:
 
 
 def _away_from_failures(need: Need, status: AllocationStatus, indices: Mapping[str, int], minimum: int, avoid: int) -> Need:
-    """Returns the need without the nodes to avoid and those whose prologue failed in the last attempts, where enough others exist."""
+    """Returns the need without the nodes `avoid` (a bit set) and those whose prologue failed in the latest attempts, up to the last that
+    ended otherwise.
+
+    Unchanged where fewer than `minimum` nodes would be left, of its node list or, without one, of all nodes, fitting or not.
+    """
     failed = avoid
     for entry in reversed(status.attempts):
         if entry.reason != PROLOGUE_FAILED:
@@ -131,8 +135,8 @@ def _avoiding(need: Need, without: int) -> Need:
 def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0, *, in_image: bool = False) -> Need:
     """Returns what each node must offer for these resources and bytes of scratch space; `indices`: the index of each node by name.
 
-    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`. Equal resources give the same object. Raises Rejected
-    for a field that does not parse.
+    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`. Equal resources give the same object, unless they
+    name nodes. Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:

@@ -21,7 +21,10 @@ _WEIGHTS: Final = tuple(field.name for field in fields(Weights))
 
 
 def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions()) -> Policy:  # noqa: B008 - it is frozen
-    """Returns the policy of a vcluster; fields that it leaves out come from the LatticeConfig."""
+    """Returns the policy of a vcluster; an interval and a depth that it leaves out come from the LatticeConfig, all else takes its default.
+
+    A duration that does not parse counts as left out, except the longest of borrowing: it counts as 0 s, so that no work borrows.
+    """
     spec = vcluster.spec
     limits, borrowing, selector = spec.limits, spec.borrowing, spec.nodes.selector
     return Policy(
@@ -72,12 +75,14 @@ def weights_of(spec: VClusterSpec) -> Weights:
 
 
 def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
-    """Returns the vcluster's own weights as they are written, w1 to w9, exactly; 0 for a weight that does not parse."""
+    """Returns the vcluster's own weights as they are written, w1 to w9, exactly; 0 for a weight that is left out or does not parse."""
     return tuple(_decimal(getattr(spec.weights, name, None)) for name in _WEIGHTS)
 
 
 def terms_of(tenant: Tenant) -> Terms:
-    """Returns the share and the budgets agreed with a tenant, from its spec; a share above 1 counts as 1, a burst allowance of 0 as 1."""
+    """Returns the share and the budgets agreed with a tenant, from its spec; a share above 1 counts as 1, one that does not parse as 0, a
+    burst allowance that is 0 or does not parse as 1.
+    """
     budget = tenant.spec.budget
     target = budget.fair_share_target
     return Terms(
@@ -88,7 +93,9 @@ def terms_of(tenant: Tenant) -> Terms:
 
 
 def energy_price(config: Config | None, now: float) -> float | None:
-    """Returns the price of electricity in the LatticeConfig, scaled to [0, 1]; None: it is not set, or is no longer valid at `now`."""
+    """Returns the price of electricity in the LatticeConfig, in [0, 1], one above as 1, one that does not parse as 0; None: it is not set,
+    or its time of validity is over at `now` or does not parse.
+    """
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     if options.energy_price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
         return None

@@ -69,7 +69,9 @@ class Hardware:
 
     @property
     def worth(self) -> tuple[object, ...]:
-        """Returns a sort key: plainer hardware comes first, so that placement leaves scarce hardware to work that needs it."""
+        """Returns a sort key, compared by GPUs first, then GPU memory: plainer hardware comes first, so that placement leaves scarce
+        hardware to work that needs it.
+        """
         return (
             self.gpus, self.gpu_memory, self.unified, self.cxl_memory, self.memory, self.cpus, len(self.features),
             self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)), self.scratch,
@@ -116,7 +118,11 @@ class Need:
         return self._hash
 
     def admits(self, hardware: Hardware | NodeFacts) -> bool:
-        """Tells whether hardware satisfies the need; groups and node lists are not checked here."""
+        """Tells whether hardware satisfies the need: a hollow need only hollow nodes, any other none of them; CXL memory counts only with
+        `allow_cxl`.
+
+        Groups, node lists and state are not checked here.
+        """
         return (
             hardware.hollow == self.hollow
             and hardware.cpus >= self.cpus
@@ -173,5 +179,5 @@ class Key:
 
 
 def natural(name: str) -> tuple[tuple[str, int], ...]:
-    """Returns a sort key in which numbers within a name compare by value: g2 before g10."""
+    """Returns a sort key in which numbers within a name compare by value: g2 before g10; g2 and g02 have equal keys."""
     return tuple((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name)[:-1])

@@ -52,15 +52,18 @@ _SHARED_FIFO: Final = Strategy(first_come=True)
 
 
 def strategy_of(policy: Policy) -> Strategy:
-    """Returns the strategy of a vcluster's policy; strict order of submission holds on home nodes only."""
+    """Returns the strategy of a vcluster's policy; `InteractiveFifo` without home nodes keeps the order of submission, but lets later work
+    pass.
+    """
     return _SHARED_FIFO if policy.kind == INTERACTIVE_FIFO and not policy.home else STRATEGIES[policy.kind]
 
 
 def lenders_for(policies: Mapping[str, Policy], vcluster: str, walltime: float | None) -> Iterator[str]:
-    """Yields the vclusters whose idle nodes preemptible work of `vcluster` may borrow; `walltime` in seconds, None: unbounded.
+    """Yields the vclusters whose idle nodes preemptible work of `vcluster` may borrow: others that lend and have home nodes, where neither
+    side's longest duration is below `walltime` (seconds; None: unbounded, which any such limit excludes).
 
-    Yields none where the policy of `vcluster` borrows nothing. Where either vcluster sets a longest duration, only work of no longer
-    walltime may borrow. How many nodes are borrowed already is not checked.
+    Yields none where `vcluster` is unknown, borrows nothing or 0 nodes at most. A `SensitiveReservation` neither borrows nor lends. How
+    many nodes are borrowed already is not checked.
     """
     mine = policies.get(vcluster) or Policy(vcluster)
     if not mine.borrowing.borrow or mine.borrowing.max_borrowed == 0 or not STRATEGIES[mine.kind].lends:

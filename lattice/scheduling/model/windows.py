@@ -27,7 +27,11 @@ class ReservationWindow:
     ignore_running: bool = False
 
     def admits(self, candidate: Candidate) -> bool:
-        """Tells whether a candidate may run in the window by its user, tenant or vcluster; always False for a maintenance."""
+        """Tells whether the candidate's user, tenant or vcluster, any one of them, is named by the window; where it names none at all,
+        anybody is admitted, in a maintenance nobody.
+
+        Neither the time nor the Reservation that the candidate names is checked.
+        """
         if self.maintenance:
             return False
         anybody = not (self.users or self.tenants or self.vclusters)

@@ -64,7 +64,9 @@ class Candidate:
 
     @property
     def non_preemptible(self) -> bool:
-        """Tells whether no other work may preempt this one (book, "Preemption Policy"; decision "checkpoint none")."""
+        """Tells whether no other work may preempt this one: it is sensitive, `preemptible: Never`, or of class 7 or higher without
+        checkpoints (book, "Preemption Policy"; decision "checkpoint none").
+        """
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)
 
 
@@ -106,8 +108,8 @@ class NodeHolder(msgspec.Struct, gc=False):  # a cycle makes one for each place,
     """The leaf of the quota tree that the work is charged to; empty without one."""
 
     def holds_as(self, other: NodeHolder) -> bool:
-        """Tells whether another record of this allocation needs no new accounting: same nodes and end, same tenant, user, vcluster
-        and quota.
+        """Tells whether another record of this allocation needs no new accounting: same nodes, borrowed nodes and end, same tenant, user,
+        vcluster and quota, both non-preemptible or neither; other fields may differ.
         """
         return (
             self.nodes == other.nodes and self.end == other.end and self.borrowed == other.borrowed
@@ -117,5 +119,7 @@ class NodeHolder(msgspec.Struct, gc=False):  # a cycle makes one for each place,
 
     @property
     def non_preemptible(self) -> bool:
-        """Tells whether no other work may preempt this one."""
+        """Tells whether no other work may preempt this one: it is sensitive, `preemptible: Never`, or of class 7 or higher without
+        checkpoints.
+        """
         return self.sensitive or not self.preemptible or (not self.checkpointable and self.preemption_class >= 7)

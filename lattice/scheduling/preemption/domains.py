@@ -80,7 +80,9 @@ class PreemptionDomain:
 
     @property
     def capacity(self) -> int:
-        """Returns how many eligible nodes the candidate could have if all work were gone; of one fingerprint, where that is required."""
+        """Returns how many eligible nodes the candidate could have if all work were gone: in one group or of one fingerprint, where it
+        requires that.
+        """
         return max(self._by_region(self._cells).values(), default=0)
 
     @property
@@ -129,7 +131,10 @@ class PreemptionDomain:
         return tuple(levels)
 
     def _least_groups(self, alike: bool) -> int:
-        """Returns how many groups the candidate would take on an empty machine; `alike`: on nodes of one fingerprint."""
+        """Returns how many groups the candidate would take on an empty machine; `alike`: on nodes of one fingerprint.
+
+        Too few nodes give one more than there are groups.
+        """
         sizes: dict[str | None, Counter[str]] = {}
         for fingerprint, group in self._cells.values():
             sizes.setdefault(fingerprint if alike else None, Counter())[group] += 1
@@ -205,7 +210,9 @@ class PreemptionDomain:
         return best
 
     def _sets_of_groups(self, free: Counter[str], freed: Mapping[str, Mapping[int, int]], most: int) -> Iterator[tuple[str, ...]]:
-        """Yields the sets of `most_groups` groups that could hold the candidate if `most` slots were freed."""
+        """Yields the sets of `most_groups` groups that could hold the candidate if `most` slots were freed; where more than 512 sets exist,
+        without the groups that could give the fewest nodes.
+        """
         could = {group: free[group] + sum(sorted(counts.values(), reverse=True)[:most]) for group, counts in freed.items()}
         many = self.most_groups or 1
         rest = self.wanted - sum(sorted(could.values(), reverse=True)[: many - 1])

@@ -37,9 +37,8 @@ class PreemptionScope:
     """How many more nodes the candidate's vcluster may borrow."""
 
     def eligible(self) -> list[int]:
-        """Returns the indices of the nodes that the candidate could have: own ones, free or held, and idle ones of lenders; ascending.
-
-        Of idle ones no more than its vcluster may still borrow.
+        """Returns the indices of the nodes that the candidate could have: own ones, free or held, and idle ones of lenders, the lowest, as
+        many as its vcluster may still borrow; without barred ones, ascending.
         """
         own = own_nodes(self.candidate, self.policy, self.nodes)
         return sorted((own | set(self._idle())) - self.barred)
@@ -63,9 +62,11 @@ class PreemptionScope:
 
 
 def preemption_scope(state: ClusterState, candidate: Candidate, now: float) -> PreemptionScope:
-    """Returns a copy of the nodes and rules of the cluster state that a preemption for the candidate at `now` (epoch seconds) may use.
+    """Returns a copy of the nodes and rules of the cluster state that a preemption for the candidate at `now` (epoch seconds) may use;
+    non-preemptible work gets no lenders.
 
-    The candidate's own backfill reservation bars no node: it is taken out of the state's profile until `state.profile` is called again.
+    The candidate's own backfill reservation bars no node: it is taken out of the state's profile, which begins at `now`, until
+    `state.profile` is called again.
     """
     policy, node_cache = state.policy(candidate.vcluster), state.node_cache
     profile = state.profile(now)

@@ -187,9 +187,10 @@ def protection(
     now: float,
     limits: PreemptionLimits,
 ) -> str | None:
-    """Returns the rule (a word of `PROTECTED`) that keeps the holder from being a victim of the candidate; None: it may be one.
+    """Returns the rule (a word of `PROTECTED`) that keeps the holder from being a victim of the candidate, the first that does; None: it
+    may be one.
 
-    The class of a borrower of nodes of the candidate's vcluster does not protect it, unless it is 10.
+    With `limits.reclaim` the class of a borrower of nodes of the candidate's vcluster does not protect it, unless it is 10.
     """
     if holder.releasing or holder.checkpointing:
         return "Releasing"
@@ -251,8 +252,8 @@ def weight(facts: NodeFacts | None) -> int:
 
 
 def _timing(holder: NodeHolder, policy: Policy, now: float, limits: PreemptionLimits) -> str | None:
-    """Returns the rule on time or number of preemptions that protects a holder: near its end, too short a run, preempted too often; None:
-    none does.
+    """Returns the rule on time or number of preemptions that protects a holder: near its end, too short a run (0 s before its start),
+    preempted too often; None: none does.
     """
     ran = 0.0 if holder.started is None else now - holder.started
     if holder.started is not None and holder.walltime is not None and holder.started + holder.walltime - now <= limits.near_completion:

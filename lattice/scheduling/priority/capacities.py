@@ -37,10 +37,10 @@ class Capacity:
     usable_alike: int
 
     def terms(self, need: Need, nodes: int) -> tuple[float, float]:
-        """Returns f4 and f9 for the order of the queue, both in [0, 1].
+        """Returns f4 and f9 for the order of the queue, both in [0, 1]; both 1 for a single node, and where too few nodes are free, so that
+        wide work is not ranked behind for being wide (decision "f4").
 
-        Each is the value on the free nodes divided by the best value that all usable nodes could give; 1 where too few nodes are free,
-        so that wide work is not ranked behind for being wide (decision "f4").
+        Each is the value on the free nodes divided by the best value that all usable nodes could give.
         """
         if nodes == 1 or not self.free or self.free[-1] < nodes:
             return 1.0, 1.0
@@ -135,7 +135,10 @@ class Capacities:
             self._free, self._usable = free, usable
 
     def capacity(self, node_cache: NodeCache, need: Need, homes: Homes) -> Capacity:
-        """Returns the capacity for a need on the nodes at home in these vclusters ("": at home nowhere); `follow` must have been called."""
+        """Returns the capacity for a need on the nodes at home in these vclusters ("": at home nowhere); `follow` must have been called.
+
+        It is kept, except for a need whose node lists are not among the node cache's `masks`.
+        """
         if not need.lists <= node_cache.masks:
             return _count(_nodes(node_cache, need, homes))
         counts = self._by_need.get((need, homes))

@@ -217,7 +217,9 @@ class Scores(Sequence[Score]):
 
     @property
     def totals(self) -> list[float]:
-        """Returns the total score of each candidate, in the order in which they were given."""
+        """Returns the total score of each candidate, in the order in which they were given; the first reading of a total or a score
+        computes them all.
+        """
         return self._all().totals
 
     def _all(self) -> _Totals:
@@ -233,7 +235,7 @@ class Scores(Sequence[Score]):
         return self.ordered(range(self._size))
 
     def ordered(self, order: Sequence[int]) -> Iterator[Score]:
-        """Yields the scores of the candidates at these places of the given order."""
+        """Yields the scores of the candidates at these places of the given order; computes all totals at once if none was read before."""
         totals, terms, entries = self._all()
         return map(Score, map(totals.__getitem__, order), repeat(()), repeat(1.0), repeat(terms), map(entries.__getitem__, order))
 
@@ -270,7 +272,8 @@ class Scoring:
     _capacities: Capacities = field(default_factory=Capacities)
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> Scores:
-        """Returns the scores of the candidates, all of one vcluster, in the order in which they are given; counts them as its backlog.
+        """Returns the scores of the candidates, all of one vcluster, in the given order; counts them as its backlog, and drops from that
+        the vclusters not scored for two of their intervals (60 s at least).
 
         They are computed when the first is read, which must be before nodes, shares or backlog change. `now`: seconds since the epoch.
         """
@@ -283,7 +286,9 @@ class Scoring:
         return Scores(len(columns.candidates), lambda: self._found(columns, node_cache, now))
 
     def running(self, holders: Sequence[NodeHolder], node_cache: NodeCache) -> None:
-        """Sets `running_gpu_hours`, for f6, to the sum over all holders: walltime × nodes × GPUs of its first node (0 counts as 1)."""
+        """Sets `running_gpu_hours`, for f6, to the sum over all holders: walltime × nodes × GPUs of its first node (0 or unknown counts as
+        1, unbounded work as 24 h).
+        """
         hours = 0.0
         for holder in holders:
             first = node_cache.nodes.get(holder.nodes[0]) if holder.nodes else None
@@ -291,7 +296,9 @@ class Scoring:
         self.running_gpu_hours = hours
 
     def backlog(self) -> tuple[Backlog, ...]:
-        """Returns the GPU-hours that wait in each vcluster, as of its last scoring; vclusters that count as empty are left out."""
+        """Returns the GPU-hours that wait in each vcluster, as of its last scoring or of `resume`; vclusters that `score` or
+        `drop_vcluster` dropped as empty are left out.
+        """
         return tuple(Backlog(name, one.queued_gpu_hours, one.seen, one.waiting) for name, one in self._settled().items())
 
     def resume(self, backlog: Sequence[Backlog]) -> None:
@@ -300,7 +307,7 @@ class Scoring:
             self._columns[vcluster] = _ScoredQueue(vcluster, BALANCED, queued_gpu_hours=gpu_hours, seen=seen, waiting=waiting)
 
     def validate(self, node_cache: NodeCache) -> None:
-        """Counts the capacities and the shares again; raises Corrupt on a difference."""
+        """Counts the capacities and the running nodes of the shares again; raises Corrupt on a difference."""
         self._capacities.validate(node_cache)
         self.shares.validate()
 
@@ -309,7 +316,9 @@ class Scoring:
         self._columns.pop(vcluster, None)
 
     def _current(self, vcluster: str, candidates: Sequence[Candidate], weights: Weights) -> _ScoredQueue:
-        """Returns the columns of these candidates; those of the last cycle where no candidate came or went."""
+        """Returns the columns of a vcluster with these candidates in place of the former ones; new columns where the weights changed, or
+        where most entries are of candidates that are gone.
+        """
         columns = self._columns.get(vcluster)
         if columns is None or columns.weights != weights or columns.crowded:
             columns = self._columns[vcluster] = _ScoredQueue(vcluster, weights)
@@ -373,7 +382,9 @@ class Scoring:
                 self.drop_vcluster(name)
 
     def _homes(self, vcluster: str) -> Homes:
-        """Returns the vclusters on whose home nodes work of a vcluster may run: its own ("" for nodes without a home) and its lenders."""
+        """Returns the vclusters on whose home nodes work of a vcluster may run: its own ("" for nodes without a home) and its lenders,
+        whatever walltime these allow.
+        """
         policy = self.policies.get(vcluster) or Policy(vcluster)
         return frozenset([vcluster if policy.home else "", *lenders_for(self.policies, vcluster, 0.0)])
 

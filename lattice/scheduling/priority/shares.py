@@ -178,7 +178,7 @@ class Shares:
         return Standing(target, usage, fair_share(target, usage), used, multiplier(used) if used else 1.0)
 
     def usage(self, tenant: str, now: float) -> float:
-        """Returns the tenant's share of all decayed node-hours, in [0, 1]; 0 while nobody has used any."""
+        """Returns the tenant's share of all decayed node-hours, in [0, 1]; 0 for an unknown tenant, and while nobody has used any."""
         return self._share(self._tenants.get(tenant), self._all, now)
 
     def with_work(self, tenant: str, now: float) -> Collection[str]:
@@ -195,7 +195,7 @@ class Shares:
         return self._share(self._users.get((tenant, user)), self._all, now)
 
     def node_hours(self, tenant: str, now: float) -> float:
-        """Returns the decayed node-hours of a tenant: a node-hour of a half-life ago counts half."""
+        """Returns the decayed node-hours of a tenant: a node-hour of a half-life ago counts half; 0 for an unknown tenant."""
         decayed = self._tenants.get(tenant)
         if decayed is None:
             return 0.0
@@ -228,7 +228,10 @@ class Shares:
         return 1 if usage <= target * allowance else 2
 
     def validate(self) -> None:
-        """Sums the nodes of all known running attempts again; raises Corrupt where a tenant's sum differs."""
+        """Sums the nodes of all known running attempts again, by tenant; raises Corrupt where a tenant's sum differs.
+
+        Users, hours and budgets are not compared.
+        """
         again: dict[str, int] = {}
         for run in self._runs.values():
             if run.end is None:
@@ -274,7 +277,11 @@ class Shares:
         self._fewer_at[tenant] = min(known[user], self._fewer_at.get(tenant, inf))
 
     def _weight(self, at: float) -> int:
-        """Returns 2^(half-lives since the origin) as a whole number in units of 2^-`_SCALE`; keeps the last answer, since `now` repeats."""
+        """Returns 2^(half-lives since the origin) as a whole number in units of 2^-`_SCALE`; the first call sets the origin, 64 half-lives
+        before `at`.
+
+        Keeps the last answer, since `now` repeats.
+        """
         if self._weighed[0] == at:
             return self._weighed[1]
         lives = at / self._half_life

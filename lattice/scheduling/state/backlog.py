@@ -63,7 +63,7 @@ class Backlog:
         self._waiting: dict[Scope, list[Place]] = {}
 
     def enter(self, place: Place, scopes: tuple[Scope, ...]) -> list[str]:
-        """Adds a waiting allocation to these scopes; returns the uids of those that it pushes beyond a limit, a uid for each scope.
+        """Adds a waiting allocation to these scopes; returns the uids of those that it pushes beyond a limit, one a scope, never its own.
 
         One that is entered already is ignored: empty.
         """
@@ -80,7 +80,9 @@ class Backlog:
         return pushed
 
     def leave(self, uid: str) -> list[str]:
-        """Removes an allocation that waits no more; returns the uids of those that come within a limit by it; an unknown uid is ignored."""
+        """Removes an allocation that waits no more; returns the uids of those that come within a limit by it, one a scope; an unknown uid
+        is ignored: empty.
+        """
         known = self._entered.pop(uid, None)
         if known is None:
             return []

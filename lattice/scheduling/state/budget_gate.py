@@ -46,7 +46,9 @@ def sentence(balance: Balance, period: str, until: float | None) -> str:
 
 
 def budget(spent: Mapping[Scope, Exhausted], candidate: Candidate) -> Waiting | None:
-    """Returns Waiting where a budget in `spent` is that of the candidate's tenant, project or user; None: no used-up budget applies."""
+    """Returns Waiting with the first budget in `spent` that is of the candidate's tenant, project or user, in this order; None: no used-up
+    budget applies.
+    """
     tenant = candidate.tenant
     for scope in (
         Scope(OF_TENANT, tenant), Scope(OF_PROJECT, tenant, candidate.project), Scope(OF_USER, tenant, candidate.user),

@@ -81,7 +81,10 @@ class Scoring(Protocol):
     """A cost function, as a cycle asks it: the production one, or the order of a vcluster without any."""
 
     def score(self, candidates: Sequence[Candidate], node_cache: NodeCache, now: float) -> QueueScores:
-        """Returns the scores of the candidates of one vcluster, in the order in which they are given."""
+        """Returns the scores of all candidates of one vcluster, in the order in which they are given, and may count them as its backlog.
+
+        A score may be computed only when it is read, so that the caller reads one before nodes or shares change.
+        """
         ...
 
 

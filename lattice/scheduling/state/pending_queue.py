@@ -41,7 +41,9 @@ class RequestNumbers:
         """The shapes whose needs name node lists."""
 
     def shape_number(self, candidate: Candidate) -> int:
-        """Returns the number of a candidate's request shape (which nodes it asks for, how many, how long); a new one at its first call."""
+        """Returns the number of a candidate's request shape, a new one at its first call: candidates of one number have equal need, sizes,
+        walltime, grace, topology, conformance and Reservation, and are non-preemptible alike.
+        """
         family = (
             candidate.need, candidate.topology, candidate.conformance, candidate.reservation, candidate.grace, candidate.non_preemptible,
         )  # fmt: skip
@@ -154,9 +156,11 @@ class PendingQueue:
         return self._numbers.lists_named(self.shapes)
 
     def replace(self, candidates: list[Candidate]) -> None:
-        """Replaces the candidates, and sorts them and the columns by submission, then name; the given order does not matter.
+        """Replaces the candidates, and sorts them and the columns by submission, then name; the given order does not matter. A list equal
+        to the last one changes nothing.
 
-        Candidates that stay cost nothing: their entries are reused.
+        Entries of the same candidate objects are reused; where too many are of candidates that are gone, all shapes and persons get new
+        numbers.
         """
         if candidates == self._given:
             return

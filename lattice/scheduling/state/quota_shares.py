@@ -94,10 +94,11 @@ class QuotaShares:
         """The version of the charges for which the kept answers are true."""
 
     def share(self, candidate: Candidate) -> Share | Blocked:
-        """Returns how many nodes of which classes of hardware the quota tree leaves to a candidate, or the first level that blocks it.
+        """Returns how many nodes of which classes of hardware the quota tree leaves to a candidate, or the first level that blocks its
+        minimum; no limit where no node fits it.
 
-        The least that its leaf and the groups above leave counts. Classes of which less than the candidate's minimum is left are not
-        among them.
+        The least that its leaf and the groups above leave counts. Classes of which less than the candidate's minimum is left are not among
+        them. Work of one class and one size gets its minimum, even if more is left.
         """
         kinds = self._hardware.admitted_classes(candidate.need).kinds
         if not kinds:

@@ -63,7 +63,8 @@ class QuotaUsage:
     def ask(self, candidates: Iterable[Candidate], now: float) -> None:
         """Charges the requests of these pending candidates as of `now`, seconds since the epoch; others stay charged until `drop`.
 
-        Held or blocked work, and work that could never start, asks for nothing.
+        Work that is held, blocked, before its not-before, of a closed or unknown vcluster, or that could never start asks for nothing; work
+        that holds nodes is charged for these instead.
         """
         stamp, asked = self._stamp(), self._asked
         for candidate in candidates:
@@ -149,7 +150,9 @@ class QuotaUsage:
         return held.amounts if held is not None else NO_AMOUNTS
 
     def pending(self) -> Iterator[tuple[Candidate, Resources]]:
-        """Yields the waiting candidates whose request is charged, with its resources."""
+        """Yields the waiting candidates whose request is charged, with its resources; those that ask for nothing, or hold nodes, are left
+        out.
+        """
         return ((asked.candidate, asked.amounts) for uid, asked in self._asked.items() if asked.amounts and uid not in self._held)
 
     @contextmanager
@@ -210,7 +213,8 @@ class QuotaUsage:
     def _counted(self, candidate: Candidate, now: float) -> tuple[Resources, float]:
         """Returns the resources that a pending candidate asks for at `now`, and until when that holds (`NEVER`: until something changes).
 
-        They are empty before its not-before, while it is held or blocked, and where it could never start; work in back-off asks.
+        They are empty before its not-before, while it is held or blocked, in a closed or unknown vcluster, and where it could never start;
+        work in back-off asks.
         """
         later = max(candidate.not_before, candidate.back_off_until)
         if candidate.held or candidate.blocked is not None or not candidate.vcluster_known or not candidate.vcluster_open:
