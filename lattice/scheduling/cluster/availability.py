@@ -149,7 +149,7 @@ class AvailabilityProfile:
         return left if self.windows.open_for(bucket, start, end, reservation) else 0
 
     def capacities(self, buckets: Collection[Bucket], start: float, end: float, reservation: str = "") -> dict[Bucket, int]:
-        """Returns `capacity` by bucket, for each of these buckets."""
+        """Returns `capacity` by bucket, for each of these buckets, in a dict of the caller's own; `reservation` as there."""
         caps = self.releases.free_of(buckets, start)
         if reservation or self.windows.crosses(start, end):
             open_for = self.windows.open_for

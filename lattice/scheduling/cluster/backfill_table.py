@@ -138,8 +138,8 @@ class BackfillTable:
         return self._changes.get(layout)
 
     def touched_since(self, layout: int) -> Collection[Bucket] | None:
-        """Returns the buckets of the reservations that were added or removed since this layout, also where that was undone; None: the way
-        from it to the present one is not known.
+        """Returns the buckets of the reservations that were added or removed on the way from this layout to the present one; None: that way
+        is not known.
         """
         touched: set[Bucket] = set()
         at = self.layout

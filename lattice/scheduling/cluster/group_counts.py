@@ -112,7 +112,10 @@ class GroupCounts(SizedGroups):
         return self._groups
 
     def line(self) -> Line:
-        """Returns the groups in order of rank with how many nodes each has; some may have none."""
+        """Returns the groups in order of rank with how many nodes each has; some may have none.
+
+        The line is changed with the counts: a copy stays.
+        """
         groups, line = self.groups, self._line
         if line is None:
             ranks = sorted(groups)

@@ -237,8 +237,10 @@ class NodeCache:
         return self.table.shape
 
     def put(self, facts: NodeFacts) -> None:
-        """Adds a node, free unless `taken` has its index, or replaces the facts of the node with the same index; equal facts change
-        nothing.
+        """Adds a node, or replaces the facts of the node with the same index; one that may work counts as free, or as held where `taken`
+        has its index.
+
+        Equal facts change nothing.
         """
         before = self.nodes.get(facts.index)
         if before == facts:
@@ -413,7 +415,9 @@ class NodeCache:
 
 
 def _hold_lowest(counts: Iterable[tuple[Bucket, int]], until: float, log: ChangeLog[Bucket]) -> int:
-    """Holds the lowest free nodes of each bucket until `until`, so many of each, and logs the changes; returns their watts."""
+    """Holds the lowest free nodes of each bucket until `until`, so many of each, logs the changes and counts them in the pools; returns
+    their watts.
+    """
     watts = 0
     for bucket, count in counts:
         del bucket.free[:count]

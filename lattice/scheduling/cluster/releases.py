@@ -64,7 +64,7 @@ class _Gains:
         self.times: list[float] = []
 
     def count_gain(self, time: float, by: int) -> None:
-        """Counts `by` more nodes (fewer if negative) that come free at a time."""
+        """Counts `by` more nodes (fewer if negative) that come free at a time; a time at which none are left is dropped."""
         at = self.at
         before = at.get(time)
         if before is None:
@@ -102,7 +102,9 @@ class Releases:
         """The position in the node cache's log for which sums are true; −1: all are to be made anew."""
 
     def is_current(self, now: float, overrun: float) -> bool:
-        """Tells whether the rounded times still hold at `now` with this overrun (seconds); if not, the caller must call `restart`."""
+        """Tells whether the rounded times still hold at `now`, which must not be before the last one, with this overrun (seconds); if not,
+        the caller must call `restart`.
+        """
         return self.now <= now < self._valid_until and overrun == self.overrun
 
     def restart(self, overrun: float) -> None:

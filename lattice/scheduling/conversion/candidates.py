@@ -97,7 +97,9 @@ def candidate_of(
 
 
 def is_preemptible(allocation: Allocation) -> bool:
-    """Tells whether the owner allows preemption of the allocation, by its own field and by Koordinator's label."""
+    """Tells whether the owner allows preemption of the allocation: neither its own field (`Never`) nor Koordinator's label ("false")
+    forbids it.
+    """
     return allocation.spec.lifecycle.preemptible != "Never" and allocation.metadata.labels.get(PREEMPTIBLE_LABEL) != "false"
 
 
@@ -250,7 +252,8 @@ def _shared_need(resources: Resources, scratch: int, in_image: bool) -> Need:
 
 
 def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_image: bool) -> Need:
-    """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least.
+    """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least, work in an
+    image (`in_image`) for the feature `oci`.
 
     Raises Rejected for a field that does not parse.
     """

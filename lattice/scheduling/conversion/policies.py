@@ -21,9 +21,11 @@ _WEIGHTS: Final = tuple(field.name for field in fields(Weights))
 
 
 def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions()) -> Policy:  # noqa: B008 - it is frozen
-    """Returns the policy of a vcluster; an interval and a depth that it leaves out come from the LatticeConfig, all else takes its default.
+    """Returns the policy of a vcluster; an interval and a depth that it leaves out come from the LatticeConfig (`options`), all else takes
+    its default.
 
-    A duration that does not parse counts as left out, except the longest of borrowing: it counts as 0 s, so that no work borrows.
+    A duration that does not parse counts as left out, except the longest of borrowing: it counts as 0 s, so that nothing is borrowed or
+    lent.
     """
     spec = vcluster.spec
     limits, borrowing, selector = spec.limits, spec.borrowing, spec.nodes.selector

@@ -87,7 +87,9 @@ class Cycle:
             yield Waiting(candidate, "", "", None, None, None if reservation is None else reservation.start)
 
     def entries(self) -> Iterator[Entry]:
-        """Yields the candidates to evaluate in their order: by score, or first come; holders of reservations first."""
+        """Yields the candidates to evaluate, without those that `unschedulable` has yielded, in their order: by score, or first come;
+        holders of reservations first.
+        """
         queue, order = self._queue, self._order()
         shown = self._scores.ordered(order) if self._explain else repeat(None)
         columns = queue.candidates, queue.shapes, queue.people, queue.opens
@@ -151,7 +153,9 @@ class Cycle:
             reasons = explainer.cache.current()
 
     def commit(self) -> None:
-        """Ends the cycle: stores in the cluster state its reservations, the moves of earlier ones, and who found no nodes."""
+        """Ends the cycle: stores in the cluster state its reservations, the moves of earlier ones, and, where nothing is explained, who
+        found no nodes.
+        """
         self.reservations.commit()
         if not self._explain:
             self._retries.keep_unschedulable()
@@ -189,7 +193,10 @@ class Cycle:
         return self._explainer.waiting(candidate, shape, score, fit, granted)
 
     def _place(self, candidate: Candidate, shape: RequestShape, fit: Fit, score: Score | None) -> Outcome:
-        """Claims the nodes of a fit and returns Placed; claims none and returns Waiting where the quota tree refuses just these nodes."""
+        """Claims the nodes of a fit and returns Placed; claims none and returns Waiting where the quota tree refuses just these nodes.
+
+        Either ends the candidate's reservation.
+        """
         refused = self._placer.refusal(candidate, fit)
         if refused is not None:
             return self._refuse(refused, score)

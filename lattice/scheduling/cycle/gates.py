@@ -113,7 +113,9 @@ def counted(state: ClusterState, candidate: Candidate) -> Callable[[NodeHolder],
 
 
 def _excess(state: ClusterState, candidate: Candidate) -> Excess | None:
-    """Returns the first hard limit of its tenant or user that a candidate would exceed; None: it exceeds none."""
+    """Returns the first hard limit of its tenant or user that a candidate would exceed; None: it exceeds none, or its tenant has no
+    account.
+    """
     tenant, user = candidate.tenant, candidate.user
     account = state.accounts.get(tenant)
     if account is None:
@@ -206,7 +208,10 @@ GATES: Final = (
 
 
 def _unlimited(state: ClusterState, limitless: bool, queue: PendingQueue) -> dict[int, bool]:
-    """Returns for each person of a queue, by number, whether no gate limits him; `limitless`: the vcluster sets no limit."""
+    """Returns for each person of a queue, by number, whether no gate limits him; `limitless`: the vcluster sets no limit.
+
+    False for everybody where it does, with a quota tree, and while any budget is used up.
+    """
     people = set(queue.people)
     if not limitless or state.quota_usage is not None or state.exhausted:
         return dict.fromkeys(people, False)

@@ -28,9 +28,11 @@ class Placer:
         return shape or self.classes.shape(number, candidate, admission.classes)
 
     def fit(self, candidate: Candidate, shape: RequestShape, admission: Admission, *, retry: bool = False) -> Fit | NoFit:
-        """Returns nodes that a candidate may start on now without delaying a reservation, else NoFit; claims none.
+        """Returns nodes that a candidate may start on now without delaying a reservation, else NoFit (with `watts` where power lacks);
+        claims none.
 
-        Notes in the shape whether nodes were missing. `retry`: searches even where the shape has failed in this cycle.
+        Notes in the shape whether nodes were missing. `retry`: searches even where the shape has failed in this cycle; else that gives
+        NoFit at once.
         """
         if shape.failed and not retry:
             return NO_NODES

@@ -16,10 +16,11 @@ from lattice.scheduling.state.headroom import NO_ACCOUNT, hard_caps, least_headr
 
 
 def quota_held_demand(state: ClusterState) -> dict[str, dict[str, int]]:
-    """Returns by leaf the resources asked for by pending work that cannot start before own work ends or a budget is renewed.
+    """Returns by leaf the resources asked for by pending work that cannot start before own work ends or a budget is renewed, or whose
+    tenant has no account; empty without a quota tree.
 
-    Work submitted first counts as startable as far as the hard limits of its tenant and user leave headroom; limits of vclusters
-    are ignored.
+    Work submitted first counts as startable as far as the hard limits of its tenant and user leave headroom; limits of vclusters are
+    ignored.
     """
     if state.quota_usage is None:
         return {}

@@ -52,9 +52,10 @@ class Explainer:
         self, candidate: Candidate, shape: RequestShape, score: Score | None, fit: NoFit = NO_NODES,
         reservation: BackfillReservation | None = None,
     ) -> Waiting:  # fmt: skip
-        """Returns the outcome of a candidate that was not placed, with reason, sentence, wake-up time and the borrowers to ask for nodes.
+        """Returns the outcome of a candidate that was not placed: reason and sentence (empty in silence), wake-up time and latest start.
 
-        `reservation`: the one that the candidate holds; None: none. `fit`: the answer of the search for nodes.
+        `reservation`: the one that the candidate holds; None: none. Only with one, and in a vcluster with home nodes, the outcome has the
+        borrowers to ask for nodes. `fit`: the answer of the search for nodes.
         """
         wake = self._windows.wake(candidate) if candidate.reservation else None
         if self._silent:
@@ -70,7 +71,9 @@ class Explainer:
         return Waiting(candidate, reason, message, wake, score, reservation.start, reclaims)
 
     def behind(self, candidate: Candidate, shape: RequestShape, score: Score | None) -> Waiting:
-        """Returns the outcome of a candidate that strict order keeps behind an earlier one that waits for nodes which both could use."""
+        """Returns the outcome of a candidate that strict order keeps behind an earlier one that waits for nodes which both could use; its
+        reason is another where too few nodes exist or may be used, and empty in silence.
+        """
         if self._silent:
             return Waiting(candidate, "", "", None, score)
         found = self._never(candidate, shape)
@@ -80,7 +83,10 @@ class Explainer:
         return Waiting(candidate, *found, None, score)
 
     def reason_of(self, candidate: Candidate, shape: RequestShape, fit: NoFit = NO_NODES) -> ReasonAndMessage:
-        """Returns the reason and sentence of candidates of this shape, and keeps them for the next one unless power is what lacks."""
+        """Returns the reason and sentence of candidates of this shape, those known already or new ones, which are kept for the next one.
+
+        Where power is what lacks (`fit` has watts), they are found anew and not kept. Both are empty in silence.
+        """
         current = self.cache.current()
         found = current.get(shape)
         if found is None or fit.watts:
@@ -92,7 +98,8 @@ class Explainer:
     def _find(self, candidate: Candidate, shape: RequestShape, fit: NoFit) -> ReasonAndMessage:
         """Computes the reason and sentence of a candidate that found no nodes; both empty in silence.
 
-        Reasons that only counts of free nodes decide are kept for other sizes, unless the class borrows.
+        Reasons that only counts of free nodes decide are kept for shapes of the same class and number of nodes that last otherwise, unless
+        the class borrows.
         """
         if self._silent:
             return _SILENCE
@@ -193,7 +200,9 @@ class Explainer:
         return "BehindHigherPriority", message + self._in_order()
 
     def _taken(self, eq_class: EquivalenceClass, wanted: int, free: int) -> ReasonAndMessage | None:
-        """Returns the reason where enough nodes were free when the cycle began and went to others in it; None where too few were."""
+        """Returns the reason where enough nodes were free when the cycle began and went to others in it; None where too few were, or enough
+        still are.
+        """
         before = eq_class.free_before
         if before >= wanted > free:
             message = f"needs {count_nodes(wanted)}; {before} {was(before)} free, and {before - free} of them went to work that comes first"
@@ -228,7 +237,9 @@ class Explainer:
         return "WaitingForNodes", message + self._until(pool, wanted - free)
 
     def _until(self, pool: FreeCounts, missing: int) -> str:
-        """Returns a clause on when `missing` nodes come free at the latest; empty but for sensitive work, which holds no reservation."""
+        """Returns a clause on when `missing` nodes come free at the latest, or how many are held by work without an end; empty but in a
+        `SensitiveReservation` vcluster, whose work holds no reservation.
+        """
         if self._policy.kind != SENSITIVE_RESERVATION:
             return ""
         ends = sorted((end, count) for bucket in pool.buckets for end, count in bucket.ends.items())

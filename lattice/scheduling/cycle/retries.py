@@ -33,7 +33,7 @@ class Retries:
     def needless(self) -> Mapping[str, Candidate]:
         """Returns, by uid, the candidates that need no evaluation since it would end as in the last cycle; empty where that is not sure.
 
-        Takes what the last cycle noted of them out of the cluster state.
+        Takes what the last cycle noted of them out of the cluster state; where it is sure, also confirms all reservations of that cycle.
         """
         last = self._state.unschedulable.pop(self._vcluster, None)
         if last is None or last.at > self._now or last.opportunities != self._state.opportunities(self._now):
@@ -47,7 +47,9 @@ class Retries:
         return {one.uid: one for one in self._queue.candidates if one.uid not in coming}
 
     def keep_unschedulable(self) -> None:
-        """Stores the candidates that found no nodes in this cycle for the next one, provided that nodes are all that they wait for."""
+        """Stores the candidates that hold no nodes after this cycle for the next one, provided that nodes are all that they wait for; else
+        stores nothing.
+        """
         if self._reservations.lasting and self._is_open():
             holders = self._state.holders
             waiting = {one.uid: one for one in self._queue.candidates if one.uid not in holders}

@@ -25,7 +25,8 @@ class WindowReasons:
         self._state, self._profile, self._cache, self._now = state, profile, cache, now
 
     def outside_reservation(self, candidate: Candidate, eq_class: EquivalenceClass) -> ReasonAndMessage | None:
-        """Returns the reason why the Reservation that a candidate names cannot take it now; None where it can, or none is named.
+        """Returns the reason why the Reservation that a candidate names cannot take it now: its next window is to come, ends before the
+        walltime, or has too few usable nodes that fit; None where it can, or none is named.
 
         The Reservation must have a window that is not over: the gate `admission` has refused the candidate otherwise.
         """
@@ -77,8 +78,8 @@ class WindowReasons:
         return min(found, key=lambda window: (window.start, window.name)), sorted({window.start for window in found}, reverse=True)
 
     def _shorter(self, candidate: Candidate, eq_class: EquivalenceClass, starts: list[float]) -> float | None:
-        """Returns the longest walltime (whole minutes, in seconds) with which the candidate could start now before a window; None:
-        none found.
+        """Returns the longest walltime (whole minutes, in seconds) with which the candidate could start now and end before one of the eight
+        latest `starts`; None: none of a minute or more.
         """
         extra = candidate.grace + self._state.start_allowance
         for start in starts[:MOST_TRIED]:

@@ -143,7 +143,8 @@ class Calibration:
         self._last[uid] = prediction
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores and drops the predictions of an allocation that started at `at`, seconds since the epoch, and learns from its start.
+        """Scores and drops the predictions of an allocation that started at `at`, seconds since the epoch; learns from the first of them
+        alone.
 
         None: nothing was predicted for it, or it was scored before.
         """

@@ -201,7 +201,9 @@ class Columns:
         return number
 
     def lacks_equal(self, candidate: Candidate) -> bool:
-        """Tells whether a candidate requires nodes of one known fingerprint, and no fingerprint has enough usable ones that fit."""
+        """Tells whether a candidate requires nodes of one known fingerprint, and no fingerprint has enough usable ones that fit; False for
+        work of one node.
+        """
         required = candidate.conformance == REQUIRED or strategy_of(self._snapshot.policy(candidate.vcluster)).conformant
         if not required or candidate.minimum == 1:
             return False

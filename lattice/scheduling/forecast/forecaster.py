@@ -95,7 +95,8 @@ class Forecaster:
     def take_snapshot(
         self, state: ClusterState, queues: Mapping[str, Sequence[Candidate]], now: float, waiting: Iterable[Waiting] = ()
     ) -> ForecastSnapshot:
-        """Learns from ended work and copies the cluster state for `foresee`.
+        """Learns from the work that ended since the last call, and copies the cluster state for `foresee`; starts and cancellations noted
+        until now no longer keep work out of `conclude`.
 
         `queues`: the candidates of each vcluster in the order of evaluation. `waiting`: the outcomes of the last cycles.
         """
@@ -129,7 +130,9 @@ class Forecaster:
         return found
 
     def suppose(self, snapshot: ForecastSnapshot, foreseen: Foreseen, uids: Iterable[str]) -> dict[str, Expected]:
-        """Returns predictions for allocations of a what-if, by uid, and keeps none of them; unknown uids are left out."""
+        """Returns predictions for allocations of a what-if, by uid, and keeps none of them; for those without a foreseen start the reason,
+        and unknown uids are left out.
+        """
         found: dict[str, Expected] = {}
         for uid in uids:
             if uid in foreseen.starts:
@@ -147,8 +150,8 @@ class Forecaster:
         return made.by(max(now, snapshot.latest.get(uid, NEVER)))
 
     def started(self, uid: str, at: float) -> Kept | None:
-        """Scores the predictions of an allocation that was given its nodes at `at`, seconds since the epoch, and learns from them; None:
-        there were none.
+        """Scores the predictions of an allocation that was given its nodes at `at`, seconds since the epoch, and learns from the first of
+        them; None: there were none.
 
         A forecast under way gives it no prediction any more.
         """
@@ -198,8 +201,10 @@ class _Reader:
         return median, late
 
     def pending(self, candidate: Candidate) -> tuple[Job, Job]:
-        """Converts a candidate, at its minimum of nodes, to a job with the median and one with a long run time; without a walltime both
-        never end.
+        """Converts a candidate, at its minimum of nodes, to a job with the median and one with a long run time; work without a walltime
+        never ends.
+
+        The job starts no earlier than not-before, back-off and the window that it must run in.
         """
         window = self.columns.window_of(candidate)
         opens = self._snapshot.windows[window].start if window >= 0 else 0.0
@@ -262,7 +267,8 @@ def simulator_inputs(
 
 
 def foresee(snapshot: ForecastSnapshot, run_times: RunTimes) -> Foreseen:
-    """Runs both simulations and returns the simulated starts; pure, and the only step of a forecast that takes long.
+    """Runs both simulations and returns the simulated starts; work that the last cycle tried in vain starts when the next work or window
+    ends, at the earliest. Pure, and the only step of a forecast that takes long.
 
     It may run in another thread, as long as nobody changes `run_times` and the snapshot's masks meanwhile.
     """
@@ -333,7 +339,9 @@ def _room_at_last(stage: SimulatorInput) -> list[int]:
 
 
 def _beyond_power(state: ClusterState, waiting: Iterable[Waiting]) -> Iterator[str]:
-    """Yields the uids of waiting work that would exceed the whole power budget even on the nodes that draw least."""
+    """Yields the uids of waiting work that would exceed the whole power budget even on the usable nodes that draw least, free or held, of
+    whatever vcluster; none without a budget.
+    """
     if state.power.limit is None:
         return
     least: dict[tuple[Need, int], int] = {}

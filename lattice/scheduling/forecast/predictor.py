@@ -106,9 +106,11 @@ class RunTimes:
         self._known: tuple[OrderedDict[Hashable, _Window], ...] = tuple(OrderedDict() for _ in range(LEVELS))
 
     def observe(self, work: RunFeatures, ran: float) -> None:
-        """Learns from an attempt that ended by itself or at its walltime after `ran` seconds; a walltime of 0 or less is ignored.
+        """Learns from an attempt that ended by itself or at its walltime after `ran` seconds, its walltime at most; a walltime of 0 or less
+        is ignored.
 
-        The caller leaves out attempts that were cancelled or failed.
+        The caller leaves out attempts that were cancelled or failed. Runs beyond 48 a key, and keys beyond 20,000 a level, the longest
+        unused, are dropped.
         """
         if work.walltime <= 0:
             return

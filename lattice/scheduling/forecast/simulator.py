@@ -136,7 +136,9 @@ class BackfillSimulator:
         return None
 
     def _backfill(self, queue: SimulatedQueue, now: float, kept: list[ShadowReservation]) -> None:
-        """Starts, in order of rank, the jobs that fit and delay no reservation (`kept`); a shape is tried once in a pass."""
+        """Starts, in order of rank, the jobs that fit and delay no reservation (`kept`); a shape of which one did not is not tried again in
+        the pass.
+        """
         cluster = self._cluster
         in_set = cluster.in_set
         own = kept[-1] if kept else ShadowReservation(-1, NEVER, 0)

@@ -90,8 +90,9 @@ def installed() -> bool:
 def upper_bound(jobs: Sequence[Job], buckets: Sequence[Bucket], effort: Effort | None = None) -> float:
     """Returns a value that no plan exceeds: the linear relaxation, buckets joined over groups, without jobs that fit nowhere alone.
 
-    `effort` None: no limit. Raises Rejected when a given effort was too small, or without OR-Tools. Jobs that may use the same buckets
-    share their nodes, so the size grows with the kinds of jobs, not with their number.
+    `effort` None: no limit; its seed has no part. Raises Rejected when a given effort was too small, or without OR-Tools, Corrupt where no
+    effort was given and no solution found. Jobs that may use the same buckets share their nodes, so the size grows with the kinds of jobs,
+    not with their number.
     """
     lp = _linear_solver()
     wanted = [(job, homes) for job in jobs if (homes := _homes(job, buckets))]
@@ -196,7 +197,9 @@ class PlacementModel:
                 self.cp.add(sum(users) <= most)
 
     def solve(self, effort: Effort) -> Any | None:
-        """Solves the model and sets `proven`; returns the solver with its values, None where it found no plan within the effort."""
+        """Solves the model and sets `proven`: no better plan exists, or none at all; returns the solver with its values, None where it
+        found no plan within the effort.
+        """
         solver = self._cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = effort.seed

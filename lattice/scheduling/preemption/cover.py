@@ -66,7 +66,9 @@ def cheapest_cover(items: Iterable[Item], wanted: int, most: int, at_most: int |
 
 
 def undominated(items: Iterable[Item], wanted: int, most: int) -> list[Item]:
-    """Returns the items that the best set may contain, those that free most first; an item frees at most `wanted` nodes."""
+    """Returns the items that the best set may contain, those that free most first, without those that free nothing; an item that frees more
+    than `wanted` nodes is returned as freeing `wanted`.
+    """
     capped = (item if item.freed <= wanted else item._replace(freed=wanted) for item in items if item.freed > 0)
     kept: list[Item] = []
     cheapest: list[tuple[int, int, int]] = []  # the `most` first so far, all of which free at least as much

@@ -134,9 +134,9 @@ def preemption(
     """Returns the victims that make room for `candidate.minimum` nodes, or the reason why there are none; ends nothing.
 
     `nodes` has every node that a holder holds; `eligible`: the usable ones that the candidate may have, free or held; `free`: those of them
-    that are free now; `score`: the candidate's. Burst users go first, those beyond their allowance before those within: if a set of
-    them alone suffices and costs less than the candidate's value, it is taken; then they with borrowers of its vcluster, the lowest
-    borrowing priority first; then all.
+    that are free now; `score`: the candidate's; `limits` None: the defaults. Burst users go first, those beyond their allowance before
+    those within: if a set of them alone suffices and costs less than the candidate's value, it is taken; then they with borrowers of its
+    vcluster, the lowest borrowing priority first; then all.
     """
     limits = limits or PreemptionLimits()
     domain = PreemptionDomain(candidate, nodes, eligible, free)
@@ -323,7 +323,9 @@ def _cheapest(
     score: float,
     limits: PreemptionLimits,
 ) -> _Found | None:
-    """Returns the cheapest set among these victims and the nodes that it clears; None: no set suffices."""
+    """Returns the cheapest set among these victims, `limits.most_victims` at most, and the nodes that it clears, whatever the candidate is
+    worth; None: no set suffices.
+    """
     slots = [VictimSlot(victim.holder.nodes, victim.loss.seconds, len(victim.holder.nodes)) for victim in pool]
     room = domain.cheapest(slots, limits.most_victims, limits.span_premium)
     if room is None:

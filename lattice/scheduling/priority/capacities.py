@@ -121,7 +121,10 @@ class Capacities:
     _of: list[list[_NeedCounts]] = field(default_factory=list)
 
     def follow(self, node_cache: NodeCache) -> None:
-        """Updates the counts of free and usable nodes to the present node cache; must be called before `capacity`."""
+        """Updates the counts of free and usable nodes to the present node cache; must be called before `capacity`.
+
+        Drops all needs where buckets have appeared or gone, or more than 4,096 needs are kept.
+        """
         if node_cache is not self._node_cache or node_cache.shape != self._shape or len(self._by_need) > MOST_NEEDS:
             self._begin(node_cache)
             return

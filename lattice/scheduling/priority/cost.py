@@ -45,7 +45,9 @@ def priority(preemption_class: int) -> float:
 
 
 def wait_time(waited: float, reference: float = REFERENCE_WAIT) -> float:
-    """Returns f2 of a wait in seconds: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on (book, "f₂: wait_time_factor")."""
+    """Returns f2 of a wait in seconds: ln(1 + w/ref) ÷ ln(1 + 7 d/ref), 1 from seven days on, 0 for a negative wait; ref is `reference` in
+    seconds (book, "f₂: wait_time_factor").
+    """
     return clamp(log1p(max(0.0, waited) / reference) / log1p(SATURATION / reference))
 
 
@@ -62,12 +64,14 @@ def fair_share_of_both(of_tenant: float, of_user: float) -> float:
 
 
 def relative(value: float, best: float) -> float:
-    """Returns a term's value divided by the best value that it could have; 1 where the best value is 0."""
+    """Returns a term's value divided by the best value that it could have, at most 1; 1 where the best value is 0."""
     return min(1.0, value / best) if best > 0 else 1.0
 
 
 def topology(inter: float, intra: float, nodes: int) -> float:
-    """Returns f4: α·inter + (1−α)·intra, α = 0.7, or 0 for a single node (book, "GPU Topology", "Integration with Cost Function")."""
+    """Returns f4: α·inter + (1−α)·intra with α = 0.7, for a single node with α = 0 (book, "GPU Topology", "Integration with Cost
+    Function").
+    """
     alpha = 0.7 if nodes > 1 else 0.0
     return clamp(alpha * inter + (1 - alpha) * intra)
 

@@ -418,7 +418,9 @@ class Scoring:
 
 
 def checkpoint_term(candidate: Candidate) -> float:
-    """Returns f8 of a candidate, by the memory that it asks for on a node; 0 for work that is not preemptible or takes no checkpoint."""
+    """Returns f8 of a candidate, by the memory that it asks for on a node: that of its GPUs, else main memory, unknown where it names
+    neither. 0 for work that is not preemptible or takes no checkpoint.
+    """
     if not candidate.checkpointable or candidate.non_preemptible:
         return cost.checkpoint(None)
     need = candidate.need

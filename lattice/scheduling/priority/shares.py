@@ -68,7 +68,9 @@ class Standing:
     multiplier: float
 
     def fair_share_of(self, usage: float, users: int) -> float:
-        """Returns f3 of one user; `usage`: his share of all decayed node-hours, `users`: how many users of the tenant have work."""
+        """Returns f3 of one user; `usage`: his share of all decayed node-hours, `users`: how many users of the tenant have work, among whom
+        its target is divided equally (0 counts as 1).
+        """
         return fair_share_of_both(self.fair_share, fair_share(self.target / max(1, users), usage))
 
 

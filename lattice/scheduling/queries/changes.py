@@ -100,9 +100,10 @@ class _Questions:
         return self.beside_reservations(candidate) and self.among_all(candidate)
 
     def beside_reservations(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed now beside only the work that holds reservations.
+        """Tells whether the candidate would be placed now beside only the work that holds reservations; in strict order of submission,
+        among the whole queue.
 
-        This is quick, and True for every candidate that would be placed among the whole queue.
+        This is quick, and True for every candidate that would be placed among the whole queue, as long as questions are left; then False.
         """
         if strategy_of(self._state.policy(candidate.vcluster)).strict:
             return self.among_all(candidate)
@@ -110,7 +111,9 @@ class _Questions:
         return self._ask(candidate, [one for one in self._queues.get(candidate.vcluster, ()) if one.uid in holding])
 
     def among_all(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate would be placed now among the whole queue, without the quick question before."""
+        """Tells whether the candidate would be placed now among the whole queue, without the quick question before; False, too, once no
+        question is left.
+        """
         return self._ask(candidate, self._queues.get(candidate.vcluster, ()))
 
     def _ask(self, candidate: Candidate, queue: Sequence[Candidate]) -> bool:

@@ -79,8 +79,8 @@ class QueryContext:
 def in_order(context: QueryContext, vcluster: str, more: Sequence[Outcome] = ()) -> list[Candidate]:
     """Returns the pending work of a vcluster in the order in which its cycle evaluates it.
 
-    Holders of reservations first, then by score, submission, name; under a first-come policy by submission. `more`: outcomes of a
-    what-if, whose candidates are added with their scores.
+    Holders of reservations first, then by score (none counts as 0), submission, name; under a first-come policy by submission. `more`:
+    outcomes of a what-if, whose candidates are added with their scores.
     """
     scores = {outcome.candidate.uid: outcome.score.total for outcome in more if outcome.score is not None}
     asked = (outcome.candidate for outcome in more)
@@ -118,7 +118,9 @@ def unable(context: QueryContext, one: Candidate) -> str:
 
 
 def startable(context: QueryContext, queue: Sequence[Candidate]) -> list[Candidate]:
-    """Returns the candidates of a queue that only nodes or quota keep waiting, in order."""
+    """Returns the candidates of a queue, in order, for which `unable` gives no reason: those that wait for nodes, a quota, a limit or a
+    budget, or that no cycle has evaluated.
+    """
     return [one for one in queue if not unable(context, one)]
 
 

@@ -165,7 +165,9 @@ class _Sum:
 
 
 def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], reader: Reader) -> list[Blocker]:
-    """Returns obstacles for (holder, nodes), the earliest end first; holders that the reader may not name are summed up by owner."""
+    """Returns obstacles for (holder, nodes), the earliest end first: one by one the first 12 that the reader may name, then all others
+    summed up by owner.
+    """
     ordered = sorted(held, key=lambda pair: (_end(pair[0]), pair[0].key))
     shown: list[Blocker] = []
     sums: dict[Whose, _Sum] = {}
@@ -181,7 +183,11 @@ def _holders(context: QueryContext, held: Iterable[tuple[NodeHolder, int]], read
 
 
 def _ahead(context: QueryContext, candidate: Candidate, queue: Sequence[Candidate], reader: Reader) -> list[Blocker]:
-    """Returns obstacles for the work before the candidate that waits for nodes too, one by one if few, else summed up by owner."""
+    """Returns obstacles for the work before the candidate that waits for nodes too, or that no cycle has judged yet: one by one where it is
+    12 at most and the reader may name all of it.
+
+    Else all of it is summed up by owner, also what he may name.
+    """
     before: list[Candidate] = []
     for one in queue:
         if one.uid == candidate.uid:
@@ -231,7 +237,8 @@ def sacrifice(context: QueryContext, found: Victims | NoVictims, reader: Reader)
 def is_known(window: ReservationWindow, reader: Reader, candidate: Candidate | None = None) -> bool:
     """Tells whether the reader may know the name of a window.
 
-    He may if the window is a maintenance, is for no users or tenants alone, or names him; or if it admits the candidate (None: none).
+    He may if he may know everything, if the window is a maintenance, is for no users or tenants alone, or names him; or if it admits the
+    candidate (None: none).
     """
     if reader.everything or window.maintenance or not (window.users or window.tenants):
         return True

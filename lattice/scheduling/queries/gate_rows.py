@@ -129,7 +129,9 @@ def _chain(context: QueryContext, found: Subject, reader: Reader) -> Iterator[Ga
 
 
 def _gate(name: GateName, blocked: Waiting | None, limits: list[Limit], passes: str = "") -> Gate:
-    """Returns the row of a gate: Blocks with the reason of `blocked`, else Passes, or Unlimited where it has neither limits nor words."""
+    """Returns the row of a gate: Blocks with the reason of `blocked` (None: it does not block), else Passes with the words `passes`, or
+    Unlimited where it has neither limits nor words.
+    """
     if blocked is not None:
         return Gate(gate=name, verdict=BLOCKS, reason=blocked.reason, message=blocked.message, limits=limits)
     return Gate(gate=name, verdict=PASSES if limits or passes else UNLIMITED, message=passes, limits=limits)
@@ -142,7 +144,11 @@ def _itself(context: QueryContext, found: Subject, reader: Reader, blocked: Wait
 
 
 def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the row of the hard limits of the allocation's tenant and user, as the ledger checks them at commit."""
+    """Returns the row of the hard limits of the allocation's tenant and user, as far as they are set, with the use that the ledger compares
+    at commit; Unlimited where none is set.
+
+    Waiting work of a tenant without an account is blocked.
+    """
     del reader
     state, work = context.state, found.work
     account = state.accounts.get(work.tenant)
@@ -157,7 +163,9 @@ def _hard_quota(context: QueryContext, found: Subject, reader: Reader, blocked: 
 
 
 def _budget(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the row of the budgets of the allocation's tenant, project and user that make work wait."""
+    """Returns the row of the budgets of the allocation's tenant, project and user that make work wait; it passes unchecked where it holds
+    nodes.
+    """
     del context, reader
     if found.candidate is None:
         return Gate(gate="Budget", verdict=PASSES, message="work that holds nodes goes on")
@@ -165,7 +173,10 @@ def _budget(context: QueryContext, found: Subject, reader: Reader, blocked: Wait
 
 
 def _quota_tree(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the row of the quota tree: every level from the allocation's leaf up."""
+    """Returns the row of the quota tree: every level from the allocation's leaf up; Unlimited without a tree.
+
+    No level blocks work that holds nodes.
+    """
     del context, blocked  # `place` has the level that blocks
     place = found.place
     if place is None:
@@ -176,7 +187,9 @@ def _quota_tree(context: QueryContext, found: Subject, reader: Reader, blocked: 
 
 
 def _vcluster(context: QueryContext, found: Subject, reader: Reader, blocked: Waiting | None) -> Gate:
-    """Returns the row of the limits of the allocation's vcluster, and of how many nodes it may borrow."""
+    """Returns the row of the limits that are set by the allocation's vcluster, and, where that is limited, of how many nodes it
+    may borrow.
+    """
     del reader
     state, work = context.state, found.work
     policy, uses, name = state.policy(work.vcluster), state.uses, work.vcluster
@@ -205,7 +218,9 @@ def _reservation(context: QueryContext, found: Subject, reader: Reader, blocked:
 
 
 def _nodes(context: QueryContext, found: Subject) -> Gate:
-    """Returns the row of the search for nodes; NotAsked where an earlier gate keeps the allocation from it."""
+    """Returns the row of the search for nodes; NotAsked where an earlier gate keeps the allocation from it, or no cycle has evaluated it,
+    and Passes where it holds nodes.
+    """
     candidate = found.candidate
     if candidate is None:
         return Gate(gate="Nodes", verdict=PASSES, message="it holds its nodes")

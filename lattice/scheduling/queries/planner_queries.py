@@ -89,7 +89,7 @@ class PlannerQueries:
     def why(self, uid: str) -> Why:
         """Returns the document of `why` for the allocation `uid`; raises NotFound where it is not pending.
 
-        With changes of its request and victims, unless no cycle has evaluated it yet.
+        Unless no cycle has evaluated it yet, with changes of its request and, where it waits for nodes, victims or why there are none.
         """
         context = self.context
         candidate, waiting = context.candidates.get(uid), context.waiting.get(uid)
@@ -99,13 +99,16 @@ class PlannerQueries:
         return explanation.why(context, uid, self._reader, changes=found, preemption=victims)
 
     def planned_outcomes(self, asked: Sequence[Candidate]) -> list[Outcome]:
-        """Returns all outcomes of the cycles of these candidates' vclusters as if they were submitted now, those of other work included."""
+        """Returns all outcomes of the cycles of these candidates' vclusters as if they were submitted now, those of the other pending work
+        that may matter included; undoes the cycles.
+        """
         return planned_outcomes(self.context, asked)
 
     def plans_for(self, asked: Sequence[Candidate], outcomes: Sequence[Outcome], supposed: Mapping[str, Expected]) -> list[Planned]:
-        """Returns the answer of `plan` for each candidate, in this order; changes and victims for the first `MOST_CHANGED` that wait only.
+        """Returns the answer of `plan` for each candidate, in this order, with changes for four of those that wait at most, ones that may
+        ever start first, and victims for those of these that may.
 
-        `outcomes`: those of `planned_outcomes`. `supposed`: forecasts for those that wait, by uid.
+        `outcomes`: those of `planned_outcomes`. `supposed`: forecasts for those that wait, by uid, which go before those of the snapshot.
         """
         mine = {candidate.uid for candidate in asked}
         found = {one.candidate.uid: one for one in outcomes if one.candidate.uid in mine}

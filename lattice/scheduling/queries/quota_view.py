@@ -241,7 +241,10 @@ def _share(one: GroupState, key: str) -> Share:
 
 
 def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
-    """Returns the group of work that is bound to no group; empty where there is no such work and the reader has none."""
+    """Returns the group of work that is bound to no group; empty where there is no such work and the reader has none.
+
+    `yours`: the reader has some.
+    """
     one = forest.standing(DEFAULT)
     keys = dict.fromkeys([*one.max, *one.request])
     if not keys and not yours:

@@ -27,7 +27,9 @@ class Reader:
     groups: bool = False
 
     def whose(self, user: str, key: str) -> str:
-        """Returns whose the work of `user` in `key` (NAMESPACE/NAME) is to the reader: "you", "your tenant" or "other tenants"."""
+        """Returns whose the work of `user` in `key` (NAMESPACE/NAME) is to the reader: "you", "your tenant" for a namespace whose
+        allocations he may list, else "other tenants", also where he may know everything.
+        """
         if user and user == self.user:
             return YOU
         return YOUR_TENANT if key.partition("/")[0] in self.namespaces else OTHER_TENANTS

@@ -79,7 +79,11 @@ def is_final(allocation: Allocation) -> bool:
 
 
 def since(allocation: Allocation) -> str | None:
-    """Returns since when an allocation is in the state that the table shows (RFC 3339); None: an end without a known time."""
+    """Returns since when an allocation is in the state that the table shows (RFC 3339); None: an end without a known time.
+
+    After its end that is its end, while it is pending the time since when it is not scheduled, else its start; its submission where one of
+    the last two is unknown.
+    """
     status = allocation.status
     if is_final(allocation):
         finished = condition(status.conditions, FINISHED)
@@ -97,7 +101,9 @@ def submitted(allocation: Allocation) -> str:
 
 
 def blocker(allocation: Allocation) -> Condition | None:
-    """Returns the condition that says why an allocation does not run, or how it ended; None: there is no such condition."""
+    """Returns the condition that says why an allocation does not run, or how it ended: Finished once it has ended, Scheduled while that is
+    not True, else Ready (also in place of a missing Finished); None: there is no such condition.
+    """
     conditions = allocation.status.conditions
     if is_final(allocation):
         return condition(conditions, FINISHED) or condition(conditions, READY)
@@ -120,7 +126,8 @@ def leaving(allocation: Allocation) -> str:
 
 
 def place_or_reason(allocation: Allocation) -> str:
-    """Returns the nodes of running or completed work, else the reason in brackets; without one `(NotYetEvaluated)` while it is pending.
+    """Returns the nodes of running or completed work, else the reason in brackets, with an exit code that is not 0; without a reason
+    `(NotYetEvaluated)` while it is pending.
 
     Other work without a reason gives its nodes, which may be an empty text.
     """

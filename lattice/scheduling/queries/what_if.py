@@ -121,11 +121,11 @@ def _extend(context: QueryContext, state: ClusterState, outcomes: Sequence[Outco
 
 
 def influential(context: QueryContext, vcluster: str) -> list[Candidate]:
-    """Returns the pending work of a vcluster that can change what a cycle decides about other work now.
+    """Returns the pending work of a vcluster, 1,000 at most in order of evaluation, that can change what a cycle decides about other work
+    now.
 
-    That is work that holds a reservation or that no cycle has evaluated yet, and of each need the first that waits for nodes. The
-    last cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little however long the
-    queue is.
+    That is work that holds a reservation or that no cycle has evaluated yet, and of each need without any of these before it the first that
+    waits for nodes. The last cycle left all other work waiting without a reservation, so it delays nobody, and what-ifs cost little.
     """
     holding, first = context.state.backfill_reservations.get(vcluster, {}), set[Need]()
     kept = []
@@ -234,7 +234,8 @@ def placement(context: QueryContext, outcome: Placed) -> Placement:
 
 
 def _quota(context: QueryContext, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
-    """Returns the use of the tenant's hard limits before and after the candidate starts; None: the tenant has no account.
+    """Returns the use of the tenant's hard limits before and after the candidate starts, by the ledger's account, which does not count
+    unconfirmed claims; None: the tenant has no account.
 
     `before`: nodes and allocations of earlier candidates of the same plan. `taken`: the candidate's nodes.
     """

@@ -120,7 +120,10 @@ class CycleEncoder:
         self._held: dict[int, float] = {}
 
     def payload(self, moment: Snapshot, outcomes: Sequence[Outcome], *, whole: bool) -> bytes:
-        """Returns one vcluster's cycle as a payload: in full (`whole`, as the first must be), or as the changes since the last payload."""
+        """Returns one vcluster's cycle as a payload: in full (`whole`, as the first must be), or as the changes since the last payload.
+
+        Each counts for the next one, so that all must be written, in this order.
+        """
         if whole:
             self._baseline, self._held = _Baseline(), {}
         said: dict[str, Any] = {"program": self._program, "rules": RULES} if whole else {}
@@ -173,7 +176,9 @@ class CycleEncoder:
         _table(said, "demand", baseline.demand, {} if quota is None else quota["demand"], lambda amounts: amounts)
 
     def _taken(self, said: dict[str, Any], moment: Snapshot) -> None:
-        """Writes the nodes whose end differs from that of their holder, if these have changed since the last payload."""
+        """Writes the nodes whose recorded end differs from that of their holder, and those of holders that are free all the same, if these
+        have changed since the last payload.
+        """
         baseline = self._baseline
         if "holders" in said:
             self._held = baseline.held()

@@ -137,7 +137,8 @@ def take_snapshot(
 
 
 def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: float, more: Sequence[Candidate] = ()) -> Snapshot:
-    """Returns the input of cycles of all vclusters at `now`, from which `rebuild` makes a cluster state for answers and what-ifs.
+    """Returns the input of cycles of all vclusters at `now`, from which `rebuild` makes a cluster state for answers and what-ifs; without
+    shares where no cost function is configured.
 
     `pending` is all waiting work, `more` further work that may be asked about, for its shares. Charges the quota tree with the waiting
     work, as the beginning of a cycle does.
@@ -161,7 +162,9 @@ def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: 
 
 
 def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
-    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read; unchanged without one."""
+    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read last, so to be called before another
+    vcluster is scored; unchanged where it had none.
+    """
     scoring = state.scorings.get(moment.vcluster)
     if not isinstance(scoring, Scoring):
         return moment
@@ -245,12 +248,17 @@ class RememberedShares(Shares):
         return self._remembered.get(tenant, ())
 
     def multiplier_of(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns the recorded budget multiplier for work of this user and project; the tenant's where none of its own was recorded."""
+        """Returns the recorded budget multiplier for work of this user and project; the tenant's where none of its own was recorded.
+
+        KeyError: the tenant was not recorded.
+        """
         return self._multipliers.get((tenant, user, project), self._standings[tenant].multiplier)
 
 
 def _scored(state: ClusterState) -> Scored:
-    """Returns the settings and the backlog of the cost function that vclusters share; shares are added later by `completed`."""
+    """Returns the settings and the backlog of the cost function that vclusters share, the defaults without one; shares are added later by
+    `completed`.
+    """
     scoring = next(iter(state.scorings.values()), None)
     if not isinstance(scoring, Scoring):
         return Scored()

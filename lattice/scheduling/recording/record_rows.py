@@ -50,7 +50,9 @@ class RowCodec(Generic[T]):
         return row
 
     def value(self, row: Sequence[Any]) -> T:
-        """Rebuilds the value from its row; columns that the row lacks take the default of the class."""
+        """Rebuilds the value from its row; columns that the row lacks take the default of the class, and columns beyond those known are
+        ignored.
+        """
         given: dict[str, Any] = dict(zip(self.names, row, strict=False))
         for name, unpack in self._unpack:
             if name in given:

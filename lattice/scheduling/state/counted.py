@@ -92,7 +92,7 @@ class CountedNodes:
     def _count(self, index: int, now: float) -> bool:
         """Adds or removes a node in the sums, and tells whether a sum has changed.
 
-        A node counts in a counted state, while it is held, and for DOWN_SECONDS after it went down.
+        A node counts in a counted state, while it is held, and for DOWN_SECONDS after it was first seen Down.
         """
         facts = self._seen.get(index)
         counts = facts is not None and (

@@ -39,9 +39,10 @@ class NodeHolders:
         return frozenset(self._claims)
 
     def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        """Records a holder: an equal record changes nothing, one with the same nodes and end confirms the claim, any other replaces it.
+        """Records a holder: an equal record changes nothing, one that `holds_as` the one before confirms its claim unless another holder
+        has taken nodes of it, any other replaces it. Nodes that another holder holds go over to it.
 
-        Nodes that another holder holds go over to it. `claimed`: the holder is a claim that the ledger has not confirmed.
+        `claimed`: the holder is a claim that the ledger has not confirmed, which always replaces.
         """
         before = self.by_uid.get(holder.uid)
         planned = claimed

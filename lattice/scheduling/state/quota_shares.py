@@ -172,7 +172,9 @@ class QuotaShares:
         return found
 
     def _room(self, candidate: Candidate, kind: Hardware, plainest: Hardware) -> int:
-        """Returns how many nodes of a class the tree leaves to a candidate that asks for its maximum of that class."""
+        """Returns how many nodes of a class the tree leaves to a candidate that asks for its maximum of that class; `NO_LIMIT` where no
+        level bounds it.
+        """
         self._drop_outdated()
         as_booked = kind is plainest and candidate.maximum == candidate.minimum
         sizes = None

@@ -157,7 +157,9 @@ class QuotaUsage:
 
     @contextmanager
     def without(self, demand: Mapping[str, Resources]) -> Iterator[None]:
-        """Takes these amounts (by leaf) out of the pending requests while the block runs; nothing else may change meanwhile."""
+        """Takes these amounts (by leaf) out of the pending requests in the forest while the block runs; nothing else may change meanwhile,
+        and answers that `shares` keeps do not show it.
+        """
         for leaf, amounts in demand.items():
             self.forest.demand(leaf, negated(amounts))
         try:
@@ -275,6 +277,8 @@ class QuotaUsage:
     def _book(self, leaf: str, *, request: Resources = NO_AMOUNTS, used: Resources = NO_AMOUNTS, fixed: Resources = NO_AMOUNTS) -> None:
         """Adds amounts (negative: subtracts) to the request, the use and the non-preemptible use of a leaf in the forest; answers cached
         before are void then.
+
+        Amounts that are empty in all three change nothing.
         """
         if request or used or fixed:
             self.version += 1
