@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from lattice.clients.kept_lists import KeptLists
 from lattice.clients.uenv_images import UenvImage, UenvImages, closest, opened
 from lattice.daemon.logs import event
 from lattice.errors import NotFound, Rejected
@@ -38,6 +39,7 @@ class SoftwareCatalog:
     def __init__(self, cluster: Cluster, registry_auth: str) -> None:
         self._cluster = cluster
         self._registry_auth = registry_auth
+        self._lists = KeptLists()
 
     async def list_images(self, request: web.Request, identity: Identity) -> web.Response:
         """Answers with the images that the parameter `label` names, 1,000 at most, and how many were left out.
@@ -66,7 +68,7 @@ class SoftwareCatalog:
     @asynccontextmanager
     async def images(self) -> AsyncIterator[UenvImages]:
         """Opens the site's registry for the block; raises Rejected (NoRegistry) where the LatticeConfig names none."""
-        async with opened(await self._options(), self._registry_auth) as images:
+        async with opened(await self._options(), self._registry_auth, self._lists) as images:
             yield images
 
     async def _options(self) -> SoftwareOptions:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from lattice.clients.kept_lists import KEPT_SECONDS, KeptLists
 from lattice.clients.registry import Descriptor, Registry, opened_registry, parse_address
 from lattice.clients.signatures import read_claims
 from lattice.errors import NotFound, Rejected
@@ -56,8 +57,14 @@ class UenvImage:
 class UenvImages:
     """Finds images by label in one registry; fills the site's namespace and system into labels that leave them out."""
 
-    def __init__(self, registry: Registry, prefix: str, defaults: SoftwareDefaults) -> None:
-        self._registry = registry
+    def __init__(
+        self, registry: Registry, prefix: str, defaults: SoftwareDefaults, lists: KeptLists | None = None, address: str = ""
+    ) -> None:
+        """Shares the lists of the registry at `address` with others that have the same `lists`."""
+        self._registry, self._address = registry, address
+        self._lists = lists or KeptLists()
+        self._oldest = 0.0
+        """When the oldest list was asked for that served the present question (monotonic)."""
         self._prefix = prefix
         self._defaults = defaults
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -65,11 +72,17 @@ class UenvImages:
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
         """Returns the images that match a label, in order of their labels, and how many matching tags beyond `most` were not read.
 
-        An id or a digest is sought among all images of the site's namespace and system, `most` at a time until it is found. Raises
-        Rejected (NoCatalog, LabelTooWide).
+        An id or a digest is sought among all images of the site's namespace and system, `most` at a time until it is found. The registry's
+        lists may be some seconds old, unless nothing is found in them. Raises Rejected (NoCatalog, LabelTooWide).
         """
-        repositories = await self._repositories(filled_in(label, self._defaults))
-        tags = await _answers([self._tags(repository, label) for repository in repositories])
+        begun = self._oldest = self._lists.present
+        found = await self._find(label, most, begun - KEPT_SECONDS)
+        return found if found[0] or self._oldest >= begun else await self._find(label, most, begun)
+
+    async def _find(self, label: UenvLabel, most: int, since: float) -> tuple[list[UenvImage], int]:
+        """Returns the images of a label by lists that were asked for at `since` (monotonic) or later. Raises as `find` does."""
+        repositories = await self._repositories(filled_in(label, self._defaults), since)
+        tags = await _answers([self._tags(repository, label, since) for repository in repositories])
         tagged = [(repository, tag) for repository, found in zip(repositories, tags, strict=True) for tag in found]
         wanted: list[UenvImage] = []
         begin = 0
@@ -100,7 +113,7 @@ class UenvImages:
                     return layer.digest, read_metadata(document)
         return None
 
-    async def _repositories(self, label: UenvLabel) -> list[UenvRepository]:
+    async def _repositories(self, label: UenvLabel, since: float) -> list[UenvRepository]:
         """Returns the repositories that a label can mean: one, unasked, where it names all parts, else those of the registry's list that it
         matches, by path.
 
@@ -108,14 +121,20 @@ class UenvImages:
         """
         if (whole := repository_of(label, self._prefix)) is not None:
             return [whole]
-        listed = (read_repository(path, self._prefix) for path in await self._registry.repositories())
+        listed = (read_repository(path, self._prefix) for path in await self._list("", self._registry.repositories, since))
         found = sorted((one for one in listed if one is not None and names(label, one)), key=lambda one: one.path)
         if len(found) > MOST_REPOSITORIES:
             said = f"{label} names {len(found)} repositories (limit: {MOST_REPOSITORIES}): add a version, @system or %uarch"
             raise Rejected(said, reason="LabelTooWide")
         return found
 
-    async def _tags(self, repository: UenvRepository, label: UenvLabel) -> list[str]:
+    async def _list(self, name: str, ask: Callable[[], Awaitable[list[str]]], since: float) -> list[str]:
+        """Returns a list of the registry that was asked for at `since` or later, and notes how old it is. Raises as `ask` does."""
+        listed, asked = await self._lists.names((self._address, name), ask, since)
+        self._oldest = min(self._oldest, asked)
+        return listed
+
+    async def _tags(self, repository: UenvRepository, label: UenvLabel, since: float) -> list[str]:
         """Returns the tag of the label, or all tags of a repository in order, without those of attachments; none where the repository does
         not exist.
         """
@@ -123,7 +142,8 @@ class UenvImages:
             return [label.tag]
         try:
             async with self._turns:
-                listed = await self._registry.tags(repository.path)
+                path = repository.path
+                listed = await self._list(path, lambda: self._registry.tags(path), since)
         except NotFound:
             return []
         return sorted(tag for tag in listed if not tag.startswith("sha256-"))  # these hold what is attached to images
@@ -170,7 +190,7 @@ def closest(label: UenvLabel, images: list[UenvImage], left_out: int = 0) -> Uen
 
 
 @asynccontextmanager
-async def opened(options: SoftwareOptions, registry_auth: str) -> AsyncIterator[UenvImages]:
+async def opened(options: SoftwareOptions, registry_auth: str, lists: KeptLists | None = None) -> AsyncIterator[UenvImages]:
     """Opens the site's registry with the login in the file `registry_auth` (empty: none), which is read again each time.
 
     Raises Rejected (NoRegistry, RegistryInvalid), Corrupt (RegistryAuthInvalid).
@@ -180,4 +200,4 @@ async def opened(options: SoftwareOptions, registry_auth: str) -> AsyncIterator[
         raise Rejected(said, reason="NoRegistry")
     defaults = SoftwareDefaults(options.namespace, options.system)
     async with opened_registry(options.registry, registry_auth) as registry:
-        yield UenvImages(registry, parse_address(options.registry).prefix, defaults)
+        yield UenvImages(registry, parse_address(options.registry).prefix, defaults, lists, options.registry)

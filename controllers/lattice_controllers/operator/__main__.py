@@ -14,6 +14,7 @@ from functools import partial
 
 import lattice.lean_aiohttp  # noqa: F401 - before everything that loads aiohttp
 from lattice.clients.containers import find_container
+from lattice.clients.kept_lists import KeptLists
 from lattice.clients.uenv_images import opened
 from lattice.daemon import process, program, settings
 from lattice.daemon.announcements import Announcer
@@ -270,8 +271,10 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
 
 async def run(given: Settings, cluster: AiohttpCluster) -> None:
     """Runs the operator on this API server until cancelled: what `build` lists, with the system's clock and kopf's watch."""
+    lists = KeptLists()
     outside = Outside(
-        cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(), lambda options: opened(options, given.registry_auth),
+        cluster, SystemClock(), KopfKinds(cluster), cluster.metrics, given.signing(),
+        lambda options: opened(options, given.registry_auth, lists),
         partial(find_container, registry_auth=given.registry_auth),
     )  # fmt: skip
     works, _ = build(given, outside)

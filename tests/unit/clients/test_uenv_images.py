@@ -81,10 +81,11 @@ async def test_an_id_that_no_image_has_is_not_found_after_all_were_read_and_too_
     with pytest.raises(NotFound):
         closest(label, *await site.images.find(label, 50))
     assert site.read == site.count
+    before = site.count
     site.count, site.read = MOST_READ + 100, 0
     with pytest.raises(Rejected, match=f"not among the first {MOST_READ} of {site.count} images") as refused:
         await site.images.find(label, 500)
-    assert (refused.value.reason, site.read) == ("LabelTooWide", MOST_READ)
+    assert (refused.value.reason, site.read) == ("LabelTooWide", before + MOST_READ), "first those of the list that was kept"
 
 
 def image(tag: str, **changed: object) -> UenvImage:
@@ -117,3 +118,11 @@ def test_what_no_node_could_pull_is_no_image(changed: dict[str, object]) -> None
     with pytest.raises(Rejected, match="no image that can be pulled") as refused:
         closest(UenvLabel(name="many"), [image("a", **changed)])
     assert refused.value.reason == "ImageRefused"
+
+
+async def test_an_image_that_was_pushed_a_moment_ago_is_found_though_the_list_is_kept(site: Site) -> None:
+    site.count = 3
+    assert len((await site.images.find(parse_label(AT.name), 50))[0]) == 3
+    site.count = 4
+    found, _ = await site.images.find(parse_label(digest("t00003")), 50)
+    assert [one.tag for one in found] == ["t00003"]
