@@ -179,7 +179,7 @@ class Containers:
         """Returns the request to `standalone.container`, but for the cgroup that it joins; raises Rejected, Corrupt."""
         profile = _read_json(self._tools.seccomp)
         config = container.runtime_config(
-            work, cgroup=self._scopes.container_path(work.key), devices=devices,
+            work, account, cgroup=self._scopes.container_path(work.key), devices=devices,
             filter_=runtime_filter(profile, self._facts.architecture, self._facts.kernel),
         )  # fmt: skip
         script = f"{self._journal.directory(work.key)}/script" if work.script is not None else ""

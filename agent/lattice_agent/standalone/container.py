@@ -6,7 +6,7 @@ the path that it really has; nothing of a user's is looked up by path as root.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH102, PTH115, PTH116, PTH119, PTH123, S108
+# ruff: noqa: PTH102, PTH115, PTH118, PTH119, PTH120, PTH123, S108
 from __future__ import annotations
 
 import errno
@@ -24,6 +24,10 @@ IMAGE_REFUSED, START_FAILED = "ImageRefused", "StartFailed"
 """Reasons of END_REASONS for what would fail on every node; a failure without one is the node's."""
 RUN_SECONDS = 50.0
 """The longest time that one call of the runtime may take."""
+OWN = "/.lattice"
+"""Where the container shows Lattice's own files; no image may have anything there."""
+REPLACED = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf")
+"""Files of which a container has its own, also in place of a link of the image."""
 LARGEST_TABLE = 4 << 20
 """Bytes of an image's /etc/passwd or /etc/group that are read."""
 OF_USERS = ("rbind", "rw", "nosuid", "nodev")
@@ -122,8 +126,10 @@ def _make_root(making: Making) -> None:
 def _mount_node(making: Making) -> None:
     """Puts what the container sees of the node at places of its own in the bundle, and notes it for the runtime's config."""
     request = making.request
+    if _opened(making, OWN, os.O_NOFOLLOW) is not None:
+        raise ContainerFailure(f"the image cannot be used: {OWN} is the place of Lattice's own files in a container", IMAGE_REFUSED)
     for target in ("/proc", "/sys", "/dev"):
-        _check_target(making, target, directory=True)
+        _mount_point(making, target, directory=True)
     for name, text in _tables(making).items():
         path = f"{making.bundle}/{name}"
         _write(path, text)
@@ -154,7 +160,7 @@ def _bind(making: Making, bind: dict[str, Any]) -> None:
     if (bind["own"] and not _may_cover(target)) or _is_shown(making, target, real):
         os.close(place)
         return
-    _place(making, place, target, real, bind["options"])
+    _place(making, place, _real(making, target) if bind["links"] else target, real, bind["options"])
 
 
 def _may_cover(target: str) -> bool:
@@ -175,7 +181,7 @@ def _is_shown(making: Making, target: str, real: str) -> bool:
 def _place(making: Making, place: int, target: str, real: str, options: tuple[str, ...] | list[str]) -> None:
     """Attaches a copy of the mount that an open descriptor shows in the bundle, and notes it; closes the descriptor."""
     directory = stat.S_ISDIR(os.fstat(place).st_mode)
-    _check_target(making, target, directory=directory)
+    _mount_point(making, target, directory=directory)
     own = f"{making.bundle}/binds/{len(making.mounts)}"
     if directory:
         os.mkdir(own, 0o700)
@@ -189,30 +195,87 @@ def _place(making: Making, place: int, target: str, real: str, options: tuple[st
     making.places[target] = real
 
 
-def _check_target(making: Making, target: str, *, directory: bool) -> None:
-    """Raises ContainerFailure where the image has something else at a mount point; links are followed within the image."""
+def _mount_point(making: Making, target: str, *, directory: bool) -> str:
+    """Makes a mount point in the container's root where there is none, and returns `target`, on whose way there is no symbolic link.
+
+    A link of the image is refused there, since where it leads is the image's choice, and may be what is mounted before; in place of a
+    link at one of `REPLACED` a file is made. Raises ContainerFailure, also where the image has something else there.
+    """
     try:
-        place = namespaces.open_at(making.root, target, os.O_PATH, namespaces.RESOLVE_IN_ROOT)
+        place = _opened(making, target)
+        if place is None:
+            place = _made(making, target, directory=directory)
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return
-        raise ContainerFailure(f"the image cannot be used: {target}: {error.strerror}", IMAGE_REFUSED) from error
+        said = "is reached by a symbolic link in it" if error.errno == errno.ELOOP else (error.strerror or str(error))
+        raise ContainerFailure(f"the image cannot be used: {target}: {said}", IMAGE_REFUSED) from error
     try:
         if stat.S_ISDIR(os.fstat(place).st_mode) != directory:
             wanted = "a directory" if directory else "a file"
             raise ContainerFailure(f"the image cannot be used: {target} is not {wanted} in it", IMAGE_REFUSED)
     finally:
         os.close(place)
-    if target in ("/proc", "/sys", "/dev"):
-        _check_no_link(making, target)
+    return target
 
 
-def _check_no_link(making: Making, target: str) -> None:
-    """Raises ContainerFailure where a path of the container is a symbolic link in its image."""
-    with suppress(OSError):
-        found = os.stat(f"{making.bundle}/rootfs{target}", follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
-            raise ContainerFailure(f"the image cannot be used: {target} is a symbolic link in it", IMAGE_REFUSED)
+def _real(making: Making, path: str) -> str:
+    """Returns where a path leads in the image by its links, of which none leads out of it; a missing part is as it is written."""
+    try:
+        place = namespaces.open_at(making.root, path.lstrip("/") or ".", os.O_PATH, namespaces.RESOLVE_IN_ROOT)
+    except FileNotFoundError:
+        return os.path.join(_real(making, os.path.dirname(path)), os.path.basename(path))
+    except OSError as error:
+        raise ContainerFailure(f"the image cannot be used: {path}: {error.strerror}", IMAGE_REFUSED) from error
+    try:
+        return os.readlink(f"/proc/self/fd/{place}").removeprefix(f"{making.bundle}/rootfs") or "/"
+    finally:
+        os.close(place)
+
+
+def _opened(making: Making, path: str, flags: int = 0) -> int | None:
+    """Opens a path of the container's root without following links; returns None where it is missing. Raises OSError, ELOOP for a link.
+
+    With `flags` O_NOFOLLOW a link at the path itself is opened.
+    """
+    way = namespaces.RESOLVE_BENEATH | namespaces.RESOLVE_NO_SYMLINKS
+    try:
+        return namespaces.open_at(making.root, path.lstrip("/") or ".", os.O_PATH | flags, way)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path in REPLACED and _remove_link(making, path):
+            return None
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def _remove_link(making: Making, path: str) -> bool:
+    """Removes a symbolic link of the image from the container's root; returns False where the link is a directory on the way."""
+    parent = _opened(making, os.path.dirname(path))
+    if parent is None:
+        return False
+    try:
+        name = os.path.basename(path)
+        if not stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(name, dir_fd=parent)
+        return True
+    finally:
+        os.close(parent)
+
+
+def _made(making: Making, target: str, *, directory: bool) -> int:
+    """Makes a missing directory or empty file of root's in the container's root, with all directories above it; returns it opened."""
+    parent, name = os.path.dirname(target), os.path.basename(target)
+    above = _opened(making, parent)
+    if above is None:
+        above = _made(making, parent, directory=True)
+    try:
+        if directory:
+            os.mkdir(name, 0o755, dir_fd=above)
+        else:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=above))
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    finally:
+        os.close(above)
 
 
 def _tables(making: Making) -> dict[str, str]:
@@ -283,13 +346,19 @@ def _is_directory(making: Making, path: str) -> bool:
 
 
 def _write_config(making: Making) -> None:
-    """Writes the bundle's config.json: the one of the request, with the mounts that were made, outer ones first."""
+    """Writes the bundle's config.json: the one of the request, with the mounts that were made, outer ones first, Lattice's own last."""
     config = making.request["config"]
-    below = sorted([*making.request["file_systems"], *making.mounts], key=lambda mount: str(mount["destination"]).rstrip("/").count("/"))
+    below = sorted([*making.request["file_systems"], *making.mounts], key=_rank)
     config["mounts"] = [*config["mounts"], *below]
     config["root"]["path"] = f"{making.bundle}/rootfs"
     with open(f"{making.bundle}/config.json", "w", encoding="utf-8") as file:
         json.dump(config, file)
+
+
+def _rank(mount: dict[str, Any]) -> tuple[bool, int]:
+    """Returns what mounts are sorted by: how deep they lie, and Lattice's own behind all others, so that nothing covers them."""
+    target = str(mount["destination"]).rstrip("/")
+    return mount_targets.is_within(target, OWN), target.count("/")
 
 
 def _call_runtime(request: dict[str, Any], *words: str) -> None:

@@ -49,16 +49,19 @@ class StartedContainer:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def runtime_config(work: NodeWork, *, cgroup: str, filter_: Mapping[str, Any], devices: DeviceEdits) -> dict[str, Any]:
-    """Returns the bundle's config.json but for the root's path and the mounts of what is the node's: process 1 is the stub, as root
-    without capabilities, so that no process of the user's may change it.
+def runtime_config(
+    work: NodeWork, account: Account, *, cgroup: str, filter_: Mapping[str, Any], devices: DeviceEdits
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the bundle's config.json but for the root's path and the mounts of what is the node's.
+
+    Process 1 is the stub, as the user and without capabilities: whatever an image or a user put in its place would be no more than his.
     """
     shm = () if not work.private_tmp else (_SHM,)
     config: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False, "user": {"uid": 0, "gid": 0}, "args": [STUB], "env": [], "cwd": "/", "noNewPrivileges": True,
-            "capabilities": _no_capabilities(),
+            "terminal": False, "user": {"uid": account.uid, "gid": account.gid}, "args": [STUB], "env": [], "cwd": "/",
+            "noNewPrivileges": True, "capabilities": _no_capabilities(),
         },
         "root": {"path": "", "readonly": not work.writable},
         "mounts": [*_MOUNTS, *shm],
@@ -104,7 +107,8 @@ def node_binds(
     if script:
         found.append(bind(script, target=SCRIPT, options=_BIND_READ_ONLY))
     found += [
-        bind(mount.host_path, target=mount.path, options=mount.options or ("rbind", "ro", "nosuid", "nodev")) for mount in devices.mounts
+        bind(mount.host_path, target=mount.path, links=True, options=mount.options or ("rbind", "ro", "nosuid", "nodev"))
+        for mount in devices.mounts
     ]
     return found
 
@@ -122,14 +126,14 @@ def memory_mount(path: str, size: int, account: Account) -> dict[str, Any]:
 
 
 def bind(
-    path: str, *, target: str | None = None, own: bool = False, optional: bool = False, options: Sequence[str] = _BIND
+    path: str, *, target: str | None = None, own: bool = False, optional: bool = False, links: bool = False, options: Sequence[str] = _BIND
 ) -> dict[str, Any]:
     """Returns one entry of the request: what of the node stands where in the container.
 
-    `target` None: at the same path; empty: at the path that it really has.
+    `target` None: at the same path; empty: at the path that it really has. `links`: links of the image on the way to it are followed.
     """
     wanted = path if target is None else target
-    return {"path": path, "target": wanted, "own": own, "optional": optional, "options": list(options)}
+    return {"path": path, "target": wanted, "own": own, "optional": optional, "links": links, "options": list(options)}
 
 
 def _no_capabilities() -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -237,6 +238,30 @@ async def test_an_image_with_links_at_mount_points_never_leads_out_of_itself(pla
     assert reason in ("", "ImageRefused")
     assert before == {path: path.lstat().st_mtime_ns for path in before}
     assert not is_there("/tmp/escaped")
+
+
+@pytest.mark.parametrize("name", [".lattice", "home", "tmp"])
+async def test_an_image_that_leads_mount_points_into_the_users_directories_is_refused(place: Path, name: str) -> None:
+    def change(tree: Path) -> None:
+        there = tree / name
+        if there.is_dir():
+            there.rmdir()
+        there.symlink_to("/var")
+
+    async with node(place, make_root(place / "root", change)) as here:
+        with pytest.raises(Rejected, match=f"/{re.escape(name)}") as refused:
+            await here.host.prepare(here.shell("true", container_mounts=("/home",)))
+        assert refused.value.reason == "ImageRefused"
+        await here.host.clear(KEY)
+
+
+async def test_process_one_of_a_container_is_its_users(place: Path, root: Path) -> None:
+    async with node(place, root) as here:
+        await here.run(here.shell("grep -E '^(Uid|Cap...|NoNewPrivs):' /proc/1/status"))
+        lines = dict(line.split(":", 1) for line in here.printed().splitlines())
+    assert set(lines["Uid"].split()) != {"0"}
+    assert {lines[name].strip() for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert lines["NoNewPrivs"].strip() == "1"
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
