@@ -210,7 +210,9 @@ class NodeChoice:
         return Ask(self.conformance, limit, self.key.topology == SPREAD, usable)
 
     def _pressure_on(self, fingerprint: str) -> float:
-        """Returns the mean pressure on the usable home nodes of one fingerprint; 0 where all hardware is the same."""
+        """Returns the mean pressure on the usable home nodes of one fingerprint; 0 where all hardware is the same, and for a fingerprint
+        that no home node has.
+        """
         if len(self.pool.kinds) <= 1:
             return 0.0
         if self._pressures is None:

@@ -149,7 +149,8 @@ def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0, 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
     """Returns the longest run of an allocation in seconds; None: unbounded. Raises Rejected where a text does not parse.
 
-    That is the allocation's own walltime; without one the vcluster's default, or its maximum for work that is not Bounded.
+    That is the allocation's own walltime; without one the vcluster's default, or its maximum for work that is not Bounded; None without a
+    vcluster.
     """
     if spec.lifecycle.walltime is not None:
         return _seconds(spec.lifecycle.walltime)

@@ -109,7 +109,7 @@ class Cycle:
     def evaluate(self, entry: Entry) -> Outcome:
         """Returns the outcome of one candidate in the contested phase; claims nodes, and confirms, gives, revokes or ends reservations.
 
-        In this order: gates, its own reservation, nodes, revocation of lower classes, a new reservation.
+        In this order: gates, strict order of submission, its own reservation, nodes, revocation of lower classes, a new reservation.
         """
         candidate, number, person, opens, score = entry
         reservations = self.reservations

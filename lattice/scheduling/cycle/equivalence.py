@@ -64,10 +64,11 @@ class EquivalenceClass:
         self._touched: tuple[int, bool] = (-1, False)
 
     def fit(self, candidate: Candidate, duration: float, room: int, *, retry: bool, most: int = 0) -> Fit | NoFit:
-        """Returns nodes on which a candidate may start now for `duration` seconds without delaying a reservation, else NoFit; claims none.
+        """Returns nodes on which a candidate may start now for `duration` seconds without delaying a reservation, else NoFit, with watts
+        where it is power that lacks; claims none. Too few nodes are noted as a failure of this size and duration.
 
-        As many as possible from its minimum to `most` (0: its minimum only), and no more than quota leaves (`room`); only its minimum
-        where some are borrowed. `retry`: searches even where a request no larger has failed in this cycle.
+        As many as possible from its minimum to `most` (0: its minimum only), and no more than quota leaves (`room`); only its minimum where
+        some are borrowed. `retry`: searches even where a request no larger has failed in this cycle.
         """
         nodes = candidate.minimum
         if not retry and self._failed:

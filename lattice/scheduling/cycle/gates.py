@@ -235,7 +235,8 @@ class GateChain:
         """By number of the person: whether only a candidate's own wishes (hold, not-before, a closed vcluster) can keep it waiting."""
 
     def evaluate(self, candidate: Candidate, person: int, opens: float) -> Admission | Waiting:
-        """Runs the gates in their order; returns Waiting of the first that blocks, else how many nodes, of which classes, they leave.
+        """Runs the gates in their order; returns Waiting of the first that blocks, else how many nodes (`NO_LIMIT`: any number), of which
+        classes, they leave.
 
         `person`: the number of the candidate's person in the pending queue. `opens`: when the candidate's own wishes no longer keep it
         waiting, seconds since the epoch.

@@ -28,7 +28,9 @@ class Lending:
         return NO_LIMIT if most is None else most - self.state.uses.borrowed.get(self.policy.name, 0)
 
     def lenders(self, walltime: float | None) -> frozenset[str]:
-        """Returns the names of the vclusters that lend to work of this walltime (seconds; None: unbounded)."""
+        """Returns the names of the vclusters that lend to work of this walltime (seconds; None: unbounded); empty where the vcluster
+        borrows nothing.
+        """
         found = self._lenders.get(walltime)
         if found is None:
             found = self._lenders[walltime] = frozenset(lenders_for(self.state.policies, self.policy.name, walltime))
@@ -66,10 +68,10 @@ class LentNodes:
         return found
 
     def within_reach(self, candidate: Candidate) -> tuple[list[Bucket], int, int]:
-        """Returns the buckets that a candidate may ever use, its own and those of lenders; how many of their nodes fit; and how
-        many may work.
+        """Returns the buckets that a candidate may ever use, its own and those of lenders; how many of their nodes fit; and how many may
+        work.
 
-        Nodes of lenders count at most as many as the vcluster may borrow.
+        Nodes of lenders count at most as many as the vcluster may borrow in all, and none where the class does not borrow.
         """
         homes = self._lending.lenders(candidate.walltime) if self._borrows else frozenset()
         found = self._reach.get(homes)

@@ -32,8 +32,8 @@ NO_NODES: Final = NoFit()
 
 
 def within_power(choice: NodeChoice, fit: Fit, least: int, most: int, left: int) -> Fit | NoFit:
-    """Returns a fit that draws at most `left` watts: the given one, one of fewer nodes down to `least`, or of nodes that draw less;
-    else NoFit.
+    """Returns a fit that draws at most `left` watts: the given one, one of fewer nodes down to `least`, or of nodes that draw less; else
+    NoFit with the least watts of the choices that were tried.
 
     `most`: the most nodes that it may have. `choice`: chooses the nodes.
     """

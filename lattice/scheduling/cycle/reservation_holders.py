@@ -146,7 +146,10 @@ class ReservationHolders:
         return any(reservations[uid].start < time for uid, standing in self._standing.items() if standing < level)
 
     def revoke_all(self) -> int:
-        """Takes every standing reservation from the backfill table; returns how many."""
+        """Takes every standing reservation from the backfill table, so that its holder may get a new one; returns how many.
+
+        Records no cause.
+        """
         for uid in self._standing:
             self.by_uid[uid].revoked = self._profile.remove(uid)
         count = len(self._standing)

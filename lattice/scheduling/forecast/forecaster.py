@@ -179,7 +179,8 @@ class _Reader:
         self._now = snapshot.now
 
     def holding(self, holder: NodeHolder) -> tuple[RunningWork, RunningWork]:
-        """Converts a holder to running work with the median and with a long learnt run time, cut at the holder's end.
+        """Converts a holder to running work with the median and with a long learnt run time, cut at the holder's end; releasing work, and
+        work that has an end but no walltime, lasts to that end.
 
         Work past its end is taken to run for `overrun_seconds` more; work without a known end never ends.
         """

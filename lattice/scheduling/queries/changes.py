@@ -136,7 +136,9 @@ class _Questions:
         return False
 
     def _runs(self, candidate: Candidate) -> bool:
-        """Tells whether the candidate itself holds nodes by now, so that a question about it makes no sense."""
+        """Tells whether the candidate itself holds nodes by now, so that a question about it makes no sense; an earlier attempt that is
+        releasing does not count.
+        """
         holder = self._state.holders.get(candidate.uid)
         return holder is not None and not holder.releasing
 

@@ -35,5 +35,7 @@ class Reader:
         return YOUR_TENANT if key.partition("/")[0] in self.namespaces else OTHER_TENANTS
 
     def may_name(self, user: str, key: str) -> bool:
-        """Tells whether the reader may see the name and the owner of the work of `user` in `key` (NAMESPACE/NAME)."""
+        """Tells whether the reader may see the name and the owner of the work of `user` in `key` (NAMESPACE/NAME): his own, that of
+        namespaces whose allocations he may list, or all where he may know everything.
+        """
         return self.everything or self.whose(user, key) != OTHER_TENANTS

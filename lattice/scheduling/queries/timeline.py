@@ -72,7 +72,9 @@ def _planned(context: QueryContext, vcluster: str) -> tuple[list[Span], list[Spa
 
 
 def _step(now: float, work: Iterable[Span], kept: Iterable[Span]) -> float:
-    """Returns the length of a step in seconds, a round number with which the timeline covers all work and windows within a day."""
+    """Returns the length of a step in seconds, a round number with which the timeline covers all work, and windows that begin within a day
+    or before that work ends; in all 10 minutes at least, 7 days at most.
+    """
     last = _last(now, work)
     windows = [window for window in kept if window[0] <= max(last, now + SOON)]
     wanted = min(LONGEST, max(SHORTEST, max(last, _last(now, windows)) - now)) / STEPS

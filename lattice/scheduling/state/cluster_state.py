@@ -223,7 +223,8 @@ class ClusterState:
         return pending_queue
 
     def put_holder(self, holder: NodeHolder, *, claimed: bool = False) -> None:
-        """Records a holder as the ledger has it: a new one, a changed one, or the confirmation of a claim; holds its nodes.
+        """Records a holder as the ledger has it: a new one, a changed one, or the confirmation of a claim; holds its nodes. An equal record
+        changes nothing.
 
         Nodes that another holder holds go over to it. `claimed`: the holder is restored as a claim that the ledger has not confirmed.
         """

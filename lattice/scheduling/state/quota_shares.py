@@ -45,7 +45,9 @@ class HardwareByNeed:
         self._known: dict[Need, EligibleHardware] = {}
 
     def admitted_classes(self, need: Need) -> EligibleHardware:
-        """Returns the classes of hardware that a need admits, whatever the state of their nodes, and how many nodes these are."""
+        """Returns the classes of hardware that a need admits, the plainest first, whatever the state and home of their nodes, and how many
+        nodes these are.
+        """
         stamp = (self._node_cache.shape, self._node_cache.tally)
         if stamp != self._stamp:
             self._stamp = stamp
