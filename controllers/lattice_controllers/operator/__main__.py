@@ -147,9 +147,10 @@ class Operator:
         self._declared = Declared(cluster, clock, queues, known)
 
     async def run(self) -> None:
-        """Runs every part until cancelled, or until one fails.
+        """Runs every part until cancelled, or until one fails, which ends all and is raised in an exception group.
 
-        Tenants and VClusters are reconciled only once all Allocations, all Reservations and the ledger have been read.
+        Tenants, VClusters and the LatticeConfig are reconciled only once all Allocations, all Reservations and the ledger have been
+        read; hours are counted, and allocations deleted, only once the usage records are listed.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(process.endless(self.allocations.run()))
@@ -187,7 +188,11 @@ class Operator:
             group.create_task(process.endless(self.requests.queue.run()))
 
     async def _count_hours(self) -> None:
-        """Counts the hours of all usage records and allocations, then mirrors them into statuses until cancelled."""
+        """Counts the hours of all usage records and allocations read so far, then, until cancelled, mirrors them into the statuses of
+        tenants and announces budget marks that are crossed.
+
+        Errors of the API server are logged in that, not raised.
+        """
         await self.hours.start(self.allocations.objects)
         await self.hours.run()
 
@@ -199,7 +204,10 @@ class Operator:
         self.software.on_allocation(change)
 
     async def _read_ledger(self) -> None:
-        """Reads the ledger every 5 s while there are tenants, whose status shows their accounts; never returns."""
+        """Reads the ledger every 5 s while there are tenants, whose status shows their accounts; never returns.
+
+        Errors of the API server are logged; Corrupt is raised.
+        """
         while True:
             if self.tenants.known:
                 await self.ledger.refresh()
@@ -210,12 +218,14 @@ class Operator:
         self.tenants.on_reservation(change)
 
     def accounts_changed(self, names: set[str]) -> None:
-        """Enqueues the tenants, by name, whose account in the ledger has changed."""
+        """Enqueues those of these tenants, by name, that exist, since their account in the ledger has changed."""
         for name in names & self.tenants.known.keys():
             self.tenants.queue.add(name)
 
     def use_changed(self, kind: str, name: str) -> None:
-        """Enqueues a tenant or vcluster (`kind`) whose first allocation has appeared, or whose last one has ended."""
+        """Enqueues a tenant or vcluster (`kind`) whose first allocation has appeared, or whose last one has ended; one that does not exist
+        is ignored.
+        """
         if kind == "tenant" and name in self.tenants.known:
             self.tenants.queue.add(name)
         elif kind == "vcluster" and name in self.vclusters.known:
@@ -225,8 +235,8 @@ class Operator:
 def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitable[None]], ...], OperatorMetrics]:
     """Returns the coroutine functions that the caller runs at once until cancelled, and the metrics; starts none of them.
 
-    They are the campaign for leadership, with the work of a term in it, and the server of metrics. The campaign raises only where
-    something is Corrupt, which ends the process.
+    They are the campaign for leadership, with the work of a term in it, and the server of metrics. The campaign raises only Corrupt and
+    errors that are not Lattice's own, either of which ends the process.
     """
     measured = OperatorMetrics()
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -250,7 +260,10 @@ def build(given: Settings, outside: Outside) -> tuple[tuple[Callable[[], Awaitab
             measured.leader.set(0)
 
     async def campaign() -> None:
-        """Campaigns for leadership and runs a term each time it is won, 1 s after the last ended, until cancelled; raises Corrupt."""
+        """Campaigns for leadership and runs a term each time it is won, 1 s after the last ended, until cancelled; raises Corrupt.
+
+        A term that ends with another error of Lattice is logged.
+        """
         while True:
             try:
                 await elector.lead(term)

@@ -50,9 +50,11 @@ def labels_of(tenant: str) -> dict[str, str]:
 
 
 def access_of(tenant: Tenant, reservations: Iterable[Reservation] = ()) -> Access:
-    """Returns the access of a tenant: users and groups use its namespaces, admins also manage; both read its Tenant and reservations.
+    """Returns the access of a tenant: users and groups use its namespaces, admins manage them and the Tenant; all read the Tenant and the
+    reservations, of all those given, that concern it.
 
-    The gateway may read single Secrets in these namespaces. `reservations` are all that exist; those that concern the tenant are picked.
+    Without namespaces in its spec the tenant has one of its own name. The gateway may read single Secrets there. A role that nobody has
+    is left out.
     """
     name, access = tenant.metadata.name, tenant.spec.access
     users = [*(_subject("User", user) for user in access.users), *(_subject("Group", group) for group in access.groups)]
@@ -94,7 +96,9 @@ def concerns(reservation: Reservation, tenant: Tenant) -> bool:
 
 
 def differs(standing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterable[str]:
-    """Returns which of roleRef, subjects and rules differ between an existing object and the wanted one."""
+    """Returns which of roleRef, subjects and rules differ between an existing object and the wanted one; parts that the wanted one lacks
+    are not compared.
+    """
     return [part for part in ("roleRef", "subjects", "rules") if part in wanted and standing.get(part) != wanted[part]]
 
 

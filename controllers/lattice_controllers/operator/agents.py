@@ -51,14 +51,17 @@ class Agents:
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Reconciles all shards, and then each that changes or is due, until cancelled; the LatticeNodes must have been listed."""
+        """Reconciles all shards once the forgotten names are listed, and then each that changes or is due, until cancelled.
+
+        The LatticeNodes must have been listed before.
+        """
         await self.forgotten.synced.wait()
         for shard in range(SHARDS):
             self.queue.add(str(shard))
         await self.queue.run()
 
     def came_or_went(self, node: str) -> None:
-        """Enqueues the shard of a node, by name, whose LatticeNode was made or deleted."""
+        """Enqueues, 0.1 s later, the shard of a node, by name, whose LatticeNode was made or deleted."""
         self.queue.add(str(shard_of(node)), SETTLE_SECONDS)
 
     def is_forgotten(self, node: str) -> bool:
@@ -72,10 +75,11 @@ class Agents:
             self.queue.add(str(shard_of(name)))
 
     async def reconcile(self, shard: str) -> float | None:
-        """Writes the users of one shard of nodes (its number, 0 to 15, as text) into both of its role bindings where they differ.
+        """Adds the users of one shard's LatticeNodes (its number, 0 to 15, as text) to both of its role bindings, and removes forgotten
+        ones; those of nodes that were merely deleted stay.
 
-        Names of forgotten nodes whose LatticeNode an administrator has made again are removed from the ConfigMap. Returns the seconds until
-        the next check.
+        A forgotten node whose LatticeNode an administrator has made again is bound, and its name is removed from the ConfigMap. Returns
+        the seconds until the next check.
         """
         remembered = frozenset[str]().union(*(_names(found) for found in self.forgotten.objects.values()))
         ours = {name for name in list(self._nodes) if str(shard_of(name)) == shard}
@@ -88,7 +92,11 @@ class Agents:
         return LOOK_SECONDS
 
     async def _is_back(self, name: str) -> bool:
-        """Tells whether an administrator has made a forgotten node's object again; asked of the server, since the cache may be late."""
+        """Tells whether a forgotten node's LatticeNode was made again: it exists, is not being deleted and does not carry the mark to be
+        forgotten.
+
+        Asks the server, since the cache may be late.
+        """
         try:
             node = await self._cluster.get(NODES, name, type=Node)
         except NotFound:

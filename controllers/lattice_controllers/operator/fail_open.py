@@ -58,7 +58,9 @@ class FailOpen:
         self._unread = ""
 
     async def run(self) -> None:
-        """Reads the API server's metrics every 15 s until cancelled, and has `see` count what they show; an error is logged once."""
+        """Reads the API server's metrics every 15 s until cancelled, and has `see` count what they show; an error of the server is logged
+        once as long as its reason stays the same.
+        """
         while True:
             try:
                 self.see(await self._read())
@@ -70,9 +72,11 @@ class FailOpen:
             await self._clock.sleep(LOOK_SECONDS)
 
     def see(self, text: str) -> None:
-        """Adds the failures that the API server's metrics (`text`) show since the last call; the first call only takes the count.
+        """Adds the failures that the API server's metrics (`text`) show since the last call to count and metric; the first call only takes
+        the count.
 
-        A lower count means a restarted or another server: it is added whole. Enqueues the LatticeConfig where its condition changes.
+        A lower count means a restarted or another server: it is added whole. Enqueues the LatticeConfig at each addition, and when none
+        has come for 10 minutes, upon which the condition counts from 0.
         """
         now, count = self._clock.now(), passed(text)
         more = 0 if self._before is None else count - self._before if count >= self._before else count
@@ -88,7 +92,9 @@ class FailOpen:
             self._configs.add(CONFIG)
 
     def stated(self, conditions: tuple[Condition, ...], generation: int, now: str) -> tuple[Condition, ...]:
-        """Returns the conditions with the present WebhookAnswering added or replaced; unchanged before the metrics were first read."""
+        """Returns the conditions with WebhookAnswering added or replaced, False while requests have passed within the last 10 minutes;
+        unchanged before the metrics were first read.
+        """
         if self._before is None:
             return conditions
         if not self._count:

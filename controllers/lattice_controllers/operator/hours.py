@@ -66,7 +66,11 @@ class Hours:
             self._tally.see(allocation)
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts the usage of a changed allocation that no usage record holds yet; nothing before `start` has ended."""
+        """Counts the usage of a changed allocation that no usage record holds yet, in place of what was counted of it before; that of a
+        deleted one stays counted, its running attempts ended now.
+
+        Does nothing before `start` has ended.
+        """
         if not self._started:
             return
         if change.new is not None:
@@ -88,7 +92,8 @@ class Hours:
     async def look(self) -> None:
         """Writes the hours into the status of each tenant for which that is due, and announces marks that its budgets have crossed.
 
-        Counts all hours again where budgets changed or usage records were lost. Errors of the API server are logged, not raised.
+        First counts all hours again where budgets changed or usage records were lost, and drops usage from before the present periods
+        every 5 minutes. Errors of the API server are logged, not raised; a tenant changed meanwhile is left to the next call.
         """
         if self.meter.agree(self._budgets()) or self._agreed_meanwhile or self._restarts != self._records.restarts:
             await self._count_again()
@@ -159,9 +164,10 @@ class Hours:
         return {name: budgets_of(tenant) for name, tenant in self._known.items()}
 
     async def _count_again(self) -> None:
-        """Counts hours from the beginning, from all records and objects, with the budgets in force now.
+        """Counts hours from the beginning, from all records and objects, with the budgets in force now; anew where rows of the records are
+        lost meanwhile.
 
-        It yields to the loop between slices; the hours counted before are shown meanwhile.
+        It yields to the loop between slices; the hours counted before are shown until it ends.
         """
         while True:
             restarts, meter = self._records.restarts, Meter(every_tenant=True)

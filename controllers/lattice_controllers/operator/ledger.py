@@ -47,7 +47,10 @@ class LedgerMirror:
         self._by_tenant: Counter[str] = Counter()
 
     async def read(self) -> None:
-        """Reads the Ledger from etcd, and tells the observers whose accounts have changed; without a Ledger there are no accounts."""
+        """Reads the Ledger from etcd, and tells the observers whose accounts came, went or changed; without a Ledger there are no accounts.
+
+        Errors of the API server are raised.
+        """
         begun = self._clock.monotonic()
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
@@ -76,22 +79,37 @@ class LedgerMirror:
             event(log, "LedgerNotRead", logging.WARNING, reason=error.reason, message=error.message)
 
     async def holders_of_node(self, index: int) -> int:
-        """Returns how many rows of the last reading, releasing ones included, hold the node with this index."""
+        """Returns how many rows of the last reading that had a Ledger, releasing ones included, hold the node with this index; 0 before
+        any.
+
+        Raises Corrupt for a shard that does not decode.
+        """
         await self._count()
         return self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Returns how many rows of the last reading, releasing ones included, belong to a tenant, by name."""
+        """Returns how many rows of the last reading that had a Ledger, releasing ones included, belong to a tenant, by name; 0 before any.
+
+        Raises Corrupt for a shard that does not decode.
+        """
         await self._count()
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Returns how many rows of the last reading, releasing ones included, belong to a vcluster, by name."""
+        """Returns how many rows of the last reading that had a Ledger, releasing ones included, belong to a vcluster, by name; 0 before
+        any.
+
+        Raises Corrupt for a shard that does not decode.
+        """
         await self._count()
         return self._by_vcluster[name]
 
     async def _count(self) -> None:
-        """Counts the rows of the last reading, unless that is done, yielding after each shard; a reading meanwhile is counted again."""
+        """Counts the rows of the last reading, unless that is done or there was no Ledger, yielding after each shard; a newer reading that
+        comes meanwhile is counted after it.
+
+        Raises Corrupt for a shard that does not decode.
+        """
         while self._status is not None and self._counted != self._status.seq:
             status = self._status
             by_node, by_vcluster, by_tenant = Counter[int](), Counter[str](), Counter[str]()

@@ -129,7 +129,8 @@ class NodeStates:
         return max(self.leases.continuous_since, self._resumed)
 
     async def sweep(self) -> None:
-        """Enqueues nodes whose state changes with time alone (silence, boot timeouts, ends of drains); updates the count of silent nodes.
+        """Enqueues nodes whose state may change with time alone (silence, boot timeouts, drains, for which it reads the ledger); updates
+        the count of silent nodes.
 
         Calls `unheard` with the number of nodes that are expected to report and that this process has not heard.
         """
@@ -150,7 +151,11 @@ class NodeStates:
         await self._look_at(draining, now)
 
     async def _look_at(self, names: list[str], now: float) -> None:
-        """Enqueues the named draining, drained and booting nodes whose state may change now; reads the ledger once for all drains."""
+        """Enqueues, of the named draining, drained and booting nodes, those whose boot has timed out, and all draining and drained ones
+        while any drains, or was drained within the last minute.
+
+        Reads the ledger once before the latter; an error of the API server in that is logged.
+        """
         asking = False
         for name in names:
             state, begun = self._begun[name]
@@ -167,7 +172,10 @@ class NodeStates:
                 self.queue.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Judges the state of one node and writes it where it changed; always returns None: events and `sweep` enqueue the node again."""
+        """Judges the state of one node and writes the verdict where its state, reason or generation is new; an unknown node is ignored.
+
+        Always returns None: events and `sweep` enqueue the node again.
+        """
         node = self.informer.objects.get(name)
         if node is None:
             return None
@@ -180,7 +188,10 @@ class NodeStates:
         return None
 
     async def _holders(self, node: Node) -> int | None:
-        """Returns how many ledger rows hold a draining or drained node; None: its state is another one, or the last reading is too old."""
+        """Returns how many ledger rows hold a draining or drained node, 0 where it has no index.
+
+        None: its state is another one, or the last reading of the ledger began less than 1 s after this process saw that state.
+        """
         state, begun = self._begun.get(node.metadata.name, ("", 0.0))
         if state not in (machine.DRAINING, machine.DRAINED) or state != node.status.state:
             return None
@@ -208,7 +219,8 @@ class NodeStates:
         )
 
     def _is_news(self, node: Node, facts: Facts, verdict: Verdict) -> bool:
-        """Tells whether the verdict is to be written: its state, reason or generation differs from the written one.
+        """Tells whether the verdict is to be written: its state, reason or generation differs from the written one, or hardware is to be
+        accepted.
 
         A process that has just started and not heard the node yet does not overwrite a reason.
         """
@@ -219,7 +231,11 @@ class NodeStates:
         return written.reason != verdict.reason and not unheard  # a fresh start knows less than what stands written
 
     async def _publish(self, node: Node, facts: Facts, verdict: Verdict) -> None:
-        """Writes the verdict: one status patch, one log line, and an Event where the state changed."""
+        """Writes the verdict: one status patch, which accepts hardware that is reported for the first time, one log line, and an Event
+        where the state changed.
+
+        Raises Stale where the node has changed since it was judged.
+        """
         metadata, now = node.metadata, format_time(self._clock.now())
         status = TRUE if verdict.ready else FALSE
         conditions = with_condition(
@@ -289,7 +305,11 @@ class NodeStates:
         self._measured.nodes.labels(state).set(self._states[state])
 
     def _on_lease(self, change: Change[Lease]) -> None:
-        """Notes a heartbeat, and the attempts that its report names as running or ending; a deleted Lease is ignored."""
+        """Notes a heartbeat and, except at the first sight of a Lease, the attempts that its report names as running or ending; a deleted
+        Lease is ignored.
+
+        Enqueues a known node that is neither Ready nor Draining, since a heartbeat may change its state.
+        """
         lease = change.new
         if lease is None:
             return

@@ -76,10 +76,11 @@ class Profiles:
         return SECONDS
 
     async def _one(self, profile: KoordinatorProfile, standing: Mapping[str, KoordinatorQuota]) -> None:
-        """Brings the root quota of one profile up to date; a fault is written into the profile's annotation, and an existing quota without
-        Lattice's label is left alone.
+        """Brings the root quota of one profile up to date, and writes into the profile's annotation what is wrong, or removes it; an
+        existing quota without Lattice's label is left alone.
 
-        `standing`: Koordinator's quotas by namespace/name.
+        A profile that does not read leaves its quota as it is; one that selects no nodes gets a root of 0. `standing`: Koordinator's
+        quotas by namespace/name.
         """
         metadata = profile.metadata
         try:
@@ -110,7 +111,8 @@ class Profiles:
 def root_of(profile: KoordinatorProfile, tree: TreeSettings, nodes: Iterable[Node]) -> dict[str, Any]:
     """Returns the root quota of a profile's tree, as an object to apply, in the way in which Koordinator's controller makes it.
 
-    Its min is the profile's share of the sum of those of its nodes (`nodes`) that are Ready, Degraded or Draining; its max is unbounded.
+    Its min is the profile's share of the sum of those of its nodes (`nodes`) that are Ready, Degraded or Draining, in the resources that
+    its annotation names (cpu and memory without one); its max is unbounded.
     """
     total: dict[str, int] = {}
     away: dict[str, int] = {}

@@ -91,15 +91,17 @@ class Requests:
         self._measured = measured
 
     def _on_request(self, change: Change[dict[str, Any]]) -> None:
-        """Enqueues a changed certificate request of a node, by its name and signer; ignores all others."""
+        """Enqueues a certificate request that changed or vanished, if its name and signer are those of a node's; ignores all others."""
         found = change.new or change.old
         if found is not None and change.key.startswith(REQUEST_PREFIX) and found["spec"]["signerName"] in SIGNERS.values():
             self.queue.add(change.key)
 
     async def reconcile(self, name: str) -> float | None:
-        """Answers one certificate request (approves or denies it, and signs it where this operator has the authority).
+        """Answers one certificate request: approves or denies it, and signs an approved one for peers where this operator has the
+        authority.
 
-        An answered one is deleted when its answer is old enough. Returns the seconds until that is to be checked; None: a change wakes it.
+        An answered one is deleted when its answer is old enough. Returns the seconds until that is to be checked; None: a change wakes
+        it.
         """
         found = self.informer.objects.get(name)
         if found is None:
@@ -138,7 +140,7 @@ class Requests:
         return None
 
     async def _decide(self, found: dict[str, Any], refusal: str) -> dict[str, Any]:
-        """Approves a request, or denies it with the refusal; returns the object as written."""
+        """Approves a request, or with a refusal (not empty) denies it, counts and logs that; returns the object as written."""
         word, reason = ("Denied", "NotTheNodesOwn") if refusal else ("Approved", "NodeRenewal")
         message = refusal or "the node renews its own certificate"
         at = format_time(self._clock.now())
@@ -152,9 +154,10 @@ class Requests:
         return written
 
     async def _sign(self, found: dict[str, Any]) -> None:
-        """Signs an approved request with the agents' authority in a thread, and writes the certificate into its status.
+        """Signs an approved request with the agents' authority in a thread, for the shorter of the times that it asks for and that the
+        settings allow, and writes the certificate into its status.
 
-        Raises Retry while the authority's files cannot be read.
+        Raises Retry while the authority's files cannot be read, Rejected where they do not belong together.
         """
         name, asked = found["metadata"]["name"], found["spec"].get("expirationSeconds") or LIFETIME_SECONDS
         life = min(float(asked), self._signing.lifetime)

@@ -72,7 +72,10 @@ class Retention:
         return deleted
 
     def _due(self) -> list[Allocation]:
-        """Returns the final and settled allocations whose retention has passed, or that are too many for their tenant, by end."""
+        """Returns the final and settled allocations whose retention has passed, or that are the oldest of too many of their tenant, by end.
+
+        Those that a GitOps tool tracks, that are being deleted, or whose end is unknown are left out.
+        """
         now = self._clock.now()
         finished: dict[str, list[tuple[float, Allocation]]] = {}
         for key, ended in self._usage.ended.items():

@@ -134,7 +134,11 @@ class Settlement:
         self._measured.unsettled.set(self.backlog)
 
     async def _compare(self) -> None:
-        """Reads from the server the records that the newest complete list lacks, or has in an older version than this process knows."""
+        """Reads from the server the records that the newest complete list lacks, or has in an older version than this process knows; once a
+        list.
+
+        Where a read fails, which is logged, the next round compares again.
+        """
         lists = self.informer.lists
         if self._compared == lists:
             return
@@ -173,9 +177,10 @@ class Settlement:
         return True
 
     async def _settle(self, tenant: str) -> None:
-        """Writes records of a tenant until none of its noted allocations is unsettled.
+        """Writes records of a tenant until none of its noted allocations is unsettled, and drops them from the notes.
 
-        After a conflict, or a write of unknown outcome, it reads the records again and leaves the rest to the next round.
+        After a conflict, or a write of unknown outcome, it reads the records again and leaves the rest to the next round. Raises other
+        errors.
         """
         waiting = self._waiting[tenant]
         while keys := list(islice(waiting, KEYS_AT_ONCE)):

@@ -147,7 +147,7 @@ class SoftwareResolver:
     async def reconcile(self, key: str) -> float | None:
         """Resolves the images of one allocation and writes them into its status, or the refusal, or why the registry is awaited.
 
-        Returns the seconds until the registry is asked again; None: nothing is left to do.
+        Returns the seconds until the registry is asked again (before then a call asks nothing); None: nothing is left to do.
         """
         allocation = self._objects.get(key)
         if allocation is None or not awaits(allocation):
@@ -189,8 +189,8 @@ class SoftwareResolver:
             return SoftwareOptions()
 
     async def _resolve(self, allocation: Allocation, options: SoftwareOptions) -> list[dict[str, Any]]:
-        """Returns the entries of `status.software` for the images that an allocation names by label, after the registry was asked and all
-        images and views were checked together.
+        """Returns the entries of `status.software` for an allocation's OCI image, or for the uenv images that it names by label, after the
+        registry was asked and all images and views were checked together.
 
         Raises NotFound or Rejected for a refusal, other errors where the registry does not answer.
         """
@@ -228,8 +228,8 @@ class SoftwareResolver:
     async def _shared(self, known: KnownAnswers[T], key: AnswerKey, ask: Callable[[], Awaitable[T]], since: float) -> T:
         """Returns what a name stands for; allocations that were there when the registry was asked share its answer for 2 s.
 
-        One that came later (`since`, monotonic) has the registry asked again: its submitter may have pushed the image in between. A failure
-        is shared and raised likewise.
+        One that came later (`since`, monotonic) has the registry asked again: its submitter may have pushed the image in between. A
+        failure is shared and raised likewise: Retry after a minute without an answer, Corrupt for an error that is not Lattice's own.
         """
         answer = known.setdefault(key, _KnownAnswer())
         while len(known) > MOST_KNOWN:
@@ -303,7 +303,9 @@ class SoftwareResolver:
             await self._write(allocation, {"conditions": encode(made)})
 
     async def _write(self, allocation: Allocation, change: dict[str, Any]) -> None:
-        """Writes a part of the status at the version that was judged; raises Stale, upon which the queue reads again."""
+        """Writes a part of the status at the version that was judged; raises Stale, upon which the queue reads again. An object that is
+        gone is ignored.
+        """
         meta = allocation.metadata
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": change}
         with contextlib.suppress(NotFound):  # it is gone: nobody waits for its images
@@ -322,7 +324,9 @@ def awaits(allocation: Allocation) -> bool:
 
 
 def known_failure(failure: Exception) -> LatticeError:
-    """Returns an error of the project's own for any, so that work which awaits its images waits no longer than it may."""
+    """Returns an error of Lattice as it is, and Corrupt, which is logged, for any other, so that work which awaits its images waits no
+    longer than it may.
+    """
     if isinstance(failure, LatticeError):
         return failure
     event(log, "ImageUnreadable", logging.ERROR, error=failure)

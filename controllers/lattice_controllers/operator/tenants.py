@@ -206,8 +206,10 @@ class Tenants:
             await self._announcer.announce(TENANTS, metadata, problems[0].reason, problems[0].message, action="Reconcile", warning=True)
 
     async def _write(self, tenant: Tenant, conditions: tuple[Condition, ...], now: str, *, in_use: bool) -> None:
-        """Writes conditions, use and limits from the ledger into a tenant's status, as far as they changed; `in_use`: the condition
-        InUse.
+        """Writes conditions, InUse among them (`in_use`), and use and limits from the ledger into a tenant's status, as far as they
+        changed.
+
+        Without an account in the ledger the use shown stays.
         """
         metadata, before = tenant.metadata, tenant.status
         conditions = statuses.used(conditions, in_use, metadata.generation, now)

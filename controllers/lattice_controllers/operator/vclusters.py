@@ -43,7 +43,8 @@ def at_home(vcluster: VCluster, nodes: Iterable[Node]) -> list[Node]:
 
 
 def own_nodes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable[Node]) -> list[Node]:
-    """Returns the nodes, of these, that a vcluster's work uses without borrowing: those at home in it.
+    """Returns the nodes, of these, that a vcluster's work uses without borrowing: those at home in it; a group that several name is home to
+    one.
 
     For a vcluster without home groups these are the nodes that are at home in no vcluster. `others` are all other vclusters.
     """
@@ -98,7 +99,8 @@ class VClusters:
             self.queue.add(name, DEBOUNCE_SECONDS)
 
     async def reconcile(self, name: str) -> float | None:
-        """Writes the status of one vcluster from its spec and nodes, and sets its finalizer.
+        """Writes the status of one vcluster from its spec and nodes, and sets its finalizer; where its nodes changed or it is gone,
+        enqueues all others.
 
         A deleted vcluster loses the finalizer once none of its work is left. Returns the seconds until the next check; None: it is gone.
         """

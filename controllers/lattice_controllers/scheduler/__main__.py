@@ -68,7 +68,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         """Campaigns for leadership and runs a term each time it is won, until cancelled; begins once the server of answers listens, if
         there is one.
 
-        After a term it pauses: 1 s, doubled up to 8 s while terms end with the same sentence.
+        After a term, whose error of Lattice it logs, it pauses: 1 s, doubled up to 8 s while terms end as Stale with the same sentence.
         """
         await answering.wait()  # the first write of the Lease says already where it answers
         said, pause = "", CAMPAIGN_AGAIN_SECONDS

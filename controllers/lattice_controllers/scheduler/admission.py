@@ -77,7 +77,8 @@ class Admission:
         return self.backlog.enter(Place(meta.creation_timestamp, meta.key, meta.uid), scopes)
 
     def leave(self, uid: str) -> Iterable[str]:
-        """Counts an allocation as waiting no more; returns the uids of waiting allocations that come within a limit by that.
+        """Counts an allocation as waiting no more, and drops its judgement; returns the uids of waiting allocations that come within a
+        limit by that.
 
         Their `blocked` may answer otherwise now. An unknown uid changes nothing.
         """
@@ -100,7 +101,8 @@ class Admission:
         """Returns the walltime, in seconds, that work on nodes gets by its newest generation; None: the walltime in the ledger stays.
 
         `stands` is the walltime in the ledger (None: without end). A shorter one is always taken; a longer one, for which the API server
-        has checked a right, only up to the vcluster's maximum. None also where the object asks for no walltime, or one that does not read.
+        has checked a right, only up to the vcluster's maximum, if it has one; a refusal is logged. None also where the object asks for
+        no walltime, or one that does not read.
         """
         vcluster = self._vclusters.get(allocation.spec.vcluster)
         try:
@@ -158,7 +160,9 @@ class Admission:
         return self._quotas[1]
 
     def _limit(self, scope: Scope) -> int | None:
-        """Returns how many allocations of a scope (user, tenant or vcluster) may be candidates at once; None: no such limit."""
+        """Returns how many allocations of a scope (user, tenant or vcluster) may be candidates at once; None: no such limit, or an unknown
+        tenant or vcluster.
+        """
         if scope.vcluster:
             vcluster = self._vclusters.get(scope.vcluster)
             if vcluster is None:

@@ -159,7 +159,8 @@ class Allocations:
         """The expected starts that statuses show; `Forecasts` hands each new forecast to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a change of the informer of Allocations: keeps the new version, or drops all that is kept of an allocation that is gone.
+        """Handles a change of the informer of Allocations: keeps the new version, or drops all that is kept of an allocation that is gone,
+        or was made anew under its name.
 
         Enqueues the allocation to be reconciled either way.
         """
@@ -193,7 +194,11 @@ class Allocations:
             self.queue.add(uid)
 
     async def catch_up(self, seconds: float) -> None:
-        """Waits until every allocation that is enqueued now has been reconciled, `seconds` at most; does not say which came first."""
+        """Waits until every allocation that is ready to be reconciled, or being reconciled, now has been reconciled, `seconds` at most;
+        returns alike in both cases.
+
+        Delayed ones are not waited for.
+        """
         await self.queue.pass_by(seconds)
 
     def requeue_pending(self) -> None:
@@ -246,7 +251,10 @@ class Allocations:
         )
 
     def _renewed(self, allocation: Allocation | None, rows: tuple[Row, ...]) -> int | None:
-        """Returns the walltime in seconds that the object's newest generation gives to work on nodes; None: the row's walltime stays."""
+        """Returns the walltime in seconds that the object's newest generation gives to work on nodes.
+
+        None: the row's walltime stays, no row is held, or the held row is of that generation already.
+        """
         held = next((row for row in rows if row.held), None)
         if allocation is None or held is None or held.generation >= allocation.metadata.generation:
             return None
@@ -358,7 +366,8 @@ class Allocations:
         return _ON
 
     async def _wait(self, allocation: Allocation) -> float | None:
-        """Enqueues a pending allocation for the next cycle, and writes the reason that the last cycle found into its status.
+        """Counts an allocation as waiting, enqueues it for the next cycle, and writes the reason that the last cycle found, score and
+        expected start into its status where they differ.
 
         Returns the seconds until its deadline, when it is to be looked at again; None: it has no deadline, or no reason was found yet.
         """
@@ -398,7 +407,8 @@ class Allocations:
         return shown(score) if score is not None and score.terms else None
 
     def candidate(self, allocation: Allocation) -> Candidate:
-        """Makes the candidate of an allocation as cycles read it, with its back-off, its quota leaf, and the reason that blocks it, if any.
+        """Makes the candidate of an allocation as cycles read it, with its back-off, its quota leaf, the nodes without room for its images,
+        and the reason that blocks it, if any.
 
         That reason is the doubt after a recovery, else an attempt that has not provably ended (fenced), else a refusal of admission.
         """

@@ -237,7 +237,9 @@ class AnswerServer:
     # -- around them --------------------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """Returns a handler that checks the caller, awaits an answer and encodes it as JSON; errors become error responses."""
+        """Returns a handler that checks the caller, awaits an answer and encodes it as JSON; errors of Lattice become error responses,
+        others are raised.
+        """
 
         async def answered(request: web.Request) -> web.StreamResponse:
             """Answers one request of a peer that may ask, as JSON; an error of Lattice becomes an answer of its own."""

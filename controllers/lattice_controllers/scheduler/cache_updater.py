@@ -111,7 +111,9 @@ class CacheUpdater:
         self.refresh_holders(one.metadata.uid)
 
     def contracts_changed(self) -> None:
-        """Puts the contracts (shares, budgets) of changed tenants in force from the next cycle on; asks `run` for a recount if need be."""
+        """Puts the contracts (shares, budgets) of changed tenants in force from the next cycle on, and makes one due; asks `run` for a
+        recount if need be.
+        """
         if self.scoring.shares.agree(self._terms()):
             self._recount.set()
         self._budgets_until = float("-inf")
@@ -124,7 +126,7 @@ class CacheUpdater:
         self.tally.settle(rows)
 
     def policies_changed(self) -> None:
-        """Puts the policies of changed vclusters and changed scheduling options in force from the next cycle on.
+        """Puts the policies of changed vclusters and changed scheduling options in force from the next cycle on, and makes one due.
 
         Asks `run` for a recount of usage where the half-life of shares has changed.
         """
@@ -142,9 +144,11 @@ class CacheUpdater:
     # -- before a cycle -----------------------------------------------------------------------------
 
     def refresh_for_cycle(self, now: float) -> float | None:
-        """Updates everything that changes with time alone (reservation windows, budgets, energy price) and the quota trees.
+        """Updates everything that changes with time alone (reservation windows, budgets once a second, energy price), running holders'
+        scores, and the quota trees.
 
-        Returns when time changes them next, seconds since the epoch; None: never, as things stand.
+        Where the trees give work another leaf, holders and candidates are moved. Returns when time changes windows or trees next,
+        seconds since the epoch; None: never, as things stand.
         """
         windows = self._reservations.windows(now)
         if windows != self.state.windows:

@@ -121,7 +121,10 @@ class Committer:
         return answer
 
     async def run(self) -> None:
-        """Commits proposals as they arrive, until cancelled; raises Deposed. Proposals that are still open then are answered Unknown."""
+        """Commits proposals as they arrive, while paused only those of `commit_paused`, until cancelled; raises Deposed.
+
+        Proposals that are still open then are answered Unknown.
+        """
         try:
             while True:
                 await self._arrived.wait()
@@ -264,8 +267,8 @@ class Committer:
                 return
 
     async def _stands(self, before: Head) -> bool:
-        """Reads the Ledger after a PUT without an answer: True where this commit is stored, False where the one before is, or it is
-        unknown.
+        """Reads the Ledger after a PUT without an answer: True where this commit is stored, False where the one before is, or, after 0.2 s,
+        where it cannot be read.
 
         Raises Deposed when neither is stored: another leader has taken the ledger, or it went back.
         """

@@ -62,7 +62,11 @@ class Forecasts:
         self._guard = Guard(clock, "forecast")
 
     async def run(self) -> None:
-        """Makes a forecast every 2 s where a cycle has run since, until cancelled; the long part runs in a thread."""
+        """Makes a forecast every 2 s, until cancelled, where a cycle has run since, work is pending, no cycle awaits nodes, and the ledger
+        is not paused; the long part runs in a thread.
+
+        A failed forecast is logged, and the next one delayed.
+        """
         seen = -1
         while True:
             await self._clock.sleep(FORECAST_SECONDS)

@@ -161,9 +161,10 @@ class Loop:
         self._took = self._ended - began
 
     def _extend(self, placed: Sequence[Placed], now: float) -> None:
-        """Gives placed ranges more of the nodes still free after every vcluster's turn, by changing `placed` and the cluster state.
+        """Gives placed ranges more of the nodes still free after every vcluster's turn, by changing `placed` and the cluster state; nothing
+        where no range was placed.
 
-        Observers are shown it as a turn of its own, `RANGES`.
+        Observers are shown it as a turn of its own, `RANGES`; where it fails, the ranges keep what their turns gave them.
         """
         ranges = [one.candidate for one in placed if asks_for_more(one)]
         if not ranges:
@@ -186,7 +187,8 @@ class Loop:
         return any(one is None or one.reason in ABOUT_NODES for one in said)
 
     def _turn(self, vcluster: str, now: float, placed: list[Placed], wakes: list[float | None]) -> Failure | None:
-        """Runs the cycle of one vcluster, decided as a whole before any of it is acted on; returns its failure, None when it succeeded.
+        """Runs the cycle of one vcluster, decided as a whole before any of it is acted on; returns None, or its failure, which is counted
+        and gives back its claims and reservations.
 
         What was placed is appended to `placed`, the times at which waiting work should be judged again to `wakes`.
         """
@@ -216,7 +218,9 @@ class Loop:
         return None
 
     def _unjudged(self, vcluster: str, failure: Failure) -> None:
-        """Gives all pending work of a vcluster whose cycle has failed the reason NotYetEvaluated."""
+        """Gives all pending work of a vcluster whose cycle has failed the reason NotYetEvaluated, and enqueues it where its status is to
+        show that.
+        """
         times = "once" if failure.count == 1 else f"{failure.count} times in a row"
         message = (
             f'the scheduling cycle of vCluster "{vcluster}" has failed {times} ({failure.reason}) and is tried again; '

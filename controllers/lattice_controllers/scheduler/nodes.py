@@ -153,9 +153,11 @@ class Nodes:
         return reduce(or_, (1 << index for index in full), 0)
 
     def on_lease(self, change: Change[Lease]) -> None:
-        """Handles a changed Lease of a node: notes the heartbeat, and reads the node's report from the annotation, if any.
+        """Handles a changed Lease of a node: notes the heartbeat, and reads the node's report from the annotation, if any; a deleted Lease
+        is ignored.
 
-        Updates the node cache, and tells observers of the report and of what it changes. A report that does not read is logged, not raised.
+        Updates the node cache, and tells observers of the report and of what it changes. A report that does not read is logged, not
+        raised.
         """
         name = change.key.partition("/")[2]
         if change.new is None:
@@ -352,9 +354,11 @@ class Nodes:
         self._known = {int(index) for index in found.spec.names}
 
     async def settle_indices(self, ledger: LedgerAccess) -> None:
-        """Forgets nodes that operators want forgotten, gives an index to every node without one, and tells the ledger and the nodes.
+        """Forgets nodes that operators want forgotten, gives an index to every other node without one, tells the ledger and the nodes, and
+        sets `cycle_due`.
 
-        A node that a row holds is not forgotten yet. Raises Stale where somebody else has written the NodeIndex: call it again.
+        A node that a row holds is not forgotten yet. Raises Stale where somebody else has written the NodeIndex: call it again; Retry
+        where the ConfigMap of forgotten nodes is gone.
         """
         await self._forget_leaving(ledger)
         await self.give_indices()
@@ -376,7 +380,11 @@ class Nodes:
         self._replan({plan_name(self.indices[name]) for name in changed if name in self.indices})
 
     async def give_indices(self) -> None:
-        """Gives an index to every node without one, all in one write of the NodeIndex; raises Stale where somebody else has written it."""
+        """Gives an index that no node and no row has to every node without one, except those to be forgotten, all in one write of the
+        NodeIndex; 16,384 nodes at most.
+
+        Raises Stale where somebody else has written it.
+        """
         missing = sorted(name for name in self.nodes if name not in self.indices and FORGET not in self.nodes[name].metadata.annotations)
         if missing:
             free = (index for index in range(16384) if index not in self.names and index not in self._book.holders)
@@ -401,7 +409,11 @@ class Nodes:
             raise
 
     async def _forget_leaving(self, ledger: LedgerAccess) -> None:
-        """Forgets the nodes that operators want forgotten and that no row holds: index, name for agents, Lease and LatticeNode."""
+        """Forgets the nodes that operators want forgotten and that no row holds: index, name for agents, Lease and LatticeNode; takes 2 s
+        where there are any.
+
+        Raises Retry where the ConfigMap of forgotten nodes is gone.
+        """
         asked = [name for name, node in self.nodes.items() if FORGET in node.metadata.annotations]
         leaving = [name for name in asked if await self._released(name, ledger)]
         if not leaving:
@@ -418,7 +430,10 @@ class Nodes:
             event(log, "Forgot a node", node=name)
 
     async def _released(self, name: str, ledger: LedgerAccess) -> bool:
-        """Takes a node that is to be forgotten out of ledger, node cache and NodeIndex; False while a row of the ledger holds the node."""
+        """Takes a node that is to be forgotten out of node cache, ledger and NodeIndex; True also where it has no index.
+
+        False, which is logged, while a row of the ledger holds the node: only the node cache has lost it then, until the next refresh.
+        """
         index = self.indices.get(name)
         if index is None:
             return True
@@ -446,8 +461,8 @@ class Nodes:
     # -- the machine --------------------------------------------------------------------------------
 
     def _refresh(self, name: str) -> None:
-        """Makes the facts of a node, by name, in the node cache anew, or drops it where its object is gone; sets `cycle_due` where they
-        changed.
+        """Makes the facts of a node, by name, in the node cache anew, and sets `cycle_due` where they changed; drops it, without that,
+        where its object is gone.
 
         Nodes without an index are passed over.
         """

@@ -108,7 +108,9 @@ class PendingWork:
         self.moves.pop(uid, None)
 
     def clear_placed(self, uid: str) -> None:
-        """Removes candidate, reason and score of an allocation; called when its status shows its placement, or its object is gone."""
+        """Removes candidate, reason and score, also that kept of placed work, of an allocation, by uid; called when its status shows its
+        placement, or its object is gone.
+        """
         self.withdraw(uid)
         self.scores.pop(uid, None)
 

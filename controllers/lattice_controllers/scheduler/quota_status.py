@@ -70,7 +70,9 @@ class QuotaStatus:
         self._measured: set[tuple[str, str, str]] = set()
 
     async def run(self) -> None:
-        """Publishes until cancelled, each second; with very many groups less often, so that it takes a tenth of the time at most."""
+        """Publishes until cancelled, each second while the ledger is not paused; with very many groups less often, so that it takes a tenth
+        of the time at most.
+        """
         took = 0.0
         while True:
             await self._clock.sleep(max(PUBLISH_SECONDS, took * LOOKING))

@@ -85,7 +85,7 @@ class Quotas:
     async def run(self) -> None:
         """Looks every 30 s for the Koordinator kinds that the cluster lacked so far, and follows each that has come, until cancelled.
 
-        Ends at once where none is lacking.
+        Ends at once where none is lacking. Errors of the API server are raised.
         """
         async with asyncio.TaskGroup() as group:
             while self._absent:
@@ -96,7 +96,11 @@ class Quotas:
                         group.create_task(found.run())
 
     async def _find(self, resource: Resource, kind: Any) -> Informer[Any] | None:
-        """Returns a new informer of a kind; None, with the cause noted, where the cluster does not have it, or does not let it be read."""
+        """Returns a new informer, not running, of a kind; None where the cluster does not have it, or, which is logged, does not let it be
+        read.
+
+        Other errors of the API server are raised.
+        """
         try:
             await self._cluster.list(resource)
         except NotFound:

@@ -87,7 +87,8 @@ class Recorder:
     def begin_turn(self, vcluster: str, candidates: Sequence[Candidate], now: float, cycle: int) -> Remember:
         """Takes a snapshot of what a vcluster's cycle is about to read; returns a function that records it with the outcomes.
 
-        Where the cycle is not recorded (recording is off or has failed, the disk is behind), that function ignores them.
+        Where the turn is not recorded (no candidates, recording is off or has failed, the disk is behind, no snapshot could be taken),
+        that function ignores them.
         """
         if self._before is None or not candidates or not self._follow().enabled or self._clock.monotonic() < self._failed_until:
             return _forget
@@ -156,7 +157,9 @@ class Recorder:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> Allowed:
-        """Returns what the recording options allow now; reads them again, and sets the metric, where they have changed."""
+        """Returns what the recording options allow now, the defaults for a size or age that does not parse; reads them again, and sets the
+        metric, where they have changed.
+        """
         options = options_of(self._config.object)
         if options is not self._given:
             self._given = options
@@ -191,8 +194,8 @@ class Recorder:
                 self._metrics.recorded.labels("failed").inc(_cycles(turns))
 
     async def _written(self, turns: Turns) -> None:
-        """Writes turns in a thread, and sets the metrics; where the disk fails, turns recording off for 5 minutes and counts the cycles as
-        failed.
+        """Writes turns in a thread, and sets the metrics; where the disk fails (OSError), turns recording off for 5 minutes and counts the
+        cycles as failed.
         """
         try:
             total = await asyncio.to_thread(self._writing.write, turns, self._allowed, self._clock.now())
@@ -268,7 +271,9 @@ class _Writing:
 
 
 def _cycles(turns: Turns) -> int:
-    """Returns how many cycles these turns are of."""
+    """Returns how many cycles, by their numbers, these turns belong to: the turns of all vclusters in one round, and that of `RANGES`,
+    count as one.
+    """
     return len({moment.cycle for moment, _ in turns})
 
 

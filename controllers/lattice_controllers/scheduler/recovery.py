@@ -474,7 +474,9 @@ class Recovery:
             await self._settle(after if after.sentence else None)
 
     async def _hear_late(self, doubt: Doubt, late: Mapping[str, NodeHistoryAnswer], allocations: Mapping[str, Allocation]) -> None:
-        """Enters the journals of nodes that were away: ends into the Allocations, running work into the ledger."""
+        """Enters the journals of nodes that were away: ends into the Allocations, running work into the ledger, whose refusals are ignored;
+        then takes the question back.
+        """
         now = self._clock.now()
         told = Answers({node: answer.rows for node, answer in late.items()}, written=now, now=now)
         uids = {row.uid for rows in told.rows.values() for row in rows}
@@ -488,7 +490,9 @@ class Recovery:
         await self._histories.close([node for name in late if (node := self._nodes.nodes.get(name)) is not None])
 
     async def _settle(self, doubt: Doubt | None) -> None:
-        """Stores what is still doubtful in the Ledger's annotations; None: nothing is, and they are removed."""
+        """Stores what is still doubtful in the Ledger's annotations and in this process, and removes a request to accept; None: nothing is,
+        and all of it is removed.
+        """
         said = (
             f"{UNCERTAIN}: {doubt.sentence}; restored work that no node knows is held: `lattice admin ledger recover --accept`"
             if doubt

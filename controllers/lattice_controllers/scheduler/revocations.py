@@ -125,7 +125,9 @@ class Revocations:
         await self._make_room(quota_usage, now)
 
     async def _judge(self, quota_usage: QuotaUsage, now: float) -> None:
-        """Advances the delay of each group that is over; warns owners of groups in it, stops work of those past it."""
+        """Advances the delay of each group that is over; warns owners in groups whose delay runs, unless revocation is Off, and stops work
+        past it where revocation is On.
+        """
         forest, rules = quota_usage.forest, self._quotas.layout.rules
         forest.settled()
         found = self._found(quota_usage, rules)
@@ -154,9 +156,10 @@ class Revocations:
                 await self._take_back(quota_usage, [over for over in due if over.tree == tree], rules[tree].max_per_round)
 
     def _found(self, quota_usage: QuotaUsage, rules: Mapping[str, TreeRules]) -> list[Overuse]:
-        """Returns the groups that use more than they may because pending work, which could start, wants it back.
+        """Returns the groups that use more than they may because pending work that no other quota or budget keeps waiting wants it back,
+        or, where their tree says so, because it shrank.
 
-        Notes whose revocation is withheld.
+        Notes whether such a quota or budget withholds any, so that the next sample judges anew.
         """
         state = self._state
         leaving = [(holder.quota, quota_usage.holding(uid)) for uid, holder in state.holders.items() if holder.releasing]
@@ -182,7 +185,10 @@ class Revocations:
     # -- what is lent ---------------------------------------------------------------------------------------------------
 
     async def _announce(self, quota_usage: QuotaUsage, over: Overuse, rules: TreeRules) -> None:
-        """Warns the owners of the work that would be stopped first, each once; again for more work when the overuse grows."""
+        """Warns the owners of the work that would be stopped first, each once; again for more work when the wording of the overuse changes.
+
+        Says nothing where revocation is Off; with another than On, the Event says that nothing is stopped.
+        """
         text = _used(over)
         known = self._told.setdefault(over.name, (set(), ""))
         if rules.revocation == OFF or known[1] == text:
@@ -199,7 +205,7 @@ class Revocations:
                 await self._tell(revoked.holding.key, PENDING, f'quota "{over.name}": {text}; {then}', "Notify")
 
     async def _take_back(self, quota_usage: QuotaUsage, due: Sequence[Overuse], most: int) -> None:
-        """Stops work of groups whose delay is over, at most `most` allocations."""
+        """Stops work of groups whose delay is over, at most `most` allocations; the caller has seen that revocation is On."""
         chosen = self._choice(quota_usage, due, most)
         await self._stop(
             "revoked", [(each.holding, each.over.tree, f'quota "{each.over.name}": {_used(each.over)}') for each in chosen.revoked]
@@ -208,7 +214,11 @@ class Revocations:
     # -- in a group -----------------------------------------------------------------------------------------------------
 
     async def _make_room(self, quota_usage: QuotaUsage, now: float) -> None:
-        """Stops lower classes of a leaf for pending work of a higher class of the same leaf that has waited for the delay."""
+        """Stops work of lower classes of a leaf for pending work of a higher class of it that has waited for the leaf's share for longer
+        than the delay, one a leaf at each call.
+
+        Stops nothing in a tree whose revocation is not On, nor where room would take more than `max_per_round` stops.
+        """
         rules, forest = self._quotas.layout.rules, quota_usage.forest
         waiting = [one.candidate for one in self._pending.reasons.values() if one.reason == WAITING]
         self._blocked = {one.uid: self._blocked.get(one.uid, now) for one in waiting}
@@ -227,7 +237,9 @@ class Revocations:
                 await self._stop("preempted", [(holding, tree, why) for holding in victims])
 
     def _serves(self, holding: Holding, candidate: Candidate) -> bool:
-        """Tells whether a candidate could use the nodes of a holding; True also where the holding is ending anyway."""
+        """Tells whether a candidate could use the nodes of a holding: work of the same vcluster, all of whose known nodes satisfy the need;
+        True also where the holding is ending anyway.
+        """
         if holding.leaving:
             return True
         holder, known = self._state.holders[holding.key], self._state.node_cache.nodes
@@ -253,7 +265,8 @@ class Revocations:
             )
 
     async def _stop(self, what: str, chosen: Iterable[tuple[Holding, str, str]]) -> None:
-        """Releases the held rows of this work, all in one commit, so that nodes end it by TERM and grace; then tells the owners.
+        """Releases the held rows of this work, all in one commit, so that nodes end it by TERM and grace; then counts, logs, and tells the
+        owners of, those that the ledger released.
 
         `what` is the label of the metric: revoked or preempted.
         """

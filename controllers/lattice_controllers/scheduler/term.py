@@ -278,7 +278,9 @@ class Term:
     # -- what the committer and nodes tell -----------------------------------------------------------
 
     def rows_changed(self, changes: Changes) -> None:
-        """Updates the cluster state by a stored commit, and enqueues the plans and allocations of its rows."""
+        """Updates the cluster state by a stored commit, and enqueues the plans and allocations of its rows; makes a cycle due unless all
+        rows are new.
+        """
         self.updater.rows_changed(changes)
         for old, new in changes:
             self.plans.row_changed(old, new)
@@ -339,7 +341,10 @@ class Term:
         self.allocations.touch({row.uid for row in rows})
 
     def _on_tenant(self, change: Change[Tenant]) -> None:
-        """Handles a changed Tenant: puts its contract in force; a status field that the operator only mirrors changes nothing."""
+        """Handles a changed Tenant: puts its limits, and once everything is listed its contract, in force and enqueues its pending work.
+
+        A status field that the operator only mirrors changes nothing.
+        """
         if change.old is not None and change.new is not None and contract(change.old) == contract(change.new):
             return
         self.limit_sync.limits_changed()
@@ -360,7 +365,9 @@ class Term:
         self._on_policy(change)
 
     def _on_policy(self, change: Change[VCluster] | Change[Config]) -> None:
-        """Handles a changed VCluster or LatticeConfig: puts policies, home groups and defaults of pending work in force."""
+        """Handles a changed VCluster or LatticeConfig: copies limits and, once everything is listed, puts policies, home groups and
+        defaults of pending work in force.
+        """
         del change
         self.limit_sync.limits_changed()
         if not self.working:
@@ -382,7 +389,9 @@ class Term:
             await clock.sleep(SURE_SECONDS)
 
     async def _hear(self) -> None:
-        """Waits until node liveness is known (`await_live_nodes`); only then statuses show that work waits for nodes."""
+        """Waits until node liveness is known (`await_live_nodes`), then makes a cycle due; only from then on statuses show that work waits
+        for nodes.
+        """
         outside = self._outside
         await await_live_nodes(
             outside.cluster,
