@@ -85,7 +85,7 @@ class CacheDesk:
             raise Denied(f"{said}; operators have it", reason="CacheForbidden")
 
     def _chosen(self, order: CacheOrder) -> list[str]:
-        """Returns the names of an order's nodes, each once.
+        """Returns the names of an order's nodes, each once; of a group without hollow ones.
 
         Raises Rejected where it names none, too many, or both nodes and a group; NotFound where a node, or any of the group, is missing.
         """
@@ -108,7 +108,7 @@ class CacheDesk:
     async def _image(self, order: CacheOrder) -> pb.CacheImage:
         """Returns the image of an order, resolved in the registry; to evict one by its id or digest the registry is not asked.
 
-        Raises Rejected where the order names no image, or one that does not read.
+        Raises Rejected where the order names no image, one that does not read, or several, NotFound where there is none.
         """
         if not order.image:
             raise Rejected("name the image: --image", reason="ParameterInvalid")
@@ -139,7 +139,7 @@ class CacheDesk:
 
 
 def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRecord:
-    """Returns a node's report on its cache as a record of the answer, an image each with a layer."""
+    """Returns a node's report on its cache as a record of the answer, a row for each image of which the layer is known."""
     rows = [
         CacheRow(one.digest, one.size, one.repository, one.used, sticky=one.sticky, in_use=one.in_use) for one in report.images if one.layer
     ]

@@ -59,7 +59,8 @@ class OutputLines:
     def feed(self, chunk: pb.LogChunk) -> list[Record]:
         """Returns the records of one chunk; the last line is held back until its end comes, or it is 65,536 characters long.
 
-        Empty for a chunk that was had before the last reconnect, or of an unknown stream.
+        Where bytes were dropped before the chunk, a record tells how many, behind the line that they cut. Empty for a chunk that was had
+        before the last reconnect, or of an unknown stream.
         """
         stream = self._streams.get(chunk.stream)
         if stream is None or self._had(stream, chunk):

@@ -63,7 +63,8 @@ class NodeReports:
     async def diagnosis(self, request: web.Request, identity: Identity) -> web.Response:
         """Answers with what the nodes of an allocation's newest attempt know of it, and the last lines of its standard error.
 
-        To a reader who may get the allocation; the lines only to one who may read its output. Raises Denied where he may not get it.
+        To a reader who may get the allocation; the lines only to one who may read its output. Raises Denied where he may not get it,
+        NotFound where it is gone.
         """
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if not await self._rights.may(identity, Action("get", ALLOCATIONS.plural, name, namespace)):
@@ -117,7 +118,9 @@ class NodeReports:
         return NodeReport(node, state, f"the agent of node {node} gave no answer")
 
     async def _last_lines(self, node: str, one: Allocation, attempt: int) -> OutputEnd:
-        """Returns the last 20 lines of standard error on a node, as far as they come within three seconds."""
+        """Returns the last 20 lines of standard error on a node, as far as they come within three seconds, and a sentence on what kept the
+        rest away.
+        """
         request = pb.ReadLogsRequest(uid=one.metadata.uid, attempt=attempt, stream=pb.STDERR, tail_lines=LAST_LINES)
         text, message = "", ""
         try:
@@ -142,7 +145,10 @@ class NodeReports:
         return {row.key: row for row in rows if node.metadata.name in row.nodes}
 
     async def _shown(self, found: NodeReport, identity: Identity, rows: Mapping[tuple[str, int], PlanRow]) -> NodeReport:
-        """Returns the report with the attempts that the reader may see, named by the plan; the others are counted."""
+        """Returns the report with the attempts that the reader may see, named by the plan; the others are counted.
+
+        An attempt that the plan does not name is shown only to one who may get all Allocations.
+        """
         seen: list[AttemptRow] = []
         everything = await self._rights.may(identity, Action("get", ALLOCATIONS.plural, ""))
         for attempt in found.attempts:
@@ -159,7 +165,7 @@ class NodeReports:
 
 
 def _rank(one: Allocation, node: str) -> tuple[bool, bool]:
-    """Orders nodes: the one that failed, the head, the others."""
+    """Returns the key by which nodes are sorted: first those that failed, then the head, then the others."""
     failed = {attempt.node for attempt in one.status.attempts[-1:]} | {one.status.exit.node if one.status.exit is not None else ""}
     return node not in failed, node != one.status.head
 

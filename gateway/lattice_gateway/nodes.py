@@ -53,7 +53,9 @@ class WorkService(rpc.GatewayServicer):
         self._asking: Counter[str] = Counter()
 
     async def GetWork(self, request: pb.GetWorkRequest, context: Context) -> pb.Work:  # type: ignore[override]  # noqa: N802 - the protobuf's name
-        """Returns the work of an attempt to one of its nodes; aborts the call with a gRPC status where it may not, or cannot."""
+        """Returns the work of an attempt to one of its nodes; aborts the call with a gRPC status where it may not, or cannot. Counts, times
+        and, where denied, logs it.
+        """
         begun, status = self._clock.monotonic(), grpc.StatusCode.OK
         starts.reached(self._clock, "ask", request.uid, node=request.node)
         self._asking[request.node] += 1

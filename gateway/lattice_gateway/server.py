@@ -108,10 +108,12 @@ class Server:
         return web.Response(text="ok\n")
 
     def _measured(self, method: str, answer: Answer) -> Answer:
-        """Returns the handler with LatticeErrors turned into JSON answers, counted and timed under the name `method`."""
+        """Returns the handler with LatticeErrors turned into JSON answers, counted and timed under the name `method`; other errors are
+        raised.
+        """
 
         async def measured(request: web.Request) -> web.StreamResponse:
-            """Answers a request and measures that; a reader that has left counts as 499."""
+            """Answers a request and measures that; a reader that has left, and an error that is not Lattice's own, count as 499."""
             begun = self._clock.monotonic()
             status = "499"  # the reader has left
             try:
@@ -153,7 +155,8 @@ class Server:
     async def _answer_logs(self, request: web.Request) -> web.StreamResponse:
         """Answers with the output of an allocation as a stream of lines.
 
-        Raises Denied where the caller may not read it, NotFound where it does not exist.
+        Raises Denied where the caller may not read it, NotFound where it does not exist, Rejected for a bad parameter, Stale while
+        nothing has started unless it is followed, and TooMany beyond 64 streams of one person.
         """
         identity = await self._identify(request)
         namespace, name = request.match_info["namespace"], request.match_info["name"]
@@ -212,7 +215,10 @@ class Server:
             await response.write_eof()
 
     async def _recheck(self, request: web.Request, allocation: Allocation) -> None:
-        """Raises Denied as soon as the caller may no longer read this output; else runs until cancelled."""
+        """Raises Denied as soon as the caller may no longer read this output, by a check every 5 minutes; else runs until cancelled.
+
+        An error of the API server in that is raised, too.
+        """
         while True:
             await self._clock.sleep(RECHECK_SECONDS)
             identity = await self._identify(request)

@@ -167,7 +167,9 @@ class UsageDesk:
         return await self._rights.may(identity, Action("get", TENANTS.plural, tenant))
 
     async def _budgets(self, identity: Identity, sight: _Sight) -> dict[str, Budgets]:
-        """Returns the budgets of the tenants in sight; for the reader's own work, of the tenants that it is charged to."""
+        """Returns the budgets of the tenants in sight; for the reader's own work, of those that it is charged to and that he may get.
+        Tenants that are gone are left out.
+        """
         if sight.tenants is None:
             listing = await self._cluster.list(TENANTS, type=Tenant)
             return {tenant.metadata.name: budgets_of(tenant) for tenant in listing.items}

@@ -88,7 +88,10 @@ class Works:
     # ── the row ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _row(self, asked: WorkQuestion) -> PlanRow | None:
-        """Returns the row of the node's plan that gives it the right; None: none does. A plan without such a row is read again once."""
+        """Returns the row of the node's plan that gives it the right; None: none does, or the node is unknown or without an index.
+
+        A plan without such a row is read again once.
+        """
         node = self._nodes.get(asked.node)
         if node is None or node.status.index is None:
             return None

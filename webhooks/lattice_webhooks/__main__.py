@@ -80,7 +80,9 @@ class Webhook:
         await https.serve(self._server.application(), self._settings.listen, self._certificate.context, on_listen=self.listening.set)
 
     async def _follow_clients(self) -> None:
-        """Reads the client CA's file again every few seconds and trusts what it holds, until cancelled."""
+        """Reads the client CA's file again every few seconds and trusts what it holds, until cancelled; an unreadable file is logged, and
+        the last CA stays.
+        """
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             try:

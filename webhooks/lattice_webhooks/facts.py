@@ -115,7 +115,10 @@ class Gatherer:
         self._quotas = QuotaGatherer(cluster, caches.quotas, caches.nodes.objects, caches.inventory)
 
     async def defaults(self, request: Request, identity: Authenticated) -> Facts:
-        """Returns the facts that `lattice.admission.fill` reads to fill in defaults; the API server is asked for unknown names."""
+        """Returns the facts that `lattice.admission.fill` reads to fill in defaults; the API server is asked for unknown names.
+
+        Of a quota or profile these are the requester, and for a new quota of Koordinator's the trees as well.
+        """
         if request.kind in JUDGED:
             creates = request.kind == KOORDINATORS and request.operation == "CREATE"
             return Facts(identity.requester, quotas=await self._quotas.of_tree(request) if creates else None)

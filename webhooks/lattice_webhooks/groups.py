@@ -44,7 +44,7 @@ class GroupReader:
     def declared(self, objects: Objects) -> QuotaFacts:
         """Returns all groups that these objects declare, not yet laid out as trees (`laid_out`), and the amounts published of them.
 
-        An object that does not parse is left out.
+        An object that does not parse is left out; a profile declares its root only while no quota of Koordinator's does.
         """
         profiles = objects.profiles
         stamp = ",".join(f"{each.metadata.uid}:{each.metadata.resource_version}" for each in profiles)

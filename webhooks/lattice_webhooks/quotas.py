@@ -132,7 +132,10 @@ class QuotaGatherer:
         """The caches laid out, and the version of declarations that they show; None: not laid out yet."""
 
     async def of_tree(self, request: Request) -> QuotaFacts:
-        """Returns the facts by which a group or profile is judged: all others as the server has them now, not as the caches do."""
+        """Returns the facts by which a group or profile is judged: all others as the server has them now, not as the caches do.
+
+        Nodes are among them only where the object chooses some, work only where the verdict depends on it.
+        """
         quotas = await self._fresh()
         has_nodes = request.kind == PROFILE or "tree" in part(request.obj, "spec")
         nodes = tuple(traits_of(node) for node in self._nodes.values()) if has_nodes else None

@@ -88,7 +88,10 @@ class Server:
         return response
 
     async def _decided(self, body: bytes, decide: Callable[[Review], Awaitable[bytes]], begun: float) -> web.Response:
-        """Returns the answer of `decide`; an error of ours becomes a status that leaves the request to the webhook's failure policy."""
+        """Returns the answer of `decide`; 400 for a body that is no review, 503 for an error of Lattice or 2.5 s without an answer.
+
+        Such a status leaves the request to the webhook's failure policy.
+        """
         try:
             review = read_review(body)
         except Rejected as error:
@@ -117,6 +120,8 @@ class Server:
     async def _fill(self, review: Review) -> bytes:
         """Returns the answer to a review for defaults: the patch, with the verdict where it can be given already, or a refusal of an object
         that does not read, is too large, or leaves open what defaults cannot decide.
+
+        A new Allocation that is accepted already is counted as waiting.
         """
         if review.too_large is not None:
             return judged(review, review.too_large)
@@ -139,7 +144,8 @@ class Server:
         return filled(review, verdict, judged=True)
 
     async def _judged_early(self, request: Request, identity: Authenticated) -> Accepted | None:
-        """Returns the acceptance of a new Allocation, which then needs no validating call; None: that call must judge it.
+        """Returns the acceptance of a new Allocation, which then needs no validating call; None: that call must judge it, as after an
+        error, or a second without the facts.
 
         A refusal is left to that call, so that schema and policies are checked before it.
         """
@@ -159,7 +165,9 @@ class Server:
             self._caches.pending.admitted(str(spec.get("tenant") or ""), str(spec.get("user") or ""))
 
     async def _judge(self, review: Review) -> bytes:
-        """Returns the answer to a review for checks; a refusal is logged, an admission counted."""
+        """Returns the answer to a review for checks; a refusal is logged, an admitted new Allocation counted. Raises errors of the API
+        server.
+        """
         if review.too_large is not None:
             return judged(review, review.too_large)
         if review.request is None:

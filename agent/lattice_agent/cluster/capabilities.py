@@ -73,7 +73,8 @@ def from_node_class(node_class: NodeClass, fingerprint: str) -> StaticCapabiliti
 def read_components(words: Iterable[str]) -> dict[str, str]:
     """Returns versions by name, read from words such as `gpu-driver=550.54.14`.
 
-    Raises Rejected for a word that is no NAME=VERSION, for a name with two versions, and for more than 16 components.
+    Raises Rejected for a word that is no NAME=VERSION (63 and 128 characters at most), for a name with two versions, and for more than
+    16 components.
     """
     found: dict[str, str] = {}
     for word in words:

@@ -327,9 +327,10 @@ class Renewal:
     # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _asked(self) -> bytes | None:
-        """Returns the certificate issued for the request; None while there is none. Creates the request object where it is missing.
+        """Returns the certificate issued for the request; None while there is none, or the request object is of a key that was lost.
+        Creates the object where it is missing.
 
-        Raises Rejected when the operator has denied it; the next call then makes a new request.
+        Raises Rejected when the operator has denied it; a new key and request follow once that object is gone.
         """
         request = base64.b64encode(await asyncio.to_thread(self._request)).decode()
         try:

@@ -73,7 +73,11 @@ class HistoryWriter:
 
 
 def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> list[HistoryRow]:
-    """Returns a row for every attempt that the disk keeps, and for those of a plan not journaled yet, sorted by uid and attempt."""
+    """Returns a row for every attempt that the disk keeps, and for those of the plan that it does not and that are not over, sorted by uid
+    and attempt.
+
+    A directory without a journal and without processes gives none.
+    """
     rows = {Key(*row.attempt_key): row for one in kept if (row := _of_disk(one, attempts.get(one.known.key))) is not None}
     for key, attempt in attempts.items():
         if key not in rows and attempt.row is not None and attempt.stage not in OVER:

@@ -118,7 +118,11 @@ class Attempt:
 
 
 def restored(known: Known) -> Attempt:
-    """Returns an attempt in the stage and with the end that its files and its scope show, after agent or machine have restarted."""
+    """Returns an attempt rebuilt from its files and scope: RUNNING while processes are left, else as its exit record says, else LOST after
+    a reboot or without a readable journal, ENDED with an unknown exit where it was started, WAITING where it was not.
+
+    One that is over and has steps of its prologue left to undo is in EPILOGUE.
+    """
     terms = _journaled_terms(known)
     if known.alive or known.populated:
         started = known.running or Running(0, 0, 0.0, 0.0)
@@ -149,9 +153,10 @@ def restored(known: Known) -> Attempt:
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
-    """Returns the attempt with the end that the disk records, where this process had dropped it or did not know it.
+    """Returns the attempt as the disk records it, with row, walltime and terms kept, where this process has prepared it, or is ending it,
+    and has never started it; else as it is.
 
-    An attempt that is not being prepared stays as it is; one that was started here and has no record of its end is LOST.
+    It is LOST where the disk shows neither a start nor an end.
     """
     if attempt.stage not in (Stage.PREPARING, Stage.TERMINATING, Stage.KILLING) or attempt.starts:
         return attempt
@@ -180,7 +185,9 @@ def _journaled_terms(known: Known) -> WorkTerms | None:
 
 
 def apply(attempt: Attempt, event: Answer) -> None:
-    """Changes the attempt by one event; an answer that no instruction waits for any more changes nothing."""
+    """Changes the attempt by one event, and begins the epilogue of one that was prepared and is over by that; an answer that no instruction
+    waits for any more changes nothing.
+    """
     before = attempt.stage
     _apply(attempt, event)
     if attempt.stage in OVER and before not in OVER and before is not Stage.EPILOGUE and attempt.prepared:
@@ -234,7 +241,7 @@ def _apply(attempt: Attempt, event: Answer) -> None:
 
 def _end(attempt: Attempt, record: ExitRecord | None) -> None:
     """Puts an attempt without processes into the stage ENDED, or FAILED where its start failed, with the ends of its tasks; `record` None:
-    nobody knows these.
+    one end, unknown.
 
     Drops the order to end it where it had ended by itself.
     """
@@ -265,7 +272,9 @@ def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
 
 
 def unread(attempt: Attempt) -> bool:
-    """Tells whether the attempt's terms must be read: there are none, or its run row names a newer generation of the spec than theirs."""
+    """Tells whether the attempt's terms must be read: a run row names it, and there are none, or the row names a newer generation of the
+    spec than theirs.
+    """
     row = attempt.row
     return row is not None and row.order == RUN and (attempt.terms is None or attempt.terms.generation < row.generation)
 

@@ -149,9 +149,10 @@ class Lifecycle:
                 out.append(Forget(key, seq))
 
     def _meet(self, key: Key, row: PlanRow) -> Attempt:
-        """Makes an attempt for a plan row whose attempt this process does not know.
+        """Makes an attempt for a plan row whose attempt this process does not follow: the one settled before a restart, ENDED for a stop
+        row, else WAITING.
 
-        It is LOST where the node has lost its memory, since then nobody can tell whether it was started here.
+        It is LOST instead of WAITING where the node has lost its memory, since then nobody can tell whether it was started here.
         """
         if key in self.finished:
             return self.finished.pop(key)

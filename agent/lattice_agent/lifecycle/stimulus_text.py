@@ -167,7 +167,9 @@ def length_of(sentence: str) -> str:
 
 
 def without_sentences(event: Event) -> Event:
-    """Returns the event without text that people or programs wrote; the machine decides the same by it."""
+    """Returns the event without sentences and commands that people or programs wrote; the machine decides the same by it. Namespace and
+    name of an allocation stay.
+    """
     match event:
         case events.Refused() | events.Vanished() | events.Survived():
             return replace(event, message=length_of(event.message))
@@ -185,12 +187,17 @@ def _record(record: ExitRecord | None) -> ExitRecord | None:
 
 
 def _known(known: Known) -> Known:
-    """Returns what was known of an attempt without text that people or programs wrote."""
+    """Returns what was known of an attempt without sentences and commands that people or programs wrote; namespace and name of its
+    allocation stay.
+    """
     return replace(known, work=_times_of(known.work) if known.work is not None else None, exit=_record(known.exit))
 
 
 def _times_of(work: NodeWork) -> NodeWork:
-    """Returns a node's work reduced to identity, times, tasks and nodes."""
+    """Returns a copy of a node's work with key, number, namespace, name, nodes, ranks, tasks and times alone.
+
+    User, tenant and job name are empty, and everything else that people wrote has its default.
+    """
     return NodeWork(
         key=Key(*work.key), number=work.number, namespace=work.namespace, name=work.name, user="", tenant="", job_name="",
         nodes=work.nodes, node=work.node, rank_of_node=work.rank_of_node, head=work.head, tasks=work.tasks, first_rank=work.first_rank,

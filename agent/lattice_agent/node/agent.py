@@ -207,7 +207,9 @@ class Agent:
             self._queues.queue_heartbeat(self.node)
 
     def beat_if_urgent(self) -> None:
-        """Queues a heartbeat at once where the report holds something that the scheduler waits for."""
+        """Queues a heartbeat at once where the report holds something that the scheduler waits for, unless this node has not begun to send
+        any.
+        """
         if self.planned and self.heartbeat.wants(self._report()):
             self._queues.queue_heartbeat(self.node)
 
@@ -285,7 +287,7 @@ class Agent:
         self._group.create_task(self._stimulus_files.write_log(self.node, self.machine, why))
 
     def _log_stages(self, before: dict[Key, Stage]) -> None:
-        """Logs the attempts whose stage has changed since `before`."""
+        """Logs the attempts whose stage has changed since `before`, and notes the time of those whose start is ordered."""
         for key, attempt in self.machine.attempts.items():
             if before.get(key) is not attempt.stage:
                 if attempt.stage is Stage.STARTING:
@@ -381,8 +383,8 @@ class Agent:
         return await self.reporter.persist(key)
 
     async def beat(self) -> float | None:
-        """Checks the host and its cache, renews the node's Lease with the newest report, and returns the seconds until the next heartbeat;
-        None: no time is set.
+        """Checks the host, its cache and its limits, renews the node's Lease with the newest report, and returns the seconds until the next
+        heartbeat, fewer after an error.
         """
         await self._check_host()
         await self._check_cache()

@@ -97,7 +97,9 @@ class Effects:
 
     async def _carry_out_one(self, instruction: Instruction) -> float | None:
         """Carries out one instruction; returns the seconds until it is repeated, None: it is done, answered by an event, or void because
-        the attempt is to end.
+        the attempt is to end or no plan names it.
+
+        A TERM that fails is logged and not repeated.
         """
         match instruction:
             case instructions.Read():
@@ -132,7 +134,8 @@ class Effects:
         """Reads the attempt's Allocation from a gateway and posts its terms, or Refused where it is gone, malformed, or its Secrets cannot
         be had.
 
-        Returns the seconds until another try where no gateway answers; None: done, or no plan names the attempt.
+        Returns the seconds until another try where no gateway answers, or one denies it or gives no Allocation; None: done, or no plan
+        names the attempt. An attempt that no gateway answers for is `unserved` until one does.
         """
         row = self._row_of(key)
         if row is None:
@@ -191,9 +194,9 @@ class Effects:
             self._post(events.Prepared(key))
 
     async def _start(self, key: Key) -> float | None:
-        """Has the host start the attempt, and posts Started or Refused, nothing where it was interrupted; drops the values of Secrets.
+        """Has the host start the attempt, and posts Started or Refused, nothing where it was interrupted; drops the values of Secrets then.
 
-        Returns the seconds until another try where the host cannot tell; None: done.
+        Returns the seconds until another try, for which these are kept, where the host cannot tell; None: done.
         """
         try:
             async with self._interruptible(key):

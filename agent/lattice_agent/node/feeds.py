@@ -82,7 +82,7 @@ class Feed:
         self._unread: set[str] = set()
 
     async def run(self) -> None:
-        """Follows nodes and plans until cancelled."""
+        """Follows nodes and, once one of them has an index, plans, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             await self._indexed.wait()

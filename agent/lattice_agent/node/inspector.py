@@ -75,7 +75,11 @@ class NodeInspector:
         self._threads = Threads("the node's disk", count=LOOKS, within=ANSWER_SECONDS)
 
     async def look(self, key: Key | None) -> NodeFacts:
-        """Returns the facts of the node with those of one attempt, also where that is settled; None: with all that are not settled."""
+        """Returns the facts of the node with those of one attempt, also where that is settled; None: with all that are not settled, 64 at
+        most, the rest counted.
+
+        Facts that cannot be read become a message.
+        """
         known = self._agent.machine.attempts
         keys = [key] if key is not None else sorted(known, key=lambda one: (known[one].started or float("inf"), one))
         (hooks, cache, flaw), looks = await asyncio.gather(

@@ -22,7 +22,8 @@ EXIT_SAME, EXIT_DIFFERENT, EXIT_REFUSED, EXIT_CORRUPT = 0, 1, 2, 3
 def main(argv: Sequence[str], out: TextIO | None = None) -> int:
     """Replays the stimulus log that `argv` names and prints its events and differences; returns the exit code.
 
-    0: everything is the same, 1: something differs, 2: there is no such file, 3: it is no stimulus log.
+    0: everything is the same, 1: something differs, 2: the file cannot be read, 3: it is no stimulus log. Flags that do not read end the
+    process.
     """
     parser = argparse.ArgumentParser(prog="lattice-agent replay", description=__doc__, allow_abbrev=False)
     parser.add_argument("file", type=Path, metavar="FILE", help="stimulus log of a node")

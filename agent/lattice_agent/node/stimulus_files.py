@@ -75,7 +75,11 @@ class StimulusFiles:
             event(log, "StimuliWritten", node=header.node, reason=why, file=str(path))
 
     async def follow_logs(self, agents: Mapping[str, KeepsStimuli]) -> None:
-        """Writes every node's new events into DIRECTORY/NODE each second, until cancelled; files are rotated and limited."""
+        """Appends each second the new events of every node that keeps stimuli to DIRECTORY/NODE, until cancelled, and the rest then; files
+        are rotated and limited.
+
+        A failure is logged once in a row, and its events are written by the next call that succeeds.
+        """
         limit = max(LEAST_BYTES, FOLLOWED_BYTES // max(1, len(agents)))
         files = {node: FollowedFile(self._directory / node, limit) for node in agents}
         failing: set[str] = set()
@@ -106,7 +110,7 @@ class StimulusFiles:
         return AtFailure(self, agents)
 
     async def write_at_signals(self, agents: Mapping[str, KeepsStimuli]) -> None:
-        """Writes every node's log at each SIGUSR1, until cancelled."""
+        """Writes the log of every node that keeps stimuli at each SIGUSR1, until cancelled; a process that keeps none logs that."""
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGUSR1, asked.set)
         try:

@@ -51,7 +51,7 @@ async def _listed(images: ImageShelf) -> pb.CacheReport:
 async def _warmed(asked: pb.CacheImage, images: ImageShelf, sources: ImageSources, clock: Clock) -> AsyncIterator[pb.CacheReport]:
     """Pulls an image, and yields every half a second how many bytes stand, `done` last; closing the iterator ends the pull.
 
-    Raises the error that ended it.
+    Raises the error that ended it; where the site has no registry, one report says so.
     """
     if not sources.registry:
         yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")

@@ -125,7 +125,10 @@ class AgentService(rpc.AgentServicer):
             await changed.wait(seen)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: LogsContext) -> AsyncIterator[pb.LogChunk]:  # noqa: N802 - the protobuf's name
-        """Streams an attempt's output on this node (attempt 0: the newest's), to the gateway alone, which has checked the reader."""
+        """Streams an attempt's output on this node (attempt 0: the newest's), to the gateway alone, which has checked the reader.
+
+        Aborts the call of another caller, for a malformed uid, and where this node has no output of the attempt.
+        """
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"logs are read through the gateway, not by {caller or 'nobody'}")
@@ -141,7 +144,11 @@ class AgentService(rpc.AgentServicer):
             yield chunk
 
     async def ReadSteps(self, request: pb.ReadStepsRequest, context: StepsContext) -> AsyncIterator[pb.StepsReport]:  # noqa: N802 - the protobuf's name
-        """Reports the steps of an attempt's prologue once, to the gateway alone, which has checked the reader's rights."""
+        """Reports the steps of an attempt's prologue once, none where nothing is prepared here, to the gateway alone, which has checked the
+        reader's rights.
+
+        Aborts the call of another caller.
+        """
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"steps are read through the gateway, not by {caller or 'nobody'}")
@@ -165,7 +172,11 @@ class AgentService(rpc.AgentServicer):
         yield node_to_wire(await self._inspector.look(Key(request.uid, request.attempt) if request.uid else None))
 
     async def ServeCache(self, request: pb.CacheRequest, context: CacheContext) -> AsyncIterator[pb.CacheReport]:  # noqa: N802 - the protobuf's name
-        """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it."""
+        """Lists, brings or evicts images of the node's cache, for the gateway alone, which has checked the right to it; a node that keeps
+        no images reports that.
+
+        Aborts the call of another caller.
+        """
         caller = peer_name(context)
         if caller != GATEWAY:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the cache is served through the gateway, not to {caller or 'nobody'}")

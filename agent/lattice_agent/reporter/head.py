@@ -91,7 +91,9 @@ class AttemptView:
     # ── what goes in ────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow_row(self, row: PlanRow) -> None:
-        """Notes the attempt's newest plan row: a run row names all nodes, a stop row those that have not confirmed their end."""
+        """Notes the attempt's newest plan row: a run row names all nodes, a stop row those that have not confirmed their end, and all where
+        no row came before it.
+        """
         self.head = row.head or self.head
         if row.order == STOP:
             self.awaited = frozenset(row.nodes)
@@ -104,7 +106,11 @@ class AttemptView:
         self.walltime_seconds = walltime_seconds
 
     def hear(self, member: Member) -> bool:
-        """Notes a node's whole state; a final one stays, whatever comes later. Returns False when the node is not of this attempt."""
+        """Notes a node's whole state; a final one stays, whatever comes later. Once all are ready, or one has started, the tasks may start
+        for good.
+
+        Returns False, and notes nothing, when the node is not of this attempt.
+        """
         if member.key != self.key or member.node not in self.nodes:
             return False
         before = self.members.get(member.node)
@@ -116,7 +122,9 @@ class AttemptView:
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────────
 
     def direction(self) -> Direction:
-        """Returns the order to all nodes: END with its cause where one failed or the head has ended, START once all were ready, or WAIT."""
+        """Returns the order to all nodes: END with its cause where one failed, or the head has ended and alone has tasks; else START once
+        all were ready; else WAIT.
+        """
         cause = self._cause()
         if cause:
             return Direction(Order.END, cause, self.settled)

@@ -204,9 +204,11 @@ class Reporter:
     # ── the status ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def persist(self, key: Key) -> float | None:
-        """Writes the attempt's verdict into the Allocation's status, if one is due.
+        """Writes the attempt's verdict into the Allocation's status, if one is due; Started waits half a second so that an early end shares
+        its write.
 
-        Returns the seconds until it is to be called again; None: only after a change.
+        Returns the seconds until it is to be called again, also after an error, which the fifth time is logged; None: only after a
+        change. An Allocation that is gone settles the attempt.
         """
         case = self._cases.get(key)
         if case is None or case.head.settled:
@@ -238,7 +240,9 @@ class Reporter:
         return case.begun_at + BEGUN_SECONDS - now
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
-        """Returns the Allocation and what to do about its status; reads it anew where the known one lacks what the scheduler writes."""
+        """Returns the Allocation and what to do about its status; reads it anew where the known one lacks what the scheduler writes. Raises
+        as `find_work` does.
+        """
         if case.found is not None:
             outcome = self._outcome(case, case.found)
             if not isinstance(outcome, status.Later):
@@ -254,7 +258,11 @@ class Reporter:
         return status.decide(found.work, case.head.key, self.node, case.head.verdict(), now=self._clock.now(), hollow=self._hollow)
 
     async def _write(self, case: _Case, found: FetchedWork, outcome: status.Write) -> None:
-        """Replaces the status at the version that was read; nodes may not patch, since a patch would let them read other work."""
+        """Replaces the status at the version that was read, and keeps the answer for the next write; nodes may not patch, since a patch
+        would let them read other work.
+
+        Raises Stale and other errors of the API server; the Allocation is read anew then.
+        """
         metadata = found.work.metadata
         case.found, case.stale = None, metadata.resource_version
         changed = merge(found.status, outcome.status)

@@ -44,7 +44,9 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 
 
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
-    """Returns an allocation's work on `node`, one of the row's: with defaults and the site's limits, names and patterns expanded."""
+    """Returns an allocation's work on `node`, one of the row's (ValueError for another): with defaults and the site's limits, names and
+    patterns expanded.
+    """
     spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
     signed = wants_signature(spec.environment.require, spec.tenant, spec.vcluster, config.software.require_signature)
     rank = row.nodes.index(node)
@@ -86,7 +88,10 @@ def _software(images: tuple[SoftwareImage, ...], *, signed: bool) -> tuple[Softw
 
 
 def _files(environment: Environment, names: PatternValues) -> tuple[str, str, bool]:
-    """Returns the expanded names of the files for output and errors (empty: none), and whether they are appended to."""
+    """Returns the expanded names of the files for output and errors (empty: none), and whether they are appended to.
+
+    They are where the work asks for it, and on all nodes but rank 0 where a file has no name that differs from node to node.
+    """
     output = environment.output
     if output is None:
         return "", "", False
