@@ -76,9 +76,11 @@ class UsageDesk:
         self._scheduler = scheduler
 
     async def usage(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers with hours and budgets of the tenants or user that the request names, limited to what the reader may see.
+        """Answers with hours and budgets of the tenants or user that the request names, limited to what the reader may see; where no
+        scheduler answers, it says what is missing.
 
-        Raises Denied where he may see nothing of it, Rejected for a bad parameter, Retry until the usage records have been read.
+        Raises Denied where he may see nothing of it, Rejected for a bad parameter, NotFound for an unknown tenant, Retry until the usage
+        records have been read.
         """
         asked = _asked({**request.query, **request.match_info}, identity, ("days",))
         days = _whole("days", request.query.get("days", ""), DEFAULT_DAYS, MOST_DAYS)
@@ -98,9 +100,11 @@ class UsageDesk:
         return _json(await asyncio.to_thread(answered))
 
     async def history(self, request: web.Request, identity: Identity) -> web.Response:
-        """Answers which work ran, how long, and how it ended: the reader's own, or that of others where he may see it.
+        """Answers which work ran, how long, and how it ended: the reader's own, or that of others where he may see it; where no scheduler
+        answers, it says what is missing.
 
-        Raises Denied where he may not, Rejected for a bad parameter, Retry until the usage records have been read.
+        Raises Denied where he may not, Rejected for a bad parameter, NotFound for an unknown tenant, Retry until the usage records have
+        been read.
         """
         asked = _asked(request.query, identity, ("since", "until", "state", "limit", "number", "name"))
         now = self._clock.now()
@@ -122,7 +126,10 @@ class UsageDesk:
     # -- who may see what -----------------------------------------------------------------------------
 
     async def _sight(self, identity: Identity, asked: Asked) -> _Sight:
-        """Returns what the reader may see of his question; raises Denied where he asks for others' work without the right to it."""
+        """Returns what the reader may see of his question; raises Denied where he asks for others' work without the right to it.
+
+        Raises NotFound for an unknown tenant where he may see everybody's work there.
+        """
         everything = await self._rights.may(identity, Action("list", ALLOCATIONS.plural, ""))
         names = everything or bool(asked.tenant and await self._acts_for(identity, asked.tenant))
         asked = Asked(asked.reader, asked.tenant, asked.user, asked.project, names)

@@ -77,8 +77,8 @@ class Told:
     def outcome(self, away: Iterable[str]) -> tuple[str, str, Exit | None]:
         """Returns reason, sentence and exit (None: unknown) of an attempt that runs nowhere; `away`: the nodes that cannot be asked.
 
-        A failed start counts first, then the earliest failure, a node that lost the attempt or is away, an unknown exit; else exit
-        code 0, or `Lost` for an attempt that never began.
+        Where nodes contradict each other the exit is unknown. Else a failed start counts first, then the earliest failure, a node that
+        lost the attempt or is away, an unknown exit; else exit code 0, or `Lost` for an attempt that never began.
         """
         if self.contested:
             return "ExitUnknown", f"{fold_nodes(sorted(self.members))} contradict each other about where it ran", None
@@ -150,14 +150,20 @@ def _floor(allocation: Allocation, one: Told, *, seq: int, now: float, gpus: int
 
 
 def forsaken(allocation: Allocation, attempt: int, nodes: str, *, seq: int, now: float) -> Patch:
-    """Returns the patch that queues work again as its next attempt, since no node knows of the attempt that its ledger row names."""
+    """Returns the patch that queues work again as its next attempt, since no node knows of the attempt that its ledger row names; it uses
+    none of requeue.max.
+    """
     message = f"no node knows of attempt {attempt} on {nodes}: etcd was restored, and what they knew is gone"
     shown = _with(allocation, attempt=attempt)
     return projection.retried(shown, Retry("Lost", message, None, counted=False), number=allocation.status.number or 0, seq=seq, now=now)
 
 
 def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float) -> Allocation:
-    """Returns the allocation with an ended attempt in `attempts`; another attempt followed it, so it is no final end."""
+    """Returns the allocation with an ended attempt in `attempts`, of which the last 10 are kept; another attempt followed it, so it is no
+    final end.
+
+    One that ended with 0 is shown as Requeued, one of unknown end as ended at `now`.
+    """
     reason, _, ended = one.outcome(away)
     status = allocation.status
     same = status.attempt == one.attempt

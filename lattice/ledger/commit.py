@@ -131,7 +131,7 @@ class Book:
         self.terms = (*self.terms, begun)[-TERMS_KEPT:]
 
     def write_format(self, number: int) -> None:
-        """Changes the format number; from the next commit on every shard is written in it."""
+        """Changes the format number; from the next commit on every shard is written in it. The present number changes nothing."""
         if number != self.format:
             self.format = number
             self._texts = [encode_shard(members.values(), number) for members in self._members]

@@ -64,7 +64,8 @@ def _was_over(allocation: Allocation, now: float, standings: Sequence[AttemptNod
 
 
 def end_of(standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
-    """Returns reason, sentence and exit from the nodes' reports: those of the first failure, else exit code 0.
+    """Returns reason, sentence and exit from the nodes' reports: those of the first failure, else exit code 0 where all have ended, else
+    Lost.
 
     An unknown exit counts before an exit code, and that before a failed start or a loss. The exit is None where no node tells a code.
     """

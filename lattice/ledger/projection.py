@@ -186,7 +186,11 @@ def _no_kill_time(allocation: Allocation) -> Patch:
 
 
 def retried(allocation: Allocation, retry: Retry, *, number: int, seq: int, now: float) -> Patch:
-    """Returns the patch for the next attempt: Pending again, the ended one in `attempts`, the time of submission kept."""
+    """Returns the patch for the next attempt: Pending again, the ended one in `attempts`, the time of submission kept; `retry.counted`: a
+    requeue more.
+
+    Of entries beyond the last 10 only their use stays, in `status.usage`.
+    """
     status = allocation.status
     attempt = max(1, status.attempt)
     done: Patch = {

@@ -100,8 +100,8 @@ class Wait:
 def judge(standings: Sequence[AttemptNodeState], placed_seconds: float, timeout: float) -> Wait | None:
     """Returns the wait of an attempt that was placed `placed_seconds` ago and has not started on every node; None: it has.
 
-    `timeout`: the longest wait in seconds after the last node was prepared. While images are on their way to a node the wait is not
-    over.
+    In the first 10 s there is nothing to show yet. `timeout`: the longest wait in seconds after the last node was prepared. While images
+    are on their way to a node the wait is not over.
     """
     waiting = [one for one in standings if one.waits]
     if not waiting:

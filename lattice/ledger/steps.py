@@ -154,7 +154,9 @@ Step = Propose | AddFinalizer | RemoveFinalizer | Project | Stage | ShowEnding |
 
 
 def next_step(facts: StepFacts) -> Step:
-    """Returns the next step of an allocation; the caller carries it out, and asks again unless it is Queue or Rest."""
+    """Returns the next step of an allocation; the caller carries it out, and asks again unless it is Queue, AwaitImages, RemoveFinalizer or
+    Rest.
+    """
     allocation = facts.allocation
     if allocation is None:
         return _absent(facts)

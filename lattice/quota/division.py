@@ -26,7 +26,9 @@ class Claim(NamedTuple):
 
 
 def divide(total: int, claims: Sequence[Claim]) -> list[int]:
-    """Returns the share of each claim in `total`, in their order; together they exceed `total` only where the floors do."""
+    """Returns the share of each claim in `total`, in their order; together they exceed `total` only where the floors do. One without weight
+    gets no more than its floor.
+    """
     shares: list[int] = []
     hungry: list[int] = []
     wanted = 0

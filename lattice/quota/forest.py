@@ -151,7 +151,7 @@ class Forest:
     ) -> None:
         """Adds amounts (negative: subtracts) to the demand of the work bound to a group; no sum goes below 0.
 
-        A name in no tree counts as the default group.
+        A name in no tree counts as the default group, unless it is the system group's.
         """
         more = (request or {}, used or {}, non_preemptible_used or {})
         tree = self._tree_of.get(leaf)

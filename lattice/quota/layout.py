@@ -78,7 +78,8 @@ def layout(
 ) -> Layout:
     """Returns the trees of all sound objects; `ours`: Lattice's ElasticQuotas, `theirs`: Koordinator's.
 
-    An object that does not parse or collides with another is left out and named in `faults`.
+    An object that does not parse or collides with another is left out and named in `faults`. Raises Rejected where an option of `config`
+    does not parse.
     """
     faults: dict[Origin, tuple[str, str]] = {}
     sound = [profile for profile in profiles if _read(profile, tree_of, PROFILE, faults) is not None]

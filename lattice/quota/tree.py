@@ -110,7 +110,9 @@ class QuotaTree:
         return self._managed(columns, name, columns.runtime)
 
     def effective_min(self, name: str) -> dict[str, int]:
-        """Returns by resource the part of its min that is guaranteed to a group now; for the root, its runtime."""
+        """Returns by resource the part of its min that is guaranteed to a group now; for the root, its runtime. Raises NotFound for an
+        unknown group.
+        """
         columns = self._divided(name)
         return self._managed(columns, name, columns.effective if name != ROOT else columns.runtime)
 
@@ -127,11 +129,15 @@ class QuotaTree:
         return {key: amount for key, amount in found.items() if amount}
 
     def child_request(self, name: str) -> dict[str, int]:
-        """Returns the request of a group before it is raised to the part of min that the group does not lend."""
+        """Returns the request of a group before it is raised to the part of min that the group does not lend; resources without any are
+        left out.
+        """
         return self._some(name, self._ready().asked)
 
     def used(self, name: str) -> dict[str, int]:
-        """Returns the amounts that the work of a group, and of all groups below it, holds."""
+        """Returns the amounts that the work of a group, and of all groups below it, holds, for the root of all; resources without any are
+        left out.
+        """
         return self._some(name, self._ready().used)
 
     def non_preemptible_used(self, name: str) -> dict[str, int]:
@@ -154,7 +160,10 @@ class QuotaTree:
             slot = columns.parent[slot]
 
     def fits(self, name: str, amounts: Resources) -> bool:
-        """Tells whether `amounts` more use stays within the runtime and the max of a group and of all above it."""
+        """Tells whether `amounts` more use stays within the runtime and the max of a group and of all above it.
+
+        A resource that a group does not manage, and an amount of 0 or less, is not compared there.
+        """
         columns = self._divided(name)
         used, runtime, most = columns.used, columns.runtime, columns.most
         slot = columns.slots[name]
@@ -169,7 +178,9 @@ class QuotaTree:
         return True
 
     def borrowed(self, parent: str, key: str) -> Level:
-        """Returns the loans of a resource among the groups directly below a parent; kept until a figure changes."""
+        """Returns the loans of a resource among the groups directly below a parent (use above the effective min); kept until a figure
+        changes.
+        """
         found = self._borrowed.get((parent, key))
         if found is None:
             found = self._borrowed[parent, key] = self._level(parent, key)
@@ -261,7 +272,11 @@ class QuotaTree:
     # Structure
 
     def _plant(self, groups: list[Group]) -> None:
-        """Adds all groups, in any order; raises Rejected for a doubled name or a group that no parents connect with the root."""
+        """Adds all groups, in any order.
+
+        Raises Rejected for a name that is taken or built in, and for a group that no parents connect with the root; groups added by then
+        stay.
+        """
         below: dict[str, list[Group]] = {}
         for group in groups:
             below.setdefault(group.parent, []).append(group)

@@ -69,7 +69,8 @@ class GrpcPeers:
     async def converse(self, reporter: str, address: str, member_side: MemberSide) -> None:
         """Sends the member's states to the reporter and passes on its directions until the member has no state any more.
 
-        Reconnects after 1 s at most whenever a stream ends, and tells the member how long the reporter has been out of reach.
+        Reconnects after 1 s at most whenever a stream ends, and tells the member how long the reporter has been out of reach; an agent
+        that answers that it does not report the attempt (yet) is in reach.
         """
         delay, said, reached = FIRST_BACK_OFF, "", self._clock.monotonic()
         while member_side.member() is not None:

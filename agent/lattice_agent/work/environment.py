@@ -28,7 +28,9 @@ class Account:
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """Returns the variables of /etc/environment as pam_env reads it: `KEY=value`, quotes, comments, `export`."""
+    """Returns the variables of /etc/environment as pam_env reads it: `KEY=value`, quotes, comments, `export`; lines of another form are
+    ignored.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines():
         entry = line.strip().removeprefix("export ").lstrip()

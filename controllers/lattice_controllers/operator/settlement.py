@@ -89,7 +89,11 @@ class Settlement:
             self._want(change.key, allocation)
 
     def _keep(self, allocation: Allocation) -> None:
-        """Keeps the last version of a deleted allocation with unsettled attempts, due at once: only this process still knows them."""
+        """Keeps the last version of a deleted allocation with unsettled attempts, due at once, and logs that: only this process still knows
+        them.
+
+        Does nothing for one that has no charges, or whose charges all are in records.
+        """
         gone = removed(allocation, self._clock.now())
         if not charges_of(allocation) or (self.informer.synced.is_set() and not unsettled(gone, self.records)):
             return

@@ -67,7 +67,8 @@ class Tenants:
         return tenant.spec.finished_retention if tenant is not None else ""
 
     async def reconcile(self, name: str) -> float | None:
-        """Makes namespaces, roles, bindings and status of one tenant agree with its spec, and sets its finalizer.
+        """Makes namespaces, roles, bindings and status of one tenant agree with its spec, and sets its finalizer; a name that somebody
+        else's object has is left alone and makes the tenant Stalled.
 
         A deleted tenant loses the finalizer once none of its work is left. Returns the seconds until the next check; None: it is gone.
         """

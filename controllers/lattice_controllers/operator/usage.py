@@ -30,7 +30,9 @@ def is_tracked(metadata: Metadata) -> bool:
 
 
 def ended_at(allocation: Allocation) -> float | None:
-    """Returns when a final allocation ended, seconds since the epoch; None where its status names no readable time."""
+    """Returns when a final allocation ended, seconds since the epoch: its end time, else when Finished was written; None where its status
+    names no readable time.
+    """
     finished = condition(allocation.status.conditions, FINISHED)
     for text in (allocation.status.end_time, finished.last_transition_time if finished else None):
         if text:
@@ -59,7 +61,9 @@ class Usage:
         self._open: Counter[tuple[str, str]] = Counter()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Counts a changed allocation, or counts it no more where it has ended or is gone; keeps `ended` current."""
+        """Counts a changed allocation, or counts it no more where it has ended or is gone, and tells observers where a count leaves or
+        reaches 0; keeps `ended` current.
+        """
         before, after = _users(change.old), _users(change.new)
         for user in before - after:
             self._open[user] -= 1

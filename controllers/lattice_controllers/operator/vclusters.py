@@ -68,7 +68,9 @@ def shared_homes(vcluster: VCluster, others: Iterable[VCluster], nodes: Iterable
 
 
 def weights_notice(vcluster: VCluster) -> tuple[str, str] | None:
-    """Returns reason and sentence where the weights in force differ from the written ones; None where they are the same."""
+    """Returns reason and sentence where the weights in force differ from the written ones; None where they are the same, or none are
+    written.
+    """
     spec = vcluster.spec
     if spec.weights is None:
         return None

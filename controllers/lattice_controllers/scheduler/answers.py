@@ -176,7 +176,9 @@ class AnswerServer:
         return await self._leading().why(request.match_info["uid"], reader_of(request.query), version=version_of(request.query))
 
     async def _queue(self, request: web.Request) -> Part:
-        """Answers with the queue of one vcluster, or of all; raises Rejected where `limit` is not 1 to 10000."""
+        """Answers with the queue of one vcluster, or of all, 200 entries where the query names no `limit`; raises Rejected where that is
+        not 1 to 10000.
+        """
         query, vcluster = request.query, request.match_info.get("vcluster", "")
         limit = query.get("limit", "")
         if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):

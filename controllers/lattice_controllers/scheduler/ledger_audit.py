@@ -48,6 +48,8 @@ class LedgerAudit:
     async def verify(self) -> None:
         """Runs the independent verifier over the stored ledger every 30 s, until cancelled; raises Deposed where ledger or NodeIndex is
         gone.
+
+        Other errors of the API server are logged.
         """
         while True:
             await self._clock.sleep(VERIFY_SECONDS)

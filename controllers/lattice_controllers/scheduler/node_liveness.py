@@ -39,10 +39,11 @@ HEARD_AFTER: Final = 1.5
 async def await_live_nodes(
     cluster: Cluster, clock: Clock, nodes: Nodes, *, call: Callable[[str], None], options: NodeOptions, namespace: str
 ) -> None:  # fmt: skip
-    """Waits until every Ready node is known to be alive, about 1.5 heartbeat intervals at most (and once through all plans).
+    """Waits until every Ready node is known to be alive, about 1.5 heartbeat intervals at most (and once through all plans); returns alike
+    where some are still unheard.
 
-    Where more than 64 are unheard and the operator has heard all, its judgement is taken (`Nodes.trust`); the nodes still unheard are made
-    to renew their Leases, plan by plan. `call` does that for the nodes of a plan, by its name.
+    Where more than 64 are unheard and the operator has heard all, its judgement is taken (`Nodes.trust`); the nodes still unheard are
+    made to renew their Leases, plan by plan. `call` does that for the nodes of a plan, by its name.
     """
     until = clock.monotonic() + HEARD_AFTER * parse_duration(options.heartbeat_interval)
     if sum(nodes.unheard().values()) > FEW_NODES and await operator_heard_all(cluster, clock, namespace):

@@ -222,7 +222,9 @@ class Recovery:
         return name in self._fenced if node is None else _fenced(node)
 
     def held(self, allocation: Allocation) -> str:
-        """Returns the sentence that says why a pending allocation is held after a restore of etcd; empty: it may be placed."""
+        """Returns the sentence that says why a pending allocation is held after a restore of etcd; empty: it may be placed, since nothing
+        is doubtful, or it was created after the recovery began.
+        """
         doubt = self.doubt
         if doubt is None or not uncertain(allocation, doubt.before):
             return ""

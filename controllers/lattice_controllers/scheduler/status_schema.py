@@ -60,7 +60,9 @@ class StatusSchema:
         return self._lacks_nothing and not self.informer.lost
 
     def on_definition(self, change: Change[Definition]) -> None:
-        """Compares the fields of a changed CRD with those of the view, and logs fields that the view lacks."""
+        """Compares the fields of a changed CRD with those of the view, and logs fields that the view lacks; of a deleted CRD no field is
+        known to be held.
+        """
         if change.key != ALLOCATIONS.name:
             return
         lacking = sorted(unknown_fields(change.new)) if change.new is not None else []

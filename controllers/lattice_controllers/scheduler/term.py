@@ -330,7 +330,11 @@ class Term:
             self.forecasts.drop_allocation(change.old.metadata.uid)
 
     def _on_record(self, change: Change[UsageRecord]) -> None:
-        """Handles a changed UsageRecord: counts its new rows, and enqueues their allocations, which may wait for them to be deleted."""
+        """Handles a changed UsageRecord: counts its new rows, or drops those of one that is gone, and enqueues the allocations of new rows,
+        which may wait for them to be deleted.
+
+        Before everything is listed, it is only kept.
+        """
         fresh = self.records.put(change.new) if change.new is not None else NOTHING_NEW
         if change.new is None:
             self.records.drop(change.key)
