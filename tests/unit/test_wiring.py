@@ -60,8 +60,6 @@ CALLED_BY_LIBRARIES = {"analyze_scalar": "PyYAML", "ignore_aliases": "PyYAML", "
 """Methods that override those of a library, which calls them."""
 CALLED_BY_VERB = {"arguments", "run"}
 """What the command line calls of a verb's module."""
-CALLED_BY_PATH = {"lattice_agent.standalone.shim.run"}
-"""What the runner calls of a file that it loads by its path."""
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +120,7 @@ def by_decision(symbol: str) -> bool:
     """Whether a symbol that no program names stands in one of the lists."""
     module, _, name = symbol.rpartition(".")
     return (
-        symbol in CALLED_BY_PATH
-        or name in CALLED_BY_LIBRARIES
+        name in CALLED_BY_LIBRARIES
         or (module in STARTED_BY_NAME and name in CALLED_BY_VERB)
         or any(symbol == each or symbol.startswith(f"{each}.") for each in (*SYMBOLS_FOR_TESTS, *FOR_TESTS_OR_PEOPLE))
     )
@@ -139,7 +136,6 @@ def test_no_symbol_is_excepted_that_a_program_names() -> None:
     left_over = [each for each in SYMBOLS_FOR_TESTS if not any(symbol == each or symbol.startswith(f"{each}.") for symbol in unused)]
     assert not left_over, f"take {', '.join(left_over)} out of SYMBOLS_FOR_TESTS"
     assert {symbol.rpartition(".")[2] for symbol in unused} >= CALLED_BY_LIBRARIES.keys()
-    assert unused >= CALLED_BY_PATH
 
 
 def test_every_variable_of_a_module_is_read_by_a_program() -> None:
