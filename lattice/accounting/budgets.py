@@ -107,11 +107,13 @@ class Budgets:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """Returns a key of the hours that these budgets need counted; where the key changes, all hours are counted again."""
+        """Returns a key of the hours that these budgets need counted: who has budgets, and the period, not how much; where the key changes,
+        all hours are counted again.
+        """
         return self.whole.given, tuple(sorted(name for name, one in self.projects.items() if one.given)), self.per_user.given, self.period
 
     def allowance(self, scope: Scope) -> Allowance:
-        """Returns the budget of one of the tenant's scopes; zero hours where it has none."""
+        """Returns the budget of one of the tenant's scopes, the outside source's figures aside; zero hours where it has none."""
         if scope.kind == OF_TENANT:
             return self.whole
         return self.per_user if scope.kind == OF_USER else self.projects.get(scope.name, Allowance())
@@ -144,12 +146,12 @@ class Balance:
 
     @property
     def fraction(self) -> float:
-        """Returns used ÷ agreed, of the worse of GPU-hours and node-hours; 0 without a budget."""
+        """Returns used ÷ agreed, of the worse of GPU-hours and node-hours, above 1 where overdrawn; 0 without a budget."""
         return max((used / limit for used, limit in self.pairs()), default=0.0)
 
     @property
     def exhausted(self) -> bool:
-        """Tells whether the GPU-hours or the node-hours are used up."""
+        """Tells whether all agreed GPU-hours or all agreed node-hours are used; never without a budget."""
         return self.fraction >= 1.0
 
     def pairs(self) -> Iterable[tuple[float, float]]:
@@ -159,13 +161,15 @@ class Balance:
 
     @property
     def numbers(self) -> str:
-        """Returns the figures as text: `87.5 of 100 GPU-hours and 10 of 50 node-hours`."""
+        """Returns the figures as text, `87.5 of 100 GPU-hours and 10 of 50 node-hours`; hours without a limit are left out."""
         named = ((self.used.gpu_hours, self.limit.gpu_hours, "GPU-hours"), (self.used.node_hours, self.limit.node_hours, "node-hours"))
         return " and ".join(f"{used:.6g} of {limit:.6g} {what}" for used, limit, what in named if limit > 0)
 
 
 def budgets_of(tenant: Tenant) -> Budgets:
-    """Returns the budgets of a Tenant; a part that does not parse (the webhook was away) counts as absent."""
+    """Returns the budgets of a Tenant; figures of its outside source that do not parse (the webhook was away) count as absent, and an
+    unknown period as a rolling window.
+    """
     budget, told = tenant.spec.budget, tenant.status.external_budget
     outside = None
     if told is not None:

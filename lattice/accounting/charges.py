@@ -77,7 +77,10 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
         return not self.nodes and self.node_seconds > 0
 
     def at(self, now: float) -> Charge:
-        """Returns the charge with the amounts used up to `now`, if the attempt has not ended; else unchanged."""
+        """Returns the charge with the amounts used up to `now`, if the attempt has nodes and has not ended; else unchanged.
+
+        It still has no end.
+        """
         if self.ended or not self.committed:
             return self
         held = max(0, int(now) - self.committed)
@@ -85,10 +88,10 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
-    """Returns an ended charge with its end moved to `now` at the latest, and not before a node was last heard to run the attempt.
+    """Returns an ended charge with its end moved to `now` at the latest, and not before a node was last heard to run the attempt (2 s of
+    tolerance), nor before its commit; its amounts follow.
 
-    `heard`: seconds since the epoch, 0 where no node was. The end that the reporter wrote rests on its node's word alone. A charge that
-    runs or is summed up is returned unchanged.
+    `heard`: seconds since the epoch, 0 where no node was. A charge that runs, has no commit, or is summed up is returned unchanged.
     """
     if not (charge.committed and charge.ended) or charge.summed:
         return charge
@@ -101,8 +104,8 @@ def bounded(charge: Charge, *, heard: float, now: float) -> Charge:
 
 
 def removed(allocation: Allocation, at: float) -> Allocation:
-    """Returns the last known state of an Allocation that is gone, with everything ended at `at` (seconds since the epoch); one that has
-    ended is returned as it is.
+    """Returns the last known state of an Allocation that is gone as Cancelled, reason `Removed`, ended at `at` (seconds since the epoch)
+    unless it has an end time; one that is over already is returned as it is.
     """
     status = allocation.status
     if is_final(status):
@@ -134,7 +137,8 @@ def settled_only(charges: list[Charge]) -> list[Charge]:
 
 
 def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds: int) -> Charge | None:
-    """Returns, as one charge, the attempts after `upto` that left the status before a record held them; None: there are none.
+    """Returns, as one Requeued charge, the attempts after `upto` that left the status before a record held them; None: there are none, or
+    the Allocation has no tenant.
 
     `upto`: the last attempt that records hold. `node_seconds`, `gpu_seconds`: what records hold of this allocation up to there.
     """
@@ -148,7 +152,9 @@ def fallen_out(allocation: Allocation, upto: int, node_seconds: int, gpu_seconds
 
 
 def _former(allocation: Allocation, entry: Attempt) -> Charge:
-    """Returns the charge of an earlier attempt from its entry in the status; it holds nothing where the entry lacks start or end."""
+    """Returns the charge of an earlier attempt from its entry in the status, always as Requeued; its amounts are 0 where the entry lacks
+    the end, or both the commit and the start.
+    """
     committed, ended = _second(entry.scheduled_time or entry.start_time), _second(entry.end_time)
     held = max(0, ended - committed) if committed and ended else 0
     return _charge(
@@ -203,7 +209,7 @@ def _state(phase: str) -> str:
 
 
 def _second(text: str | None) -> int:
-    """Returns a time as whole seconds since the epoch; 0 where it is absent."""
+    """Returns a time (RFC 3339) as whole seconds since the epoch; 0 where it is absent. Raises Rejected where it does not parse."""
     return int(_moment(text)) if text else 0
 
 

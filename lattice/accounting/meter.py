@@ -34,7 +34,9 @@ class MeterWindow:
     begin: int = -(10**18)
 
     def add_change(self, at: float, change: int) -> None:
-        """Changes the number in use by `change` from the time `at` (seconds) on."""
+        """Changes the number in use by `change` from the time `at` (seconds) on; a change before the window's beginning counts in its rate,
+        whole.
+        """
         if not change:
             return
         moment = round(at * 1000)
@@ -57,7 +59,11 @@ class MeterWindow:
             self.changes.insert(place, change)
 
     def hours(self, begin: float, now: float) -> float:
-        """Returns number × hours between two times in seconds; a later call may not ask for an earlier `begin`, which is then ignored."""
+        """Returns number × hours between two times in seconds, at least 0; drops what lies before `begin`, so that an earlier `begin` later
+        counts as this one.
+
+        All changes count as if none came after `now`.
+        """
         moment, start = round(now * 1000), max(round(begin * 1000), self.begin)
         self._fold(start)
         until_now = self.rates * moment - self.products
@@ -65,17 +71,19 @@ class MeterWindow:
         return max(0, until_now - until_begin) / _HOUR
 
     def is_over(self, begin: float) -> bool:
-        """Tells whether nothing was in use since `begin` (seconds); earlier changes are folded away."""
+        """Tells whether nothing was in use since `begin` (seconds), nor changes after it; earlier changes are folded away."""
         self._fold(max(round(begin * 1000), self.begin))
         return not self.moments and not self.before_rates
 
     def rate(self) -> int:
-        """Returns the number in use after the last change."""
+        """Returns the number in use after the last change, also where that change lies in the future."""
         return self.rates
 
     def below(self, hours: float, length: float, now: float) -> float | None:
-        """Returns when a rolling window of `length` seconds holds fewer than `hours` if use stops at `now`; None: it holds fewer
-        already.
+        """Returns when, in seconds, a rolling window of `length` seconds holds fewer than `hours` if use stops at `now`; None: it holds
+        fewer already.
+
+        Moves the window's beginning to `now - length`.
         """
         over = self.hours(now - length, now) - hours
         if over < 0:
@@ -90,7 +98,7 @@ class MeterWindow:
         return (at + (wanted - reached) / rate if rate > 0 else at) / 1000 + length + 1.0
 
     def _fold(self, begin: int) -> None:
-        """Moves the window's begin to this second, and sums up all changes until then into its totals, so that they are kept once."""
+        """Moves the window's beginning to this time (milliseconds), and sums up all changes until then into its totals."""
         passed = bisect_right(self.moments, begin)
         for moment, change in zip(self.moments[:passed], self.changes[:passed], strict=True):
             self.before_rates += change
@@ -112,7 +120,8 @@ class Meter:
         """By tenant: the users whose hours are kept."""
 
     def agree(self, budgets: Mapping[str, Budgets]) -> bool:
-        """Replaces the budgets of all tenants; returns True where other hours have to be kept than before.
+        """Replaces the budgets of all tenants; returns True where other hours have to be kept than before (who has budgets, or their
+        periods), not for other limits.
 
         The caller then counts all hours again, in a new Meter: this one keeps what it has counted.
         """
@@ -125,14 +134,17 @@ class Meter:
         return {name: one.counted for name, one in self._budgets.items() if one.counted != NO_BUDGETS.counted}
 
     def begin(self, now: float) -> float:
-        """Returns when the longest period begins of which hours are kept; `now` where none are."""
+        """Returns when the longest period begins of which hours are kept; `now` where none are.
+
+        With `every_tenant`, the last 90 days are among them.
+        """
         periods = [self._budgets[name].period for name in self._kept()]
         if self._every_tenant:
             periods.append(NO_BUDGETS.period)
         return min((period.begin(now) for period in periods), default=now)
 
     def count(self, tenant: str, user: str, project: str, at: float, nodes: int, gpus: int, until: float | None = None) -> None:
-        """Adds the use of so many nodes and GPUs (negative: subtracts) from the time `at` on, up to `until` if it is given.
+        """Adds the use of so many nodes and GPUs (negative: subtracts) from the time `at` on, up to `until`, or without end if it is None.
 
         Only owners of budgets are counted, and with `every_tenant` each tenant; all other use is ignored.
         """
@@ -171,7 +183,10 @@ class Meter:
             self.count(charge.tenant, charge.user, charge.project, begin, sign * nodes, sign * gpus, end)
 
     def balance(self, scope: Scope, now: float) -> Balance:
-        """Returns the balance of a budget: by the outside source while its figures are fresh, else by the hours counted here."""
+        """Returns the balance of a budget: of a tenant by its outside source while the figures are fresh, else by the hours counted here.
+
+        A scope without a budget has a limit of 0.
+        """
         budgets = self._budgets.get(scope.tenant, NO_BUDGETS)
         begin, end = budgets.period.begin(now), budgets.period.end(now)
         outside = budgets.outside
@@ -180,7 +195,9 @@ class Meter:
         return Balance(scope, self.used(scope, now), budgets.allowance(scope), begin, end)
 
     def used(self, scope: Scope, now: float) -> Allowance:
-        """Returns the hours that an owner has used in the present period, as counted here."""
+        """Returns the hours that an owner has used in the present period, as counted here, also where an outside source has other figures;
+        0 for an unknown one.
+        """
         windows = self._windows.get(scope)
         if windows is None:
             return Allowance()
@@ -207,13 +224,17 @@ class Meter:
         return max((end for end in ends if end is not None), default=None)
 
     def balances(self, tenant: str, now: float) -> Iterator[Balance]:
-        """Yields the balances of a tenant, of its projects, and of those of its users who have used hours."""
+        """Yields the balances of a tenant and its projects that have budgets, and of those of its users whose use was counted and not
+        trimmed since.
+        """
         yield from self.shared(tenant, now)
         for scope in sorted(self._users.get(tenant, ())):
             yield self.balance(scope, now)
 
     def shared(self, tenant: str, now: float) -> Iterator[Balance]:
-        """Yields the balances of a tenant and its projects, which the tenant's status shows; those of users only the users may see."""
+        """Yields the balances of a tenant and of its projects, where they have budgets; the tenant's status shows them, and those of users
+        only the users may see.
+        """
         budgets = self._budgets.get(tenant, NO_BUDGETS)
         if budgets.whole.given or budgets.outside is not None:
             yield self.balance(Scope(OF_TENANT, tenant), now)
@@ -222,15 +243,17 @@ class Meter:
                 yield self.balance(Scope(OF_PROJECT, tenant, name), now)
 
     def worst(self, tenant: str, user: str, project: str, now: float) -> float:
-        """Returns used ÷ agreed of the most used of the budgets on which work of this user and project draws; 0 without one."""
+        """Returns used ÷ agreed of the most used of the budgets on which work of this user and project draws, more than 1 where one is
+        overdrawn; 0 without one.
+        """
         budgets = self._budgets.get(tenant)
         if budgets is None or budgets is NO_BUDGETS:
             return 0.0
         return max((self.balance(scope, now).fraction for scope in budgets.scopes(tenant, user, project)), default=0.0)
 
     def windows(self, scope: Scope) -> tuple[MeterWindow, MeterWindow]:
-        """Returns an owner's windows of nodes and of GPUs; asking them for a time moves their beginning, so earlier questions come
-        first.
+        """Returns an owner's windows of nodes and of GPUs, empty new ones for an unknown owner; asking them for a time moves their
+        beginning, so earlier questions come first.
         """
         return self._windows.get(scope) or (MeterWindow(), MeterWindow())
 
@@ -239,13 +262,14 @@ class Meter:
         return self._budgets.get(tenant, NO_BUDGETS).period.words
 
     def queueing(self) -> list[str]:
-        """Returns the tenants whose work waits while a budget is used up."""
+        """Returns the tenants whose work waits whenever a budget is used up (`onExhausted: Queue`), whether one is now or not."""
         return [name for name, budgets in self._budgets.items() if budgets.queues]
 
 
 def spans(charge: Charge) -> list[tuple[float, float | None, int, int]]:
-    """Returns (begin, end or None, nodes, GPUs) of each stretch of a charge; a summed charge counts as one node, and one GPU, up to
-    its end.
+    """Returns (begin, end or None while it runs, nodes, GPUs) of each stretch of a charge; none without nodes or commit.
+
+    A summed charge counts as one node, and one GPU, for as many seconds as it has node-seconds and GPU-seconds, up to its end.
     """
     if charge.summed:
         ended = float(charge.ended)

@@ -35,7 +35,8 @@ def key_of(balance: Balance) -> str:
 
 
 def judge(balance: Balance, before: BudgetState | None, period: str) -> tuple[dict[str, Any], Notice | None]:
-    """Returns the entry of a budget in `status.usage.budgets`, and the mark that was crossed since `before` (None: none).
+    """Returns the entry of a budget in `status.usage.budgets`, and a Notice of the highest mark that was crossed since `before`; None: none
+    was, or it was noticed in this period already. A mark counts again after use fell 5 percent of the budget below it.
 
     `before`: the entry in the status; None: there is none. `period`: words for the sentence.
     """
@@ -66,7 +67,8 @@ def usage_of(used: Allowance, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(balance: Balance, start: str | None, told: int, crossings: int) -> dict[str, Any]:
-    """Returns the state of a budget as an entry of a tenant's status, without what is absent.
+    """Returns the state of a budget as an entry of a tenant's status; hours without a limit, and the times of a rolling window, are left
+    out.
 
     `start`: of the period; `told`: the highest mark that was noticed; `crossings`: how many.
     """

@@ -51,7 +51,10 @@ def encode_row(charge: Charge) -> str:
 
 
 def decode_row(line: str, tenant: str) -> Charge:
-    """Returns the charge of a line; raises Corrupt where the line is no row."""
+    """Returns the charge of a line without its newline; raises Corrupt where the line is no row.
+
+    Columns of CPU, memory and kills that an older row lacks count as 0.
+    """
     parts = line.split(" ")
     if len(parts) < _COLUMNS:
         raise Corrupt(f"a usage row has {len(parts)} columns instead of {_COLUMNS}: {line[:80]!r}", reason="UsageRecordBroken")
@@ -67,18 +70,25 @@ def decode_row(line: str, tenant: str) -> Charge:
 
 
 def rows_text(charges: Iterable[Charge], before: str = "") -> str:
-    """Returns the text of a record's rows: those of `before`, then these."""
+    """Returns the text of a record's rows: those of `before` (empty: the line that names the format), then these."""
     return (before or _OPENING) + "".join(map(encode_row, charges))
 
 
 def read_rows(text: str, tenant: str, begin: int = 0) -> Iterator[Charge]:
-    """Yields the charges of a record's rows, from the character `begin` on (0: all); raises Corrupt where one cannot be read."""
+    """Yields the charges of a record's rows, from the character `begin` on (0: all; else the beginning of a row).
+
+    Raises Corrupt where one cannot be read, or, with 0, for text of another format.
+    """
     for line in lines_of(text, begin):
         yield decode_row(line, tenant)
 
 
 def lines_of(text: str, begin: int = 0) -> list[str]:
-    """Returns a record's rows as lines, from the character `begin` on (0: all); raises Corrupt for text of another format."""
+    """Returns a record's rows as lines, from the character `begin` on (0: all); raises Corrupt for text of another format, which is checked
+    only with 0.
+
+    A last line without a newline is left out.
+    """
     if not begin:
         opening, newline, _ = text.partition("\n")
         if not newline or opening != str(FORMAT):
@@ -105,7 +115,7 @@ class Page:
     text: str
 
     def is_older(self, other: Page) -> bool:
-        """Tells whether the other copy of the record was written later."""
+        """Tells whether the other copy of the record has a higher resourceVersion."""
         return int(self.version) < int(other.version)
 
 
@@ -148,10 +158,11 @@ class Records:
         """By encoded uid (22 characters): the last attempt that the records hold."""
 
     def put(self, record: UsageRecord) -> Fresh:
-        """Takes over a record as the API server has it now, and returns the rows that are new; raises Corrupt where rows cannot be read.
+        """Takes over a record as the API server has it now, and returns the rows that are new; raises Corrupt where rows cannot be read,
+        after the record has been taken over.
 
-        Where known rows have vanished (a restore of the server), none are returned: `restarts` grows, and counters of rows start
-        again.
+        Where known rows have vanished (a restore of the server), none are returned: the index is made anew, `restarts` grows, and counters
+        of rows start again. The caller sees to it that no older copy comes after a newer one.
         """
         page = page_of(record)
         before = self.pages.get(page.name)
@@ -166,7 +177,9 @@ class Records:
         return Fresh(page.tenant, page.text, len(known))
 
     def drop(self, name: str) -> None:
-        """Removes a record that does not exist any more; `restarts` grows where the record had rows."""
+        """Removes a record that does not exist any more, nothing if unknown; where it had rows, the index is made anew and `restarts`
+        grows.
+        """
         page = self.pages.pop(name, None)
         if page is not None and page.text:
             self._restart()
@@ -176,11 +189,15 @@ class Records:
         return self._upto.get(encode_uid(uid), NEVER)
 
     def holds(self, uid: str, attempt: int) -> bool:
-        """Tells whether the records hold this attempt of an allocation."""
+        """Tells whether the records hold this attempt of an allocation; True also for every earlier number than the last that they hold."""
         return attempt <= self.upto(uid)
 
     def amounts(self, uid: str, tenant: str) -> tuple[int, int]:
-        """Returns the node-seconds and GPU-seconds of one allocation in the records; reads all of the tenant's rows."""
+        """Returns the node-seconds and GPU-seconds of all of one allocation's attempts in the records; searches the text of all of the
+        tenant's rows.
+
+        Raises Corrupt where one cannot be read.
+        """
         key = encode_uid(uid)
         node_seconds = gpu_seconds = 0
         for page in self.pages.values():
@@ -193,14 +210,14 @@ class Records:
         return node_seconds, gpu_seconds
 
     def chain(self, tenant: str, month: str) -> list[Page]:
-        """Returns the parts of a tenant's month in their order; empty: there are none."""
+        """Returns the parts of a tenant's month in their order, up to the first that is missing; empty: there are none."""
         pages: list[Page] = []
         while (page := self.pages.get(record_name(tenant, month, len(pages)))) is not None:
             pages.append(page)
         return pages
 
     def all_rows(self) -> Iterator[Charge]:
-        """Yields the charge of every row, the oldest months first."""
+        """Yields the charge of every row, the oldest months first; raises Corrupt where one cannot be read."""
         for page in sorted(self.pages.values(), key=lambda page: (page.month, page.tenant, page.part)):
             if page.text:
                 yield from read_rows(page.text, page.tenant)
@@ -220,7 +237,9 @@ class Records:
             raise Corrupt("the index of the usage records differs from their rows", reason="UsageIndexDiffers")
 
     def _take(self, page: Page, begin: int = 0) -> None:
-        """Enters the rows of a record from the character `begin` on into the index."""
+        """Enters the rows of a record from the character `begin` on into the index, by their first two columns; raises Corrupt where those
+        are no uid and attempt.
+        """
         upto = self._upto
         for line in lines_of(page.text, begin) if page.text else ():
             columns = line.split(" ", 2)
@@ -231,7 +250,7 @@ class Records:
                 upto[columns[0]] = attempt
 
     def _restart(self) -> None:
-        """Builds the index anew from all pages, counts the restart, and takes the highest version of a page as its own."""
+        """Builds the index anew from all pages, counts the restart, and takes the highest version of a page as the newest."""
         self.restarts += 1
         self.version = max((page.version for page in self.pages.values()), key=int, default="0")
         self._upto = {}
@@ -246,12 +265,15 @@ def page_of(record: UsageRecord) -> Page:
 
 
 def word(text: str) -> str:
-    """Returns a text in the form of a row's column: ASCII, without blanks, never empty."""
+    """Returns a text in the form of a row's column, ASCII without blanks: percent-encoded where needed, `-` for an empty one.
+
+    Different texts give different words, and `_text` gives the text back.
+    """
     return "%2D" if text == _NONE else quote(text, safe=_SAFE) or _NONE
 
 
 def _text(word: str) -> str:
-    """Returns the text of a column, with its escapes undone; empty for the mark of nothing."""
+    """Returns the text of a column, with its escapes undone (the reverse of `word`); empty for `-`."""
     if word == _NONE:
         return ""
     return unquote(word) if "%" in word else word

@@ -47,7 +47,9 @@ class Asked:
     names: bool = False
 
     def admits(self, charge: Charge) -> bool:
-        """Tells whether the question is about this charge."""
+        """Tells whether a charge is of the tenant, user and project asked about, those that are empty aside; `names` and `reader` play no
+        part.
+        """
         return (
             (not self.tenant or charge.tenant == self.tenant)
             and (not self.user or charge.user == self.user)
@@ -85,9 +87,11 @@ LATEST_SECONDS: Final = 86400
 
 
 def charges_since(pages: Iterable[Page], open_ones: Sequence[Charge], reach: Reach, now: float) -> Iterator[Charge]:
-    """Yields each charge within reach once: those of records that ended after `since`, and open ones, counted up to `now`.
+    """Yields each charge within reach once: those of records that ended after `since`, then open ones, counted up to `now`; of open ones
+    also those that have not ended.
 
-    `pages`: the records. `open_ones`: charges that may be in no record yet; those that a record has are yielded from it.
+    `pages`: the records. `open_ones`: charges that may be in no record yet; those that a record has are yielded from it. Raises Corrupt for
+    rows that cannot be read.
     """
     first, everybody, mark = month_of(int(reach.since)), reach.tenants is None, f" {word(reach.user)} "
     if open_ones:
@@ -160,8 +164,10 @@ def row_of(charge: Charge, now: float) -> HistoryRow:
 
 
 def _matches(charge: Charge, among: Among) -> bool:
-    """Tells whether a charge is one of those asked for: by name or number where any is given, by overlap with the time asked for, and by
-    state where any is given.
+    """Tells whether a charge is one of those asked for: by name, job or number where any is given, by overlap with the time asked for, and
+    by state where any is given.
+
+    An attempt without nodes lasts from its end, or its submission, on.
     """
     named = charge.name in among.names or (charge.job and charge.job in among.names)
     if (among.names or among.numbers) and not named and not any(first <= charge.number <= last for first, last in among.numbers):
@@ -183,7 +189,9 @@ class _Sums:
     by: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def take(self, charge: Charge) -> None:
-        """Adds the use of one attempt in [since, now); an attempt that used nothing then is not counted, unless it runs."""
+        """Adds the use of one attempt in [since, now), by day and by tenant, project and user; an attempt that used no node then counts
+        only if it runs and holds nodes.
+        """
         used = [0, 0]
         first = int(self.since)
         for begin, end, nodes, gpus in spans(charge):
@@ -210,13 +218,15 @@ class _Sums:
             part[2] += 1
 
     def by_day(self) -> list[DayUse]:
-        """Returns the hours of each day, from the day of `since` to today."""
+        """Returns the hours of each day (UTC), from the day of `since` to today, days without use included."""
         days = range(int(self.since) // DAY, int(self.now) // DAY + 1)
         used = [(day, self.days.get(day, (0, 0))) for day in days]
         return [DayUse(day=format_time(day * DAY)[:10], node_hours=_hours(sums[0]), gpu_hours=_hours(sums[1])) for day, sums in used]
 
     def parts(self, kind: str, only: str | None) -> list[PartUse]:
-        """Returns the hours by name of a tenant, project or user (`kind`), most first; with `only`, all other names in one sum."""
+        """Returns the hours by name of tenant, project or user (`kind`), most node-hours first; None as `only`: each by its name, else only
+        that one, and all others summed up as `others`.
+        """
         names: dict[str, Counter[int]] = defaultdict(Counter)
         for (of, name), sums in self.by.items():
             if of == kind:
@@ -237,7 +247,9 @@ class _Forecasts:
         self._recent: dict[Scope, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def take(self, charge: Charge) -> None:
-        """Adds the use of one attempt."""
+        """Adds the use of one attempt to the budgets and to the rates of the last seven days; ignored for a tenant without an entry among
+        the budgets.
+        """
         budgets = self._budgets.get(charge.tenant)
         if budgets is None:
             return
@@ -257,7 +269,9 @@ class _Forecasts:
             recent[1] += used[1]
 
     def reports(self) -> Iterator[BudgetReport]:
-        """Yields each budget that the reader may see: of tenants, of projects, and of those users whom he may name."""
+        """Yields each budget that the question concerns: of tenants always, of all projects or the one asked about, and of users the one
+        asked about or the reader, all of them only if he may name them and none is asked about.
+        """
         asked = self._asked
         for tenant, budgets in sorted(self._budgets.items()):
             for balance in self._meter.balances(tenant, self._now):
@@ -284,7 +298,11 @@ class _Forecasts:
         )  # fmt: skip
 
     def _runs_out(self, balance: Balance, rates: tuple[float, float]) -> str | None:
-        """Returns when GPU-hours or node-hours are used up at these rates (hours a day); None: not in sight, or used up already."""
+        """Returns when the first of GPU-hours and node-hours is used up at these rates (node-hours and GPU-hours a day), as text; None: not
+        in sight, or a budget is used up already.
+
+        Hours without a limit or without use of late do not run out.
+        """
         if balance.exhausted:
             return None
         used = (balance.used.node_hours, balance.used.gpu_hours)
@@ -298,9 +316,10 @@ class _Forecasts:
         return format_time(first) if first is not None else None
 
     def _end(self, balance: Balance, window: MeterWindow, used: float, limit: float, rate: float) -> float | None:
-        """Returns when the hours reach the limit at this rate (hours a day); None: not in sight.
+        """Returns when the hours reach the limit, seconds since the epoch, at this rate (hours a day, which must be above 0); None: not in
+        sight, or not before the end of the calendar period.
 
-        Hours of a rolling window leave it day by day; those of a calendar period count until its end.
+        Hours of a rolling window leave it day by day; those that an outside source tells never do.
         """
         now = self._now
         if balance.end is not None or balance.told_by:

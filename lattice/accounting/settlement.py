@@ -45,7 +45,9 @@ Write = Append | Open
 
 
 def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
-    """Returns the charges of an allocation's ended attempts that no record holds, oldest first."""
+    """Returns the charges of an allocation's ended attempts that no record holds, oldest first; those that left the status before a record
+    held them are one summed charge, the first.
+    """
     uid, usage = allocation.metadata.uid, allocation.status.usage
     upto = records.upto(uid)
     charges = [charge for charge in settled_only(charges_of(allocation)) if charge.attempt > upto]
@@ -56,15 +58,18 @@ def unsettled(allocation: Allocation, records: Records) -> list[Charge]:
 
 
 def is_settled(allocation: Allocation, records: Records) -> bool:
-    """Tells whether the records hold every ended attempt of an allocation."""
+    """Tells whether the records hold the last ended attempt of an allocation, and thus all before it; True where none has ended, or without
+    a tenant.
+    """
     charges = settled_only(charges_of(allocation))
     return not charges or charges[-1].attempt <= records.upto(allocation.metadata.uid)
 
 
 def next_write(records: Records, tenant: str, charges: Iterable[Charge], largest: int = LARGEST) -> Write | None:
-    """Returns the next write for these unsettled charges of one tenant; None: there are none.
+    """Returns the next write for these unsettled charges of one tenant, of the earliest month alone; None: there are none.
 
-    The caller carries it out, waits until the records show it, and asks again until nothing is left.
+    Where the last part is full, that is the write that seals it, maybe without a row. The caller carries it out, waits until the records
+    show it, and asks again until nothing is left.
     """
     month, rows = _first_month(charges)
     if not rows:
@@ -98,7 +103,7 @@ def _month(charge: Charge) -> str:
 
 
 def _fitting(rows: Sequence[Charge], taken: int, largest: int) -> int:
-    """Returns how many of the first rows fit into `largest` bytes beside the `taken` ones."""
+    """Returns how many of the first rows fit into `largest` bytes beside the `taken` bytes; 0: not even the first."""
     for count, charge in enumerate(rows):
         taken += len(encode_row(charge))
         if taken > largest:

@@ -25,7 +25,10 @@ class Tally:
         """By uid: the counted charges that no record holds yet."""
 
     def see(self, allocation: Allocation) -> None:
-        """Counts the charges of an Allocation that is new or has changed, in place of those counted before; none that a record holds."""
+        """Counts the charges of an Allocation that is new or has changed, in place of those counted before; none that a record holds.
+
+        Attempts that left its status before a record held them count as one.
+        """
         uid = allocation.metadata.uid
         upto, usage = self._records.upto(uid), allocation.status.usage
         charges = [charge for charge in charges_of(allocation) if charge.attempt > upto]
@@ -35,13 +38,17 @@ class Tally:
         self._replace(uid, tuple(charges))
 
     def end_charges(self, uid: str, at: float) -> None:
-        """Ends the charges of an Allocation that is gone: its use stays counted, running attempts end at `at`."""
+        """Ends the charges of an Allocation that is gone: its use stays counted until a record holds it, running attempts end at `at`
+        (seconds).
+
+        Ignored for an unknown uid.
+        """
         charges = self._open.get(uid)
         if charges is not None:
             self._replace(uid, tuple(_ended(charge, at) for charge in charges))
 
     def settle(self, rows: Iterable[Charge]) -> None:
-        """Counts rows that records hold now, in place of the charges of the same attempts."""
+        """Counts rows that records hold now, each at every call, in place of the charges of the same and earlier attempts."""
         for row in rows:
             self._count(row, 1)
             charges = self._open.get(row.uid)
@@ -99,7 +106,9 @@ class Recount:
         return self._restarts != self._records.restarts
 
     def step(self) -> bool:
-        """Counts one more record; returns False, and counts nothing, when only rows are left that were written meanwhile."""
+        """Counts one more record, those of months before `since` skipped; returns False, and counts nothing, when only rows are left that
+        were written meanwhile.
+        """
         while self._left:
             page = self._left.pop()
             if page.month >= self._first:
@@ -125,8 +134,8 @@ class Recount:
 
 
 def _ended(charge: Charge, at: float) -> Charge:
-    """Returns a charge as ended at this second, but not before it got its nodes; one that is not running or has an end is returned as it
-    is.
+    """Returns a charge as ended at this second, but not before it got its nodes, with the amounts up to then and still in the state
+    Running; one that is not running or has an end is returned as it is.
     """
     if charge.state != RUNNING or charge.ended:
         return charge
