@@ -31,10 +31,10 @@ class Announcer:
         self, resource: Resource, metadata: Metadata, reason: str, note: str, *, action: str, warning: bool = False, name: str = "",
         namespace: str = "",
     ) -> None:  # fmt: skip
-        """Writes an Event about an object, into its namespace; about a cluster object into `namespace`, or `default`.
+        """Writes an Event about an object, into its namespace; about a cluster object into `namespace`, or `default`. A note is cut at
+        1,024 characters.
 
-        With a `name` it is written once: where an Event of that name exists, nothing is. A failed write is logged, and raises
-        nothing.
+        With a `name` it is written once: where an Event of that name exists, nothing is. A failed write is logged, and raises nothing.
         """
         shown_in = metadata.namespace or namespace
         namespace = shown_in or "default"

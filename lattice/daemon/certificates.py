@@ -46,9 +46,10 @@ class ServerCertificate:
                 raise
 
     def refresh(self) -> bool:
-        """Reads the files again if they changed; returns whether they had.
+        """Reads the files again if their change time or inode did change; returns whether they had.
 
-        Raises Rejected for files that cannot be read, or a pair that does not fit: the former pair stays in use.
+        Raises Rejected for files that cannot be read, or a pair that does not fit: the former pair stays in use, and the next call tries
+        again.
         """
         stamp = self._stamped()
         if stamp == self._stamp:
@@ -73,7 +74,7 @@ class ServerCertificate:
         connection.context = self._current
 
     def _stamped(self) -> tuple[tuple[int, int], ...]:
-        """Returns change time and inode of both files. Raises Rejected where one cannot be read."""
+        """Returns change time (of the content, in nanoseconds) and inode of both files. Raises Rejected where one cannot be read."""
         try:
             return tuple((status.st_mtime_ns, status.st_ino) for status in (Path(self._certificate).stat(), Path(self._key).stat()))
         except OSError as error:

@@ -62,7 +62,7 @@ class ManualClock:
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleeps until the clock has been advanced by so many seconds."""
+        """Sleeps until the clock has been advanced by so many seconds; 0 or less: lets other tasks run once."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -83,7 +83,9 @@ class ManualClock:
         self._now += seconds
 
     async def settle(self) -> None:
-        """Runs every task that can run, without advancing the clock."""
+        """Lets tasks run for 25 turns of the loop, without advancing the clock; one that waits for more than other tasks, such as a thread,
+        may not be done.
+        """
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)
 

@@ -76,8 +76,8 @@ class Connections:
     async def accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
         """Accepts TLS connections until cancelled, and gives each to a new `protocol`.
 
-        Connections beyond the bounds are closed at once; one whose handshake takes too long, or that is idle too long, is closed
-        then.
+        Connections beyond the bounds are closed at once and counted in `refused`; one whose handshake takes too long, or that is idle too
+        long, is closed then. Errors of the listener are passed over.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
@@ -114,7 +114,9 @@ class Connections:
             self._known(transport, address)
 
     def _known(self, transport: asyncio.BaseTransport, address: str) -> _Open:
-        """Returns the entry of a connection, made at its first request if the end of its handshake has not been noticed yet."""
+        """Returns the entry of a connection, and makes it where there is none: at the end of its handshake, or at its first request if that
+        comes before.
+        """
         return self._open.setdefault(transport, _Open(address, self._now()))
 
     def _is_full(self, address: str) -> bool:
@@ -122,7 +124,7 @@ class Connections:
         return self._by_address[address] >= self._bounds.per_address or self._by_address.total() >= self._bounds.in_all
 
     async def _sweep(self) -> None:
-        """Closes connections that have been idle for too long, about once a second; never returns."""
+        """Closes connections that have been idle for too long, one with a request under way never, about once a second; never returns."""
         while True:
             await asyncio.sleep(min(1.0, self._bounds.idle_seconds / 4))
             self._drop_closed()

@@ -50,7 +50,7 @@ class Guard:
         self._failures.pop(key, None)
 
     def attempt(self, key: str, work: Callable[[], object]) -> Failure | None:
-        """Runs the work of a key, also while the key backs off; returns its failure, None: it succeeded.
+        """Runs the work of a key, also while the key backs off; returns its failure, None: it succeeded, and former failures are dropped.
 
         A failure is logged, and the back-off grows with each in a row. Raises Corrupt, which concerns more than one key.
         """
@@ -64,9 +64,11 @@ class Guard:
         return None
 
     async def attempt_async(self, key: str, work: Callable[[], Awaitable[object]]) -> Failure | None:
-        """Awaits the work of a key, also while the key backs off; returns its failure, None: it succeeded.
+        """Awaits the work of a key, also while the key backs off; returns its failure, None: it succeeded, and former failures are dropped.
+        Work that is cancelled from inside has failed.
 
-        A failure is logged, and the back-off grows with each in a row. Raises Corrupt, which concerns more than one key.
+        A failure is logged, and the back-off grows with each in a row. Raises Corrupt, which concerns more than one key, and a cancellation
+        of the caller.
         """
         try:
             await work()
@@ -82,7 +84,8 @@ class Guard:
         return None
 
     def _failed(self, key: str, error: Exception) -> Failure:
-        """Notes and logs that the work of a key failed, and returns until when it backs off: twice as long at each failure.
+        """Notes and logs that the work of a key failed, and returns the failure, which says until when it backs off: twice as long at each
+        failure in a row, 60 s at most.
 
         Errors of Lattice's own are warnings, others are logged with their trace.
         """

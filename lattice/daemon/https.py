@@ -69,7 +69,9 @@ async def serve(
 
 
 async def _end(runner: web.AppRunner) -> None:
-    """Waits for requests under way, then aborts every connection: a client that ignores the TLS close must not hold the loop."""
+    """Waits for requests under way, 3 s at most, then aborts every connection: a client that ignores the TLS close must not hold the loop
+    up.
+    """
     transports = [handler.transport for handler in runner.server.connections] if runner.server is not None else []
     await runner.cleanup()
     for transport in transports:
@@ -79,9 +81,10 @@ async def _end(runner: web.AppRunner) -> None:
 
 
 def error_response(error: LatticeError) -> web.Response:
-    """Returns the response for an error: JSON (`reason`, `message`) with the status code of its kind (500: no other fits).
+    """Returns the response for an error: JSON (`reason`, `message`) with the status code of its kind (500: no other fits; 401 for a Denied
+    with the reason Unauthenticated).
 
-    `Retry-After` is set where the error names a time.
+    `Retry-After` is set where a Retry names a time, in whole seconds, 1 at least.
     """
     unauthenticated = isinstance(error, Denied) and error.reason == "Unauthenticated"
     status = 401 if unauthenticated else next((code for kind, code in _STATUS if isinstance(error, kind)), 500)

@@ -46,7 +46,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(format: str = "text", level: str = "info", *, stream: TextIO | None = None) -> None:  # noqa: A002 - the flag's name
-    """Sends every log line of the process to `stream` (None: stderr) in one format; a second call replaces the first."""
+    """Sends every log line of the process to `stream` (None: stderr) in one format (`json`, else text) from this level on; a second call
+    replaces the first.
+
+    Loggers of some libraries stay silent below warnings.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()

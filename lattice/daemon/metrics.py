@@ -86,7 +86,9 @@ async def serve(
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of `HOST:PORT`, `[V6]:PORT` or `:PORT`; raises Rejected for anything else."""
+    """Returns host (empty for `:PORT`) and port of `HOST:PORT`, `[V6]:PORT` or `:PORT`; raises Rejected for anything else, a port above
+    65535 included.
+    """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressWrong")
@@ -100,7 +102,9 @@ async def _converse(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Reads one HTTP request, answers it with metrics or health, and closes the connection; a client that is gone or slow is no error."""
+    """Reads one HTTP request, answers it with metrics or health, and closes the connection; a client that is gone, or slower than 10 s in
+    all, is no error.
+    """
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -146,10 +150,11 @@ def _authorization(head: bytes) -> str:
 def _answer(
     head: bytes, registry: CollectorRegistry | None, ready: Callable[[], tuple[bool, str]], admitted: int, *, local: bool
 ) -> Answer:
-    """Returns status, content type and body of the answer to a request's head.
+    """Returns status, content type and body of the answer to a request's head; only GET and HEAD of `/healthz`, `/readyz` and `/metrics`
+    are served.
 
     `admitted`: 200, or the status with which the caller is refused the metrics; `local`: the caller also gets the sentence on readiness.
-    Without a registry there are no metrics.
+    Without a registry there are no metrics (404).
     """
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3:

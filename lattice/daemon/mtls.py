@@ -37,7 +37,9 @@ class Files:
             raise Rejected(f"cannot read {error.filename}: {error.strerror}", reason="CertificateUnreadable") from error
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Returns a value that changes when one of the files does; raises Rejected naming one that cannot be read."""
+        """Returns change times and inodes of the files, which differ once one of them changes; raises Rejected naming one that cannot be
+        read.
+        """
         try:
             found = [path.stat() for path in (self.certificate, self.key, self.authority)]
         except OSError as error:
@@ -56,7 +58,9 @@ class ServerCredentials:
         self.credentials = grpc.dynamic_ssl_server_credentials(first, self._renewed, require_client_authentication=True)  # type: ignore[arg-type]  # None is grpc's own word for "as before"
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns a new configuration for the next connection if the files changed; None: the one in use stays. grpc calls it."""
+        """Returns a new configuration for the next connection if the files changed; None: the one in use stays, also where a file cannot be
+        read. grpc calls it.
+        """
         try:
             stamp = self._files.stamp()
             if stamp == self._stamp:
@@ -75,5 +79,5 @@ def client_credentials(files: Files) -> grpc.ChannelCredentials:
 
 
 def peer_name(context: aio.ServicerContext[Any, Any]) -> str:
-    """Returns the common name of the caller's certificate; empty: he presented none."""
+    """Returns the common name of the caller's certificate, the first of several; empty: he presented none, or it has no common name."""
     return next((name.decode() for name in context.auth_context().get("x509_common_name", ())), "")

@@ -28,7 +28,8 @@ _handler: ContextVar[Callable[[int], None] | None] = ContextVar("handler of sign
 
 
 def run(main: Callable[[], Awaitable[None]], program: str) -> int:
-    """Runs `main` until it ends, or is cancelled by SIGTERM or SIGINT (a second one ends the process at once); returns the exit code.
+    """Runs `main` until it ends, or is cancelled by SIGTERM or SIGINT (a second one ends the process at once, code 130); returns the exit
+    code. An error that is no Exception, such as SystemExit, is logged and raised.
 
     The last line of the log says why the process ends; for a fatal signal the stacks of all threads are printed.
     """
@@ -113,7 +114,9 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def _exit_code(error: Exception, program: str) -> int:
-    """Logs an error that ended a program, and returns the program's exit code for it."""
+    """Logs an error that ended a program, with its trace where it is none of Lattice's own, and returns the program's exit code for it: 3
+    for Corrupt, 2 for Rejected, else 1.
+    """
     cause = first_cause(error)
     if isinstance(cause, LatticeError):
         event(log, "Failed", logging.ERROR, program=program, reason=cause.reason, message=cause.message)

@@ -58,20 +58,24 @@ class KeyedQueue:
         self._rearm = asyncio.Event()
 
     def __len__(self) -> int:
-        """Returns how many keys are ready and not taken yet."""
+        """Returns how many keys are ready or added late, and not taken yet; delayed ones do not count."""
         return len(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Tells whether no key is ready and none is being reconciled; delayed keys do not count."""
+        """Tells whether no key is ready or late and none is being reconciled; delayed keys do not count."""
         return not self._waiting and not self._busy
 
     def failures(self, key: str) -> int:
-        """Returns how many times in a row the key has failed; 0: it succeeded last."""
+        """Returns how many times in a row the key has failed; 0: it succeeded last, is unknown, or was dropped by `forget`."""
         return self._failures.get(key, 0)
 
     def add(self, key: str, after: float = 0.0, *, late: bool = False) -> None:
-        """Has a key reconciled `after` seconds from now; of several calls the earliest counts, and one that is not `late`."""
+        """Has a key reconciled `after` seconds from now (0 or less: as soon as a worker is free); of several calls the earliest counts, and
+        one that is not `late`.
+
+        Of a key that is being reconciled, `late` is ignored.
+        """
         due = self._clock.monotonic() + max(0.0, after)
         if key in self._busy:
             self._again[key] = min(due, self._again.get(key, due))
@@ -89,13 +93,19 @@ class KeyedQueue:
                     self._rearm.set()
 
     async def pass_by(self, seconds: float) -> None:
-        """Waits until every key that is ready or being reconciled now has been reconciled, at most so many seconds; returns either way."""
+        """Waits until every key that is ready, late or being reconciled now has been reconciled, at most so many seconds; returns either
+        way.
+
+        Delayed keys are not waited for; a key that is added again meanwhile still is.
+        """
         left, until = {*self._waiting, *self._busy}, self._clock.monotonic() + seconds
         while (left := left & (self._waiting.keys() | self._busy)) and self._clock.monotonic() < until:
             await self._clock.sleep(_LOOK_SECONDS)
 
     def forget(self, key: str) -> None:
-        """Drops a delayed key, and its count of failures, once its object is gone; a ready one is still reconciled."""
+        """Drops a delayed key, and its count of failures, once its object is gone; one that is ready, or being reconciled, goes on, and may
+        come again.
+        """
         self._due.pop(key, None)
         self._due_late.discard(key)
         self._failures.pop(key, None)
@@ -116,8 +126,8 @@ class KeyedQueue:
         self._work.release()
 
     def _take(self) -> tuple[str, bool] | None:
-        """Takes the next key out of those that are ready, and returns it with whether it is late; None: there is none for one more
-        worker.
+        """Takes the next key out of those that are ready, of the groups in turn, else a late one, and returns it with whether it is late;
+        None: there is none for one more worker.
         """
         for group, keys in self._ready.items():
             if self._group_busy[group] < self._group_workers:
@@ -152,7 +162,11 @@ class KeyedQueue:
         self._rearm.set()
 
     async def _serve(self) -> None:
-        """Reconciles one key after another as a worker, and adds each again where that is asked for; never returns."""
+        """Reconciles one key after another as a worker, and adds each again where that was asked for meanwhile, or by its result or error;
+        never returns.
+
+        Raises Corrupt.
+        """
         while True:
             await self._work.acquire()
             taken = self._take()
@@ -180,7 +194,8 @@ class KeyedQueue:
                 self.add(key, after)
 
     async def _one(self, key: str) -> float | None:
-        """Reconciles a key once; returns the seconds until it is reconciled again, also after an error; None: only when added.
+        """Reconciles a key once; returns the seconds until it is reconciled again, also after an error, which is logged and counted; None:
+        only when added.
 
         Raises Corrupt, and a cancellation of the worker itself.
         """
@@ -199,9 +214,10 @@ class KeyedQueue:
         return after
 
     def _back_off(self, key: str, error: Exception) -> float:
-        """Counts and logs a failure of a key and returns after how many seconds it is tried again: twice as many at each failure.
+        """Counts and logs a failure of a key and returns after how many seconds it is tried again: twice as many at each failure, 60 at
+        most.
 
-        The first conflict is tried again at once, and never earlier than the server asks.
+        A Stale as the first failure is tried again at once; after a Retry, never earlier than the server asks.
         """
         count = self._failures[key] = self._failures.get(key, 0) + 1
         self.failed += 1

@@ -36,7 +36,7 @@ class Scrapers:
 
     async def admit(self, caller: Caller) -> int:
         """Returns 200 for a caller whose token may get /metrics, else 401 (no valid token), 403, or 503 (the API server does not tell);
-        remembers the first three for a time.
+        remembers what the API server said, 503 never, for 30 s.
         """
         scheme, _, token = caller.authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -79,7 +79,11 @@ async def by_certificate(caller: Caller) -> int:
 async def serve_metrics(
     registry: CollectorRegistry | None, settings: CommonSettings, ready: Callable[[], tuple[bool, str]], admit: Admit
 ) -> None:
-    """Serves metrics and health as the settings say, over TLS if they name a certificate, until cancelled."""
+    """Serves metrics and health as the settings say, over TLS if they name a certificate, until cancelled; returns at once for an empty
+    address without a certificate.
+
+    Raises Rejected for an address or a certificate that cannot be used.
+    """
     if not settings.metrics_certificate:
         await metrics.serve(registry, settings.metrics_address, ready, admit=admit)
         return

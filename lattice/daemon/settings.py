@@ -65,9 +65,10 @@ class _Option:
 
 
 def load(cls: type[S], *, program: str, argv: Sequence[str], environ: Mapping[str, str]) -> S:
-    """Returns the settings of a program (such as `lattice-scheduler`); `--help` and `--print-settings` end the process.
+    """Returns the settings of a program (such as `lattice-scheduler`); `--help` and `--print-settings` print and end the process with 0.
 
-    Raises SystemExit 2, after a sentence on stderr, for a setting that is unknown, missing or wrong.
+    Raises SystemExit 2, after a sentence on stderr, for a setting that is unknown, missing or wrong; Rejected for a field type that no flag
+    can give.
     """
     options = {option.name: option for option in _options(cls)}
     parser = _parser(cls, program, options)
@@ -95,7 +96,10 @@ def render(settings: object) -> str:
 
 
 def _options(cls: type[Any]) -> list[_Option]:
-    """Returns the settings of a dataclass, one for each field. Raises Rejected for a field that no flag can give."""
+    """Returns the settings of a dataclass, one for each field that its construction takes.
+
+    Raises Rejected for a field that no flag can give.
+    """
     hints = typing.get_type_hints(cls)
     return [_option(field, hints[field.name]) for field in dataclasses.fields(cls) if field.init]
 
@@ -209,7 +213,9 @@ def _from_file(options: Mapping[str, _Option], path: str) -> dict[str, Any]:
 
 
 def _read(option: _Option, raw: Any, source: str) -> Any:
-    """Returns the value of a text or a YAML scalar; raises Rejected naming its source."""
+    """Returns the value of a text or a YAML scalar, None for nothing where the field is optional; raises Rejected naming its source where
+    it does not parse or is none of the choices.
+    """
     if raw is None and option.optional:
         return None
     try:
@@ -245,7 +251,7 @@ def _read_tuple(raw: Any) -> tuple[str, ...]:
 
 
 def _read_int(raw: Any) -> int:
-    """Returns a whole number. Raises TypeError for a switch or a fraction, ValueError for other text."""
+    """Returns a whole number. Raises TypeError for a switch or a number with a point, ValueError for other text."""
     if isinstance(raw, bool | float):
         raise TypeError(raw)
     return int(raw)

@@ -37,7 +37,8 @@ def traced() -> bool:
 
 
 def reached(clock: Clock, step: str, allocation: str, *, node: str = "", key: str = "", at: float | None = None) -> None:
-    """Logs that a step of `STEPS` is done; `allocation` is the uid, or namespace/name where the object has no uid yet.
+    """Logs that a step of `STEPS` is done, nothing while `trace` is off; `allocation` is the uid, or namespace/name where the object has no
+    uid yet.
 
     `key` is namespace/name, logged once beside the uid; `at` is the time of the step by `clock.monotonic`, None: now.
     """

@@ -67,7 +67,8 @@ class AiohttpCluster:
     ) -> aiohttp.ClientResponse:
         """Returns the response to a request of another library, sent with our identity and over our connections, whatever its status.
 
-        After a 401 the credentials are read again, where they come from a file, and the request is repeated with new ones.
+        After a 401 the credentials are read again, where they come from a file, and the request is repeated as long as they are new ones.
+        Errors of aiohttp are passed on.
         """
         while True:
             identified = self._identified(CIMultiDict(headers or {}))
@@ -86,7 +87,10 @@ class AiohttpCluster:
         metadata_only: bool = False,
         cached: bool = False,
     ) -> T:
-        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none."""
+        """Returns one object of this kind and name, decoded as `type`; raises NotFound where there is none.
+
+        `metadata_only`: nothing but its metadata; `cached`: as the server's cache has it, which may be behind.
+        """
         request = requests.get(resource, name, namespace, metadata_only=metadata_only, cached=cached)
         return answers.decode(request, await self._send(request), type)
 
@@ -172,9 +176,10 @@ class AiohttpCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Yields changes after `resource_version` until the server ends the stream; raises Expired when that version is too old.
+        """Yields changes after `resource_version` until the server ends the stream, which it is asked to do after 5 to 10 minutes; raises
+        Expired when that version is too old.
 
-        With `initial_events` the existing objects come first, as ADDED.
+        With `initial_events` the existing objects come first, as ADDED. Nothing is repeated, and silence ends nothing.
         """
         low, high = WATCH_SECONDS
         request = requests.watch(
@@ -213,7 +218,7 @@ class AiohttpCluster:
                 await self._sleep(seconds)
 
     async def _once(self, request: Request) -> bytes:
-        """Sends a request once and returns the body of the answer; waits for a free slot first.
+        """Sends a request once and returns the body of the answer; waits for a free slot first, which the time limit does not count.
 
         Raises the error of a refusal, of a connection that broke, or of the time limit.
         """
@@ -289,7 +294,9 @@ async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIt
 
 
 def _translated(request: Request, error: Exception, timeout_seconds: float) -> LatticeError:
-    """Returns our error for one of aiohttp; Retry (nothing was sent) only where no connection was made."""
+    """Returns our error for one of aiohttp: Denied for a certificate that is not trusted, that of a request not sent where no connection
+    was made, else that of a request without answer.
+    """
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return Denied(f"{request.what}: the API server's certificate is not trusted: {error}", reason="ServerNotTrusted")
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerFingerprintMismatch):

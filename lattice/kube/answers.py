@@ -96,7 +96,9 @@ def decode_list(request: Request, body: bytes, type: type[T]) -> Listing[T]:
 
 
 def decode_event(request: Request, line: bytes, type: type[T]) -> WatchEvent[T]:
-    """Returns the event of one line of a watch; raises the error of an ERROR event, and Corrupt for a line that does not decode."""
+    """Returns the event of one line of a watch, a bookmark without an object; raises the error of an ERROR event, and Corrupt for a line
+    that does not decode.
+    """
     try:
         envelope = _envelope_decoder.decode(line)
         if envelope.type == "ERROR":
@@ -118,7 +120,7 @@ class Lines:
         self._open: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yields the lines that the chunk completes; the rest is kept for the next one."""
+        """Yields the lines that the chunk completes, empty ones left out; the rest is kept for the next one. Must be read to its end."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             self._open.append(chunk[start:end])
@@ -163,7 +165,9 @@ def warning_of(header: str) -> str:
 
 
 def error_of(request: Request, failure: Failure) -> LatticeError:
-    """Returns the error for an answer that is no success, by what the caller can do about it."""
+    """Returns the error for an answer that is no success, by what the caller can do about it: for a 5xx Retry if the request is `safe`,
+    else UnknownOutcome; Retry also where the server says that nothing happened (429, Retry-After, storage full, policies not ready).
+    """
     code, reason = failure.code, failure.reason or f"Http{failure.code}"
     text = f"{request.what}: {failure.message}"
     if any(said in failure.message for said in _NOT_READY):

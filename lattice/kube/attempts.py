@@ -14,10 +14,11 @@ FIRST_PAUSE_SECONDS = 0.1
 
 
 def pause(request: Request, error: LatticeError, attempt: int, jitter: Callable[[], float]) -> float | None:
-    """Returns the seconds until the request is repeated; None: the error is passed on. `attempt` counts from 1.
+    """Returns the seconds until the request is repeated; None: the error is passed on, as after 4 attempts of a read, 5 where the server
+    names a time, or where that is above 10 s. `attempt` counts from 1.
 
-    A request is repeated only where nothing can have happened: a read, or an answer with Retry-After; never a write that may have been
-    carried out. `jitter` returns a number from 0 to 1.
+    A request is repeated only after Retry, where nothing can have happened: a read, or an answer with Retry-After. `jitter` returns a
+    number from 0 to 1.
     """
     if not isinstance(error, Retry):
         return None

@@ -68,7 +68,7 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; the next verb opens another."""
+        """Closes the connection and drops what `ask_list` sent; the next verb opens another connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -87,7 +87,8 @@ class BlockingCluster:
     def ask_list(self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> None:
         """Sends the request of a list ahead, so that the server works on it while the caller does something else.
 
-        The `list` with the same arguments reads the answer, if it is the next verb. An error here is ignored: that `list` asks again.
+        The `list` with the same arguments reads the answer, if it is the next verb; any other closes the connection and loses it. An error
+        here is ignored: that `list` asks again.
         """
         request = requests.list_all(resource, namespace, labels, fields)
         with suppress(LatticeError):
@@ -164,7 +165,9 @@ class BlockingCluster:
         return answers.decode(request, self._send(request), dict[str, str])
 
     def ready(self) -> None:
-        """Asks the server once whether it is ready, and returns if it is; raises Retry where it is not or gives no answer."""
+        """Asks the server once, without repeating, whether it is ready, and returns if it is; raises Retry where it is not or gives no
+        answer.
+        """
         self._once(Request("GET", "/readyz", "get /readyz", safe=True))
 
     def watch(
@@ -179,9 +182,11 @@ class BlockingCluster:
         initial_events: bool = False,
         timeout_seconds: int = 300,
     ) -> Generator[WatchEvent[T], None, None]:
-        """Yields changes until the server ends the stream, on a connection of its own.
+        """Yields changes after `resource_version` until the server ends the stream, which it is asked to do after `timeout_seconds`, on a
+        connection of its own; with `initial_events` the existing objects come first.
 
-        Raises Retry after `timeout_seconds` and a minute of silence: the connection is dead.
+        Raises Expired when that version is too old, and the error of a broken connection after `timeout_seconds` and a minute of silence.
+        Nothing is repeated.
         """
         request = requests.watch(
             resource,
@@ -261,7 +266,7 @@ class BlockingCluster:
         return self._send_on(request, self._credentials.identity())
 
     def _send_on(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """Sends the request and returns the connection, which is closed when that fails."""
+        """Sends the request on the open connection, or a new one, and returns it; it is closed when that fails, and the error is raised."""
         connection = self._connected(request, identity)
         try:
             self._put(connection, request, identity)
@@ -280,7 +285,9 @@ class BlockingCluster:
         return self._connection
 
     def _open(self, request: Request, identity: ClientIdentity) -> http.client.HTTPConnection:
-        """Returns a new connection; an error here is certain to have sent nothing."""
+        """Returns a new connection, connected; raises Denied for a certificate that is not trusted, else the error of a request that was
+        certainly not sent.
+        """
         connection = _connection(self.config, identity, self._timeout_seconds)
         try:
             connection.connect()
@@ -339,7 +346,7 @@ class _NamedConnection(http.client.HTTPSConnection):
 
 
 def _is_closed(connection: http.client.HTTPConnection) -> bool:
-    """Tells whether the server has closed an idle connection: its end can then be read."""
+    """Tells whether the server has closed an idle connection, or sent something unasked: it can then be read."""
     if connection.sock is None:
         return True
     readable, _, _ = select.select([connection.sock], [], [], 0)
@@ -360,7 +367,7 @@ def _lost_after_sending(request: Request) -> Iterator[None]:
 def _chunks(request: Request, response: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yields the bytes of an answer as they come, until its end.
 
-    Raises the error of a connection that breaks after the request was sent.
+    Raises the error of a connection that breaks, or is silent for longer than its time limit, after the request was sent.
     """
     while True:
         with _lost_after_sending(request):

@@ -13,7 +13,7 @@ _FORMS = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 
 
 def not_after(pem: bytes) -> float | None:
-    """Returns the end of the first certificate in a PEM file, seconds since the epoch; None where it cannot be read."""
+    """Returns the end of the first certificate in a PEM file, seconds since the epoch; None where there is none or it cannot be read."""
     _, begin, rest = pem.partition(_BEGIN)
     body, end, _ = rest.partition(_END)
     if not begin or not end:

@@ -85,7 +85,9 @@ class Cluster(Protocol):
     async def list(
         self, resource: Resource, namespace: str = "", *, type: type[T] = OBJECT, labels: str = "", fields: str = ""
     ) -> Listing[T]:
-        """Returns all objects of a namespace (empty: of all) that match the selectors, read from etcd and in one page."""
+        """Returns all objects of a namespace (empty: of all) that match the selectors, read from etcd and in one page, with the list's
+        version.
+        """
         ...
 
     async def create(
@@ -127,7 +129,8 @@ class Cluster(Protocol):
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of an object, or of its `subresource`, and returns it as stored.
+        """Changes a part of an object, or of its `subresource`, and returns it as stored; APPLY needs `manager`, and with `force` it takes
+        fields from other managers.
 
         Raises NotFound where there is none (APPLY creates it), Stale when the patch names a resourceVersion that is not the newest.
         """
@@ -143,7 +146,10 @@ class Cluster(Protocol):
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Asks for the deletion of an object; with `uid` or `resource_version` of exactly that one (else raises Stale)."""
+        """Asks for the deletion of an object, and returns before it is gone; raises NotFound where there is none.
+
+        With `uid` or `resource_version` it deletes exactly that one (else raises Stale).
+        """
         ...
 
     def watch(

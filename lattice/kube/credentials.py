@@ -41,7 +41,9 @@ class Credentials:
         self._identity = _identity(config)
 
     def identity(self) -> ClientIdentity:
-        """Returns the identity now, read again where its files have changed; where they cannot be read again, the former one."""
+        """Returns the identity now, read again where its files have changed (looked at once a second) or, every 5 minutes, from its plugin;
+        where that fails, the former one, with a warning in the log.
+        """
         now = self._monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
@@ -52,7 +54,10 @@ class Credentials:
         return self._identity
 
     def refused(self) -> bool:
-        """Reads the credentials again after a 401; returns whether new ones are there to try. False: they are the same or unreadable."""
+        """Reads the credentials again after a 401; returns whether others were read, to be tried.
+
+        False: the files are the same or unreadable, or the plugin was asked less than a second ago.
+        """
         now = self._monotonic()
         if self.config.plugin is None and _marks(self.config.files) == self._marks:
             return False
@@ -61,7 +66,7 @@ class Credentials:
         return self._renew(now)
 
     def explained(self, error: Denied) -> Denied:
-        """Returns the refusal with its cause where that can be seen here: a client certificate that has expired."""
+        """Returns a refusal as Unauthorized with its cause where that can be seen here: an expired client certificate; else as it is."""
         if error.reason != "Unauthorized":
             return error
         said = _expiry(self.config, self._now())
@@ -147,7 +152,8 @@ def _token(path: str) -> str:
 
 
 def _tls(config: ClusterConfig) -> ssl.SSLContext | None:
-    """Returns the TLS context for a server, with the certificates of the configuration; None for http://.
+    """Returns the TLS context for a server, with the certificates of the configuration; None for http://. With `insecure` it checks no
+    server's certificate.
 
     Raises Rejected for another address, Denied for certificates that cannot be used.
     """

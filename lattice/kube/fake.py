@@ -52,7 +52,9 @@ class Fault:
     """True: the request is carried out, and only its answer is lost."""
 
     def matches(self, verb: str, resource: Resource, name: str) -> bool:
-        """Tells whether the request meets this fault."""
+        """Tells whether the request meets this fault: the fault has times left, and each of its verb, plural and name is empty or the
+        request's.
+        """
         return self.times > 0 and self.verb in ("", verb) and self.plural in ("", resource.plural) and self.name in ("", name)
 
 
@@ -104,7 +106,10 @@ class FakeCluster:
     def fail(
         self, error: LatticeError, *, verb: str = "", resource: Resource | None = None, name: str = "", times: int = 1, after: bool = False
     ) -> Fault:
-        """Makes the next matching requests fail; `after`: once they are carried out. Returns the fault, which `times = 0` ends."""
+        """Makes the next matching requests fail with `error`, `times` of them; `after`: once they are carried out.
+
+        Empty fields match any request; of several matching faults the oldest is met. Returns the fault, which `times = 0` ends.
+        """
         fault = Fault(error, verb, resource.plural if resource else "", name, times, after)
         self._faults.append(fault)
         return fault
@@ -118,13 +123,13 @@ class FakeCluster:
         self._faults.clear()
 
     def end_watches(self, error: LatticeError | None = None) -> None:
-        """Ends every open watch: cleanly, or with an error."""
+        """Ends every open watch at once: cleanly, or with an error; what it has not yielded yet is lost."""
         for watcher in self._watchers:
             watcher.ended, watcher.error = True, error
             watcher.wake.set()
 
     def compact(self) -> None:
-        """Drops the history: a watch from an older version gets Expired."""
+        """Drops the history: a new watch from an older version gets Expired; open watches go on."""
         self._compacted = self._version
         self._history.clear()
 
@@ -135,9 +140,10 @@ class FakeCluster:
             watcher.wake.set()
 
     def restore(self, resource: Resource, objects: Mapping[str, Plain]) -> None:
-        """Replaces all objects of a resource by a `snapshot`, with their old versions, as a restore of etcd with `--bump-revision` does.
+        """Replaces all objects of a resource by a `snapshot`, with their old versions, as a restore of etcd with `--bump-revision` does;
+        other resources stay.
 
-        Open watches end with Retry, and a watch from any version of before gets Expired.
+        Open watches of all resources end with Retry, and a watch from any version of before gets Expired.
         """
         self._objects[resource] = {
             (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): copy.deepcopy(obj) for obj in objects.values()
@@ -197,9 +203,10 @@ class FakeCluster:
     async def create(
         self, resource: Resource, obj: Mapping[str, Any], namespace: str = "", *, type: type[T] = OBJECT, dry_run: bool = False
     ) -> T:
-        """Stores a new object, with name, uid and version as the server gives them, and returns it.
+        """Stores a new object, with name, uid and version as the server gives them, and returns it; the status of a custom kind is dropped.
 
-        Raises AlreadyExists when its name is taken, Rejected where it has none; `dry_run`: stores nothing.
+        Raises AlreadyExists when its name is taken, Rejected where it has none or another namespace than the request; `dry_run`: stores
+        nothing.
         """
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
         metadata = new.setdefault("metadata", {})
@@ -231,7 +238,11 @@ class FakeCluster:
         type: type[T] = OBJECT,
         metadata_only: bool = False,
     ) -> T:
-        """Replaces a stored object, or its status, and returns it; raises NotFound where there is none, Stale for an old version."""
+        """Replaces a stored object without its status, or with `status` as subresource its status alone, and returns it; an equal one is
+        not written.
+
+        Raises NotFound where there is none, Stale for an old version, Rejected for none at a kind of an API group, or another uid.
+        """
         fault = await self._begin("replace", resource, namespace, name, subresource)
         old = self._find(resource, namespace, name)
         new: Plain = _plain({"apiVersion": resource.api_version, "kind": resource.kind, **obj})
@@ -252,7 +263,8 @@ class FakeCluster:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """Changes a part of a stored object and returns it; raises NotFound where there is none, Stale for an old version.
+        """Changes a part of a stored object and returns it: a mapping is merged, a sequence is a JSON patch; the status only as
+        subresource. Raises NotFound where there is none, Stale for an old version.
 
         APPLY merges, and creates what is missing, without field ownership.
         """
@@ -307,9 +319,10 @@ class FakeCluster:
         fields: str = "",
         initial_events: bool = False,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Yields the existing objects where they are asked for, then changes until `end_watches`, which may give an error to raise.
+        """Yields the existing objects for `initial_events` or without a version, then changes until `end_watches`, which may give an error
+        to raise; nothing while `silent`.
 
-        Raises Expired where the version is forgotten.
+        Raises Expired where the version is forgotten, Rejected where initial events are not served.
         """
         await self._begin("watch", resource, namespace, "")
         watcher = _Watcher(resource, _scoped(namespace, labels, fields))
@@ -339,7 +352,11 @@ class FakeCluster:
     # The store
 
     async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Fault | None:
-        """Notes the request, lets other tasks run, and raises a fault due before it; returns one due after it, None: there is none."""
+        """Notes the request, lets other tasks run, and meets the first fault that matches, which counts down: raises one due before it,
+        returns one due after it.
+
+        None: there is none.
+        """
         self.sent.append(Sent(verb, resource, namespace, name, subresource))
         await asyncio.sleep(0)
         for fault in self._faults:
@@ -351,7 +368,7 @@ class FakeCluster:
         return None
 
     def _first_objects(self, watcher: _Watcher, version: str, initial_events: bool) -> tuple[Plain, ...]:
-        """Returns the existing objects where the request wants them; else queues the history since its version, and returns none.
+        """Returns the existing objects for initial events or an empty version; else queues the history since its version, and returns none.
 
         Raises Expired for a version that is forgotten, Rejected where initial events are not served.
         """
@@ -480,7 +497,7 @@ def _plain(obj: Mapping[str, Any]) -> Plain:
 
 
 def _decoded(obj: Plain, type: type[T]) -> T:
-    """Returns a plain object as an instance of a type. Raises Corrupt where it does not decode."""
+    """Returns a plain object as a new instance of a type. Raises Corrupt where it does not decode."""
     try:
         result: T = msgspec.json.decode(msgspec.json.encode(obj), type=type)
     except msgspec.MsgspecError as error:
@@ -498,7 +515,10 @@ def _scoped(namespace: str, labels: str, fields: str) -> Callable[[Plain], bool]
 
 
 def _event(record: _Record, matches: Callable[[Plain], bool]) -> tuple[EventKind, Plain] | None:
-    """Returns the event for a watch with a selector: an object that no longer matches is DELETED. None: it concerns no match."""
+    """Returns the event for a watch with a selector: an object that begins to match is ADDED, one that no longer does is DELETED.
+
+    None: it matched neither before nor after.
+    """
     was = record.old is not None and matches(record.old)
     if record.new is not None and matches(record.new):
         return (EventKind.MODIFIED if was else EventKind.ADDED), record.new
@@ -526,13 +546,17 @@ def _counts_generations(resource: Resource) -> bool:
 
 
 def _desired(resource: Resource, obj: Plain) -> Plain:
-    """Returns the part of an object whose change raises the generation."""
+    """Returns the part of an object whose change raises the generation: all but its metadata, and its status where the kind has a status
+    subresource.
+    """
     apart = ("metadata", "status") if resource.status else ("metadata",)
     return {key: value for key, value in obj.items() if key not in apart}
 
 
 def _split(resource: Resource, old: Plain, new: Plain, subresource: str) -> Plain:
-    """Returns the object to store: for `/status` the old one with the new status, else the new one with the old status."""
+    """Returns the object to store: for `/status` the old one with the new status, else the new one with the old status; a kind without a
+    status subresource is taken whole.
+    """
     result = copy.deepcopy(new)
     if subresource == "status":
         result = copy.deepcopy(old)

@@ -108,11 +108,15 @@ class Informer(Generic[T]):
 
     @property
     def lost(self) -> bool:
-        """Tells whether there is no watch now: changes may come late, and nothing follows from silence."""
+        """Tells whether there is no watch now, also before the first complete list: changes may come late, and nothing follows from
+        silence.
+        """
         return self._lost
 
     async def run(self) -> None:
-        """Follows the server until cancelled; raises only Corrupt (an answer does not decode) or Rejected (a wrong selector)."""
+        """Follows the server until cancelled, repeating with a growing back-off; raises only Corrupt (an answer does not decode) or
+        Rejected (a wrong selector), other errors are logged.
+        """
         while True:
             error = await self._session()
             if isinstance(error, Corrupt | Rejected):
@@ -131,7 +135,9 @@ class Informer(Generic[T]):
                 await self._clock.sleep(seconds)
 
     async def relist(self) -> None:
-        """Returns once `objects` shows a consistent LIST that began after this call; `run` must be running."""
+        """Ends the watch under way, and returns once `objects` shows a consistent LIST that began after this call, however long that takes;
+        `run` must be running.
+        """
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._must_list = True
@@ -140,7 +146,7 @@ class Informer(Generic[T]):
         await waiter
 
     async def reach(self, version: str = "") -> str:
-        """Returns the version of `objects` once it is at least `version`, and every change that reached this machine is in it.
+        """Returns the version of `objects` once it is at least `version` (empty: any), and every change that reached this machine is in it.
 
         Raises Retry where the watch is lost, so that the age of `objects` is unknown, or where the version does not come in 2 s.
         """
@@ -163,7 +169,9 @@ class Informer(Generic[T]):
             await self._clock.sleep(_REACH_AGAIN_SECONDS)
 
     async def _session(self) -> LatticeError | None:
-        """Runs one list or watch with its watchdog; returns the error that ended it, None: it ended cleanly."""
+        """Runs one list or watch with its watchdog; returns the error that ended it, Retry after silence; None: it ended cleanly, or
+        `relist` ended it.
+        """
         self._heard, self._heard_at, self._listed_at = False, self._clock.monotonic(), float("inf")
         async with asyncio.TaskGroup() as group:
             reading = self._reading = group.create_task(self._read())
@@ -187,8 +195,10 @@ class Informer(Generic[T]):
         reading.cancel()
 
     async def _read(self) -> LatticeError | None:
-        """Lists if that is due, then watches to the end, and returns None; returns an error instead of raising it, so that the task group
-        goes on.
+        """Lists if that is due, then watches to the end, and returns None; returns a LatticeError instead of raising it, so that the task
+        group goes on.
+
+        Notes whether the next session must LIST, and tries a LIST at once where the server has no initial events.
         """
         try:
             if self.version and not self._must_list:
@@ -238,7 +248,7 @@ class Informer(Generic[T]):
                 waiter.set_result(None)
 
     async def _stream(self) -> None:
-        """Runs a watch whose initial events are the list, and which goes on as the watch.
+        """Runs a watch whose initial events are the list, which is adopted when it is complete, and which goes on as the watch.
 
         Raises Retry where it ends before the list does.
         """
@@ -276,8 +286,8 @@ class Informer(Generic[T]):
                 self._apply(event)
 
     async def _adopt(self, fresh: dict[str, T], version: str, begun: float) -> None:
-        """Makes `objects` equal to a complete list, reports every difference, and is synced from then on; after a loss, `continuous_since`
-        is now.
+        """Makes `objects` equal to a complete list, then reports every difference (equal versions are none), and is synced from then on;
+        after a loss, `continuous_since` is now.
         """
         former = dict(self.objects)
         self.objects.clear()
@@ -306,7 +316,9 @@ class Informer(Generic[T]):
             raise
 
     def _apply(self, event: WatchEvent[T]) -> None:
-        """Applies one event of a live watch."""
+        """Applies one event of a live watch to `objects` and the version, and reports the change; a bookmark, and the deletion of an
+        unknown object, report none.
+        """
         self._mark_live()
         if event.resource_version:
             self.version = event.resource_version
@@ -323,7 +335,7 @@ class Informer(Generic[T]):
         self._tell(Change(key, old, new))
 
     def _collect(self, fresh: dict[str, T], event: WatchEvent[T]) -> None:
-        """Adds one of the initial events to the fresh list."""
+        """Adds one of the initial events to the fresh list, from which a deletion among them takes its object; a bookmark adds nothing."""
         if event.object is None:
             return
         if event.kind is EventKind.DELETED:
@@ -366,7 +378,7 @@ class Informer(Generic[T]):
 
 
 def _differences(former: dict[str, T], fresh: dict[str, T]) -> Iterator[Change[T]]:
-    """Yields the deleted objects first, then new and changed ones, in the order of the list."""
+    """Yields the deleted objects first, then new ones and those with another resourceVersion, in the order of the list."""
     for key, old in former.items():
         if key not in fresh:
             yield Change(key, old, None)

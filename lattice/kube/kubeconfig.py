@@ -58,7 +58,8 @@ class ClusterConfig(NamedTuple):
 
 
 def load(path: str | None = None, context: str | None = None, *, environ: Mapping[str, str] | None = None) -> ClusterConfig:
-    """Returns the configuration of a file; empty: the pod's service account; None: the one that kubectl would use.
+    """Returns the configuration of a file; empty: the pod's service account; None: the one that kubectl would use (KUBECONFIG,
+    `~/.kube/config`, in a pod without one its service account). `context` None or empty: the file's current one.
 
     Raises NotFound when there is none, Rejected when a file is wrong, Denied when it may not be read or its plugin cannot be run.
     """
@@ -95,7 +96,8 @@ def in_cluster(environ: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) ->
 
 
 def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
-    """Returns the configuration of a context from merged kubeconfig files; `context` None: the current one.
+    """Returns the configuration of a context from merged kubeconfig files; `context` None or empty: the current one. `source` stays empty
+    for several files.
 
     Raises Rejected, NotFound or Denied for files or contexts that cannot be used.
     """
@@ -134,7 +136,7 @@ def _from_files(files: list[Path], context: str | None) -> ClusterConfig:
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
-    """Merges several files as kubectl does: of equal names the first counts.
+    """Merges several files as kubectl does: of equal names, and of current contexts, the first counts; paths become absolute.
 
     Raises Rejected for an entry without a name, and what `_read` raises.
     """

@@ -62,9 +62,10 @@ class Elector:
         self._unchanged: tuple[str, float] = ("", 0.0)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Waits for the Lease, runs `work` while renewing it, and releases it when the work ends.
+        """Waits for the Lease, runs `work` while renewing it, and releases it when the work ends, also by an error, which is raised.
 
-        Raises Stale, the work being cancelled, when the Lease is lost or could not be renewed in time.
+        Raises Stale, the work being cancelled and nothing released, when the Lease is lost or was not renewed for two thirds of its
+        duration.
         """
         await self._acquire()
         self.leading = True
@@ -108,8 +109,8 @@ class Elector:
     # Acquiring
 
     async def _acquire(self) -> None:
-        """Returns once the Lease is taken; until then it tries again and again, logs errors, and asks at once where somebody wrote at the
-        same time.
+        """Returns once the Lease is taken; until then it tries again at least once a second, logs errors, and asks at once where somebody
+        wrote at the same time.
         """
         while True:
             seconds = min(LONGEST_POLL_SECONDS, self._lease_seconds / 10)
@@ -156,7 +157,9 @@ class Elector:
         return True
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Tells whether the Lease has not changed for its duration while this process watched."""
+        """Tells whether the Lease has not changed for its duration (its own or ours, the longer) while this process watched; the watch
+        begins at the first call for a version.
+        """
         now = self._clock.monotonic()
         mark = f"{lease.metadata.uid} {lease.metadata.resource_version}"
         if self._unchanged[0] != mark:
@@ -207,7 +210,9 @@ class Elector:
     # Keeping
 
     async def _keep_renewing(self) -> None:
-        """Renews the Lease each third of its duration; returns when another holds it, or it is gone."""
+        """Renews the Lease each third of its duration, and sooner after a failure, which is logged; returns when another holds it, or it is
+        gone.
+        """
         while True:
             late = self._clock.monotonic() - self._renewed
             await self._clock.sleep(max(self._lease_seconds * REPEAT_AFTER, self._lease_seconds * RENEW_AFTER - late))
@@ -220,7 +225,9 @@ class Elector:
                 log.warning("LeaseNotRenewed lease=%s/%s reason=%s message=%s", self.namespace, self.name, error.reason, error.message)
 
     async def _still_ours(self) -> bool:
-        """Tells, after a refused renewal, whether the Lease still names us; the next renewal then starts from its version."""
+        """Tells, after a refused renewal, whether the Lease still names us, True also where the server does not tell; the next renewal then
+        starts from its version.
+        """
         try:
             lease = await self._read()
         except NotFound:

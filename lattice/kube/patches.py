@@ -10,7 +10,7 @@ from lattice.errors import Rejected
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """Returns a new value: `patch` merged into `target`; None removes a key."""
+    """Returns a new value: `patch` merged into `target`, which stays; None removes a key, and a patch that is no map replaces the whole."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, Mapping) else {}
@@ -23,7 +23,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def apply(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """Returns a new value after the operations in order; raises Rejected where one does not fit, also for a failed `test`."""
+    """Returns a new value after the operations in order, `target` stays; raises Rejected where one does not fit, or a `test` fails."""
     document = copy.deepcopy(target)
     for position, operation in enumerate(operations):
         try:

@@ -42,7 +42,9 @@ def get(resource: Resource, name: str, namespace: str, *, metadata_only: bool = 
 
 
 def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Request:
-    """Makes the request that reads all objects that match the selectors, from etcd: no resourceVersion, no pages."""
+    """Makes the request that reads all objects of a namespace (empty: of all) that match the selectors, from etcd: no resourceVersion, no
+    pages.
+    """
     target = _path(resource, namespace) + _query(labelSelector=labels, fieldSelector=fields)
     return Request("GET", target, _what("list", resource, namespace), safe=True)
 
@@ -50,7 +52,9 @@ def list_all(resource: Resource, namespace: str, labels: str, fields: str) -> Re
 def watch(
     resource: Resource, namespace: str, *, resource_version: str, labels: str, fields: str, initial_events: bool, timeout_seconds: int
 ) -> Request:
-    """Makes the request that follows changes, with bookmarks; `initial_events`: the existing objects come first."""
+    """Makes the request that follows changes, with bookmarks, after `resource_version` (empty: existing objects come first);
+    `initial_events`: these come first whatever the version, ended by a marked bookmark.
+    """
     query = _query(
         watch="true",
         allowWatchBookmarks="true",
@@ -65,7 +69,7 @@ def watch(
 
 
 def create(resource: Resource, obj: Mapping[str, Any], namespace: str, dry_run: bool) -> Request:
-    """Makes the request that creates an object; fills in apiVersion and kind."""
+    """Makes the request that creates an object, with apiVersion and kind filled in; it is `safe` only as `dry_run`."""
     target = _path(resource, namespace) + _query(dryRun="All" if dry_run else "")
     metadata = obj.get("metadata") or {}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
@@ -93,7 +97,9 @@ def patch(
     manager: str,
     force: bool,
 ) -> Request:
-    """Makes the request that changes a part of an object; raises Rejected for APPLY without a `manager`."""
+    """Makes the request that changes a part of an object, with apiVersion and kind filled in for APPLY; raises Rejected for APPLY without a
+    `manager`.
+    """
     if kind is PatchKind.APPLY and not manager:
         raise Rejected("server-side apply needs the name of a field manager", reason="ManagerMissing")
     body = _body(resource, change) if kind is PatchKind.APPLY and isinstance(change, Mapping) else _encode(change)
