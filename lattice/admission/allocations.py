@@ -50,7 +50,7 @@ ON_PLACEMENT: Final = (check_tenant, check_vcluster, check_leaf, check_nodes, ch
 
 
 def judge_placement(asked: Submission, facts: Facts) -> Refused | None:
-    """Returns the reason why an Allocation may get no nodes now; None where it may.
+    """Returns the first reason why an Allocation may get no nodes now; None where it may.
 
     The scheduler asks it before a cycle. Checks whose facts its cache does not have are passed over.
     """

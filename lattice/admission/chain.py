@@ -32,7 +32,9 @@ class Request:
 
     @classmethod
     def creation(cls, obj: Object, namespace: str = "") -> Request:
-        """Returns the request to create `obj`, as a command line judges it before it sends the object."""
+        """Returns the request to create `obj`, as a command line judges it before it sends the object; `namespace` counts where the object
+        names none.
+        """
         where = str(part(obj, "metadata").get("namespace") or namespace)
         return cls(str(obj.get("kind") or ""), "CREATE", obj, {}, where)
 
@@ -64,7 +66,9 @@ _DELETION: Final[dict[str, Callable[[Object, Facts], Iterator[Finding]]]] = {
 
 
 def fill(request: Request, facts: Facts) -> Accepted:
-    """Returns the object of a request with absent values filled in; judges nothing, and leaves objects of other kinds unchanged."""
+    """Returns the object of a request with absent values filled in; judges nothing, and leaves objects of other kinds, deletions, and
+    changes of Allocations and quotas unchanged.
+    """
     if request.kind == "Allocation" and request.operation == "CREATE":
         return Accepted(fill_allocation(request.obj, facts))
     if request.kind == "VCluster" and request.operation != "DELETE":
@@ -77,9 +81,10 @@ def fill(request: Request, facts: Facts) -> Accepted:
 
 
 def unreadable(request: Request) -> Refused | None:
-    """Returns the refusal of a quota object with an amount that does not parse, None: all parse.
+    """Returns the refusal of a quota object that does not parse; None: it does, it had the same fault before, or the request is for
+    something else.
 
-    The mutating webhook asks this first, since the schema would refuse the amount by a pattern without a readable sentence.
+    The mutating webhook asks this first, since the schema would refuse an amount by a pattern without a readable sentence.
     """
     if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
         return None
@@ -102,7 +107,9 @@ def undecided(request: Request, facts: Facts) -> Refused | None:
 
 
 def judge(request: Request, facts: Facts) -> Verdict:
-    """Returns the verdict on an object as it is, without filling in defaults; a kind or operation without checks is accepted."""
+    """Returns the verdict on an object as it is, without filling in defaults: the first refusal, else acceptance with all warnings; a kind
+    or operation without checks is accepted.
+    """
     return conclude(request.obj, _findings(request, facts))
 
 

@@ -27,7 +27,9 @@ LEAST_LOG_BYTES = 65536
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields the refusals for a LatticeConfig created or changed; the first field that does not parse ends the checks of durations."""
+    """Yields the refusals for a LatticeConfig created or changed; a duration that does not parse ends the check, so that nothing after it
+    is judged.
+    """
     del facts
     try:
         config = msgspec.convert(obj, Config)
@@ -88,7 +90,7 @@ def _order(config: Config, seconds: dict[str, float]) -> Iterator[Finding]:
 
 
 def _scheduling(config: Config) -> Iterator[Finding]:
-    """Yields a refusal for each option of the scheduler that does not parse or is out of its limits."""
+    """Yields a refusal for each option of the scheduler, other than the durations, that does not parse or is out of its limits."""
     scheduling, where = config.spec.scheduling, "spec.scheduling"
     for field, number, least, most in (
         ("backfillDepth", scheduling.backfill_depth, 0, 1000),

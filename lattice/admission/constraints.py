@@ -40,7 +40,9 @@ def check_resources(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless constraints on GPUs come with a request for GPUs, and a caution on CXL memory without a memory size."""
+    """Yields a refusal where constraints on GPUs stand beside `gpus: 0`, or GPU memory without a number or a type of GPUs, and a caution on
+    CXL memory without a memory size.
+    """
     del facts
     resources, wanted = asked.spec.resources, asked.spec.resources.constraints
     hint = "set spec.resources.gpus to at least 1, or take the constraint away"
@@ -61,8 +63,8 @@ def check_gpus(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless node list and excluded nodes parse, are short enough and leave the least number of nodes, and a caution below
-    the most.
+    """Yields a refusal unless node list and excluded nodes parse, are short enough and the list, if given, leaves the least number of
+    nodes, and a caution below the most.
 
     With more than 512 names in either, the node list alone is counted, and the scheduler finds how many nodes are left.
     """
@@ -88,8 +90,8 @@ def check_node_sets(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _enough(asked: Submission, named: int, *, exact: bool) -> Iterator[Finding]:
-    """Yields a refusal unless a node list of `named` names leaves as many nodes as are asked for; `exact`: excluded nodes are taken into
-    account.
+    """Yields a refusal unless a node list of `named` names leaves as many nodes as are asked for at least, and a caution below the most;
+    `exact`: repeated names and excluded nodes are taken into account.
     """
     constraints = asked.spec.resources.constraints
     wanted = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")

@@ -33,8 +33,10 @@ def may_use(tenant: str, vcluster: VCluster) -> bool:
 
 
 def fill_allocation(obj: Object, facts: Facts) -> Object:
-    """Returns a new Allocation with every absent value filled in that has a default; parts without a change are shared with the
-    given one.
+    """Returns a new Allocation with every absent value filled in that has a default, the finalizer and the label of a named leaf included;
+    parts without a change are shared with the given one.
+
+    A spec that is no map is returned as it is.
     """
     given = obj.get("spec")
     if not isinstance(given, dict):
@@ -62,7 +64,7 @@ def _set_absent(at: Object, key: str, value: str) -> None:
 
 
 def _fill_finalizer(obj: Object) -> None:
-    """Adds the release finalizer to an object that lacks it."""
+    """Adds the release finalizer to an object that lacks it, in a new list; changes its metadata."""
     metadata = obj["metadata"]
     finalizers = metadata.get("finalizers") or []
     if RELEASE_FINALIZER not in finalizers:
@@ -70,7 +72,7 @@ def _fill_finalizer(obj: Object) -> None:
 
 
 def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
-    """Returns the tenant's default vcluster, else the only one that it may use; empty: none or several."""
+    """Returns the tenant's default vcluster, also one that does not exist, else the only one that it may use; empty: none or several."""
     if tenant is not None and tenant.spec.default_v_cluster:
         return tenant.spec.default_v_cluster
     usable = usable_vclusters(name, dict(facts.vclusters or {})) if name else []
@@ -79,7 +81,7 @@ def _vcluster(name: str, tenant: Tenant | None, facts: Facts) -> str:
 
 def _fill_lifecycle(spec: Object, tenant: Tenant | None, vcluster: VCluster | None) -> None:
     """Sets the absent walltime of a bounded allocation to its vcluster's default, and an absent class to its tenant's highest one where
-    that is below the usual class.
+    that is below the usual class; replaces the map in `spec`.
 
     A lifecycle that is no map stays as it is; None: no such vcluster or tenant.
     """

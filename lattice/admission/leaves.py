@@ -17,7 +17,9 @@ SHOWN: Final = 10
 
 
 def named_leaf(asked: Submission) -> tuple[str, str]:
-    """Returns the leaf that an Allocation names (`spec.quota`, else its label) and the field that names it; empty: it names none."""
+    """Returns the leaf that an Allocation names (`spec.quota`, else its label) and the field that names it; an empty name, with the label's
+    field, where it names none.
+    """
     quota = asked.raw.get("quota")
     if isinstance(quota, str) and quota:
         return quota, FIELD
@@ -35,7 +37,7 @@ def leaf_of(asked: Submission, quotas: QuotaFacts) -> str:
 def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless the leaf which an Allocation names exists, is no parent (R14), and may be used by the requester.
 
-    Nothing is refused where the trees are unknown, or for the leaf that the Allocation would have without naming one.
+    Nothing is refused where the trees, or the right, are unknown, or for the leaf that the Allocation would have without naming one.
     """
     name, field = named_leaf(asked)
     quotas = facts.quotas
@@ -58,7 +60,7 @@ def check_leaf(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_preemptible_label(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal where Koordinator's label contradicts `spec.lifecycle.preemptible`."""
+    """Yields a refusal where Koordinator's label says `false` and `spec.lifecycle.preemptible` is not Never; any other label is ignored."""
     del facts
     if asked.labels.get(PREEMPTIBLE_LABEL) == "false" and asked.spec.lifecycle.preemptible != "Never":
         sentence = f"the label {PREEMPTIBLE_LABEL} is false, and spec.lifecycle.preemptible is {asked.spec.lifecycle.preemptible}"
@@ -82,8 +84,8 @@ def check_ceiling(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _over(group: Declared, quotas: QuotaFacts) -> Iterator[Finding]:
-    """Yields a refusal for each resource of which a submission asks for more than its leaf's max, or with submitted work for more than its
-    admission.
+    """Yields a refusal for each resource of which a submission asks for more than a group's max, or with what is submitted there already
+    for more than its admission.
 
     An absent max or admission limits nothing.
     """

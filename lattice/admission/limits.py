@@ -22,6 +22,8 @@ MOST_TASKS: Final = 4096
 def check_nodes(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless the node count parses and its most is within the vcluster's limit, and a caution where the cluster has not
     even the least.
+
+    A limit or a number of nodes that is unknown checks nothing.
     """
     count = reading(parse_node_count, asked.spec.resources.nodes, field=NODES, reason="NodesInvalid")
     if isinstance(count, Refused):
@@ -86,7 +88,8 @@ def check_walltime(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def walltime_limit(asked: Submission, facts: Facts, seconds: float, current: str) -> Iterator[Finding]:
-    """Yields the refusal of a walltime of `seconds` that is above the vcluster's maximum; nothing where the vcluster sets or shows none.
+    """Yields the refusal of a walltime of `seconds` that is above the vcluster's maximum; nothing where the vcluster is unknown or sets
+    none. Raises Rejected where the maximum does not parse.
 
     `current`: the walltime in force, as text for the sentence.
     """
@@ -118,7 +121,8 @@ def check_class(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_pending(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless fewer allocations wait than the limits of the vcluster (of user, tenant, all) and of the tenant allow.
+    """Yields a refusal unless fewer allocations wait than the limits of the vcluster (of user, tenant, all) and of the tenant (of each
+    user, else the default) allow.
 
     Counts and limits that are not known refuse nothing.
     """
@@ -156,8 +160,9 @@ def _default_pending(asked: Submission, pending: Pending, *, of_user: bool) -> I
 
 
 def check_quota(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal where the present use with this request exceeds a hard limit of tenant or user, or only a caution where the tenant
-    lets work wait (`onExceeded: Queue`) and it fits the limit alone.
+    """Yields a refusal where the present use with this request (its least nodes) exceeds a hard limit of tenant or user, or only a caution
+    where the tenant lets work wait (`onExceeded: Queue`) and it fits the limit alone. An unknown tenant is not checked, unknown use counts
+    as none.
 
     The ledger checks the limits again, atomically, at commit.
     """

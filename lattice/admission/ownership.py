@@ -18,7 +18,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def check_tenant(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless a tenant is named, exists, and is the tenant of the namespace; what is not known refuses nothing."""
+    """Yields a refusal unless a tenant is named, exists, and is the tenant of the namespace (one that belongs to no tenant is refused);
+    what is not known refuses nothing.
+    """
     tenant = asked.spec.tenant
     owner = facts.namespace_tenant
     if owner == "":
@@ -54,7 +56,9 @@ def check_user(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def without_vcluster(tenant: str, usable: Sequence[str]) -> Refused:
-    """Returns the refusal of work that names no vcluster while its tenant has no default one; `usable`: those it may use."""
+    """Returns the refusal of work that names no vcluster while its tenant has no default one; `usable`: the vclusters it may use, may be
+    empty.
+    """
     if not usable:
         sentence, hint = f'tenant "{tenant}" may use no vCluster', "ask the operators to open one to the tenant"
     else:

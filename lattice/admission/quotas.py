@@ -37,7 +37,9 @@ View = TypeVar("View")
 
 
 def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = ()) -> Declared | Refused:
-    """Returns the group that an object of either kind declares, or the refusal of the first field that does not parse."""
+    """Returns the group that an object of either kind declares, or the refusal of the first amount or field that does not parse; `profiles`
+    give a root of Koordinator its tree.
+    """
     strange = next(_strange_amounts(obj), None)
     if strange is not None:
         return strange
@@ -55,7 +57,8 @@ def read_quota(kind: str, obj: Object, profiles: Iterable[KoordinatorProfile] = 
 
 
 def _strange_amounts(obj: Object) -> Iterator[Refused]:
-    """Yields a refusal of each amount that is neither a whole number nor a text.
+    """Yields a refusal of each amount in min, max, weights, admission and lending limit that is neither a whole number nor a text; a text
+    is not parsed.
 
     The API server accepts no number with a point as a quantity either.
     """
@@ -177,9 +180,10 @@ def fill_koordinator(obj: Object, facts: Facts) -> Object:
 
 
 def _weights(given: str, most: Object) -> str:
-    """Returns the annotation of weights with exactly the keys of max; a missing weight is the max.
+    """Returns the annotation of weights with exactly the keys of max, JSON; a missing weight is the max, and one that has these keys stays
+    as written.
 
-    `given`: the annotation, may be empty.
+    `given`: the annotation, may be empty. Raises ValueError where it is no JSON.
     """
     weights: Object = json.loads(given) if given else most
     if given and weights.keys() == most.keys():
@@ -200,7 +204,7 @@ def _judge(kind: str, old: Object, new: Object, facts: Facts) -> Iterator[Findin
     """Yields the findings on an object that declares a group, is new (`old` empty) or changed; none where the change means nothing for the
     tree.
 
-    An object that does not read is refused only where this change makes it so.
+    An object that does not read is refused only where this change makes it so, or makes it worse otherwise than before.
     """
     if old and means_the_same(kind, old, new):
         return
@@ -271,7 +275,9 @@ def _other_trees(quotas: QuotaFacts, own: str) -> dict[str, Selection]:
 
 
 def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Selection], quotas: QuotaFacts, field: str) -> Iterator[Finding]:
-    """Yields a refusal where another tree selects nodes that a tree selects, and a caution where it selects none."""
+    """Yields a refusal for each other tree that selects nodes that a tree selects, and a caution where it selects none; nothing where the
+    nodes are unknown.
+    """
     if quotas.nodes is None:
         return
     own = [node for node in quotas.nodes if selection.selects(node)]
@@ -286,7 +292,9 @@ def _nodes_of_a_tree(who: str, selection: Selection, others: Mapping[str, Select
 
 
 def _unknown(group: Declared, facts: Facts) -> Iterator[Finding]:
-    """Yields a caution on tenants and vclusters in the bindings of a group that do not exist yet."""
+    """Yields a caution on tenants and vclusters in the bindings of a group that do not exist yet, 20 names at most; nothing on those that
+    are not known to the facts at all.
+    """
     tenants, vclusters = facts.tenants, facts.vclusters
     strange = sorted({binding.tenant for binding in group.bindings if tenants is not None and binding.tenant not in tenants})
     if strange:

@@ -40,7 +40,8 @@ def judge_change(old: Object, new: Object, facts: Facts) -> Iterator[Finding]:
 
 
 def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
-    """Yields the findings on a Reservation: its form first, then size, times, overlaps with others, and the people it names.
+    """Yields the findings on a Reservation: its form first, whose refusal ends the check, then size, times, overlaps with others, and the
+    people it names.
 
     The nodes of running work are checked only for a new one that does not ignore it, and only where the present time is known.
     """
@@ -65,8 +66,8 @@ def _judge(obj: Object, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
 
 
 def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless a Reservation either names nodes or gives their number, within the limit, and a caution on nodes that do not
-    exist yet.
+    """Yields a refusal unless a Reservation either names nodes or gives their number, within 1 to 16,384, and a caution on nodes that do
+    not exist yet, or more than there are, where the nodes are known.
     """
     wanted = len(nodes) or asked.spec.node_count or 0
     field = "spec.nodes" if asked.spec.nodes else "spec.nodeCount"
@@ -87,8 +88,8 @@ def _size(asked: Reservation, nodes: frozenset[str], facts: Facts) -> Iterator[F
 
 
 def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bool) -> Iterator[Finding]:
-    """Yields a refusal unless a Reservation has a window, and a new one a window in the future, and a caution on starts that a change of
-    clocks moves.
+    """Yields a refusal unless a Reservation has a window, and a new one a window that is not over (one that does not recur: a start not
+    more than a minute ago), and a caution on starts that a change of clocks moves.
     """
     first = calendar.span(float("-inf"))
     if first is None:
@@ -111,7 +112,8 @@ def _windows(asked: Reservation, calendar: Calendar, facts: Facts, *, is_new: bo
 
 
 def _others(asked: Reservation, calendar: Calendar, nodes: frozenset[str], facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal for each other Reservation that holds the same nodes at the same time.
+    """Yields a refusal for each other Reservation that holds the same nodes at the same time, windows that are over left out; of a number
+    of nodes, those chosen before count.
 
     Yields a caution where fewer nodes than the number asked for are in no other one then.
     """
@@ -168,7 +170,9 @@ def own_nodes(asked: Reservation) -> frozenset[str]:
 
 
 def _running(nodes: frozenset[str], span: Span, occupied: tuple[Occupied, ...]) -> Iterator[Finding]:
-    """Yields a refusal where running work may last into the first window (as Slurm refuses it without IGNORE_JOBS)."""
+    """Yields a refusal where running work may last into the first window (as Slurm refuses it without IGNORE_JOBS); work without a known
+    end does.
+    """
     late = [one for one in occupied if one.nodes & nodes and (one.end is None or one.end > span.start)]
     if not late:
         return
@@ -208,7 +212,7 @@ def _names(names: list[str]) -> str:
 
 def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless the Reservation which an Allocation names exists, is not over, admits its user, tenant and vcluster, and is
-    large enough.
+    large enough; nothing where it names none.
 
     Its nodes, and a window with the grace period and a minute for the start, must hold the work. Yields a caution where Reservations are
     unknown.
@@ -239,7 +243,8 @@ def check_reservation(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _inside(asked: Submission, found: Reservation, calendar: Calendar) -> Iterator[Finding]:
-    """Yields a refusal unless an Allocation fits into one window: its nodes, and its walltime with grace period and start.
+    """Yields a refusal unless an Allocation fits into one window: its least nodes, and its walltime with grace period and start; work
+    without an end never does.
 
     What does not parse is left to its own checks.
     """

@@ -23,7 +23,11 @@ _HINTS: Final = {
 
 
 def check_software(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless every image is a label or a file, no mount point is given twice, and views have an image."""
+    """Yields a refusal unless every image is a label or a file, no mount point is given twice, and views have an image; an image that does
+    not parse ends the check.
+
+    An OCI image may not stand beside software environments.
+    """
     del facts
     environment = asked.spec.environment
     if environment.image:
@@ -60,7 +64,9 @@ def _judge_container(image: str, *, has_uenv: bool) -> Iterator[Finding]:
 
 
 def _judge_images(images: tuple[UenvReference, ...], field: str, *, signed: bool) -> Iterator[Finding]:
-    """Yields a refusal for each image that is written like the name of a file without a path, and so reads as a label."""
+    """Yields a refusal for each image that is written like the name of a file without a path, and so reads as a label, and with `signed`
+    for each that is a file.
+    """
     for image in images:
         if image.label is None and signed:
             sentence = f"{field}: {image.text[:60]!r} is a file, which nobody has signed (spec.environment.require.signature)"

@@ -53,7 +53,7 @@ def parse_strict(kind: str, obj: dict[str, Any]) -> list[str]:
 
 def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator[str]:
     """Yields a sentence for each field of an object, at any depth, that its model does not have, with the name that was perhaps meant; does
-    not look into metadata and status.
+    not look into metadata, status and maps of free names.
     """
     fields = _fields(model)
     for key, value in obj.items():
@@ -66,7 +66,9 @@ def _unknown(model: type[BaseModel], obj: dict[str, Any], path: str) -> Iterator
 
 
 def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence on the first problem that pydantic finds in each field, by the names that people write."""
+    """Yields a sentence on the first problem that pydantic finds in each field, by the names that people write; unknown fields and `status`
+    are left out.
+    """
     judged = {key: value for key, value in obj.items() if key != "status"}
     try:
         model.model_validate(judged, strict=True)
@@ -80,7 +82,7 @@ def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
 
 
 def _not_served(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
-    """Yields the message of each rule that a part of an object breaks because it asks for what is not served yet."""
+    """Yields the message of each rule of the schema that a part of an object breaks, of those that compare single fields (`_holds`)."""
     for part, value, _ in _parts(model, obj, ""):
         for rule in getattr(part, "rules", ()):
             if not _holds(rule.rule, value):
@@ -157,7 +159,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _sentence(message: str, given: Any) -> str:
-    """Returns what is wrong with a value as a sentence, from the library's message and the value given."""
+    """Returns what is wrong with a value as a sentence, from the library's message and the value given, shown if it is short."""
     message = message.removeprefix("Value error, ")
     if DURATION_PATTERN in message:
         message = "is no duration: write for example 45s, 30m, 1h30m, 72h or 7d"

@@ -49,9 +49,10 @@ def read_submission(obj: Object) -> Submission | Refused:
 
 
 def cached_submission(allocation: Allocation, vcluster: VCluster | None) -> Submission:
-    """Returns an Allocation of a daemon's cache for the checks, with the walltime that its vcluster gives by default.
+    """Returns an Allocation of a daemon's cache for the checks, with the walltime that its vcluster (None: unknown) gives by default; its
+    `raw` holds the quota alone.
 
-    The cache does not tell a script from an entrypoint: its tasks are taken to run on the head only.
+    The cache does not tell a script from an entrypoint: tasks that do not say where they run are taken to run on the head only.
     """
     meta, spec, lifecycle = allocation.metadata, allocation.spec, allocation.spec.lifecycle
     if lifecycle.walltime is None and lifecycle.type == "Bounded" and vcluster is not None:

@@ -22,7 +22,7 @@ NOBODY: Final = frozenset({"system:anonymous", "system:unauthenticated"})
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a Tenant that is created or changed."""
+    """Yields every refusal and warning for a Tenant that is created or changed; one that does not decode gets that refusal alone."""
     try:
         tenant = msgspec.convert(obj, Tenant)
     except msgspec.ValidationError as error:
@@ -54,7 +54,7 @@ def homes(tenant: Tenant) -> tuple[str, ...]:
 
 def _namespaces(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal for each namespace of a tenant that belongs to the system or to another tenant, by that tenant's list or by the
-    namespace's label.
+    namespace's label; a tenant that lists none has the one of its own name.
     """
     name = tenant.metadata.name
     taken = {home: other.metadata.name for other in (facts.tenants or {}).values() if other.metadata.name != name for home in homes(other)}
@@ -110,8 +110,8 @@ def _quota(tenant: Tenant) -> Iterator[Finding]:
 
 
 def _budget(tenant: Tenant, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless hours are not negative, the period is a day at least, and fair share target and allowance parse and are at
-    most, and at least, 1.
+    """Yields a refusal unless the tenant's own hours are not negative, the period is a day at least, the allowance parses and is at least
+    1, and the fair share target parses and is at most 1. The hours of projects and users are not checked.
 
     Yields a caution where all targets sum to more than 1, or work would wait for the end of a budget that is not there.
     """

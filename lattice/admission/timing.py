@@ -27,7 +27,9 @@ def check_grace_period(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_window(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless notBefore and deadline parse and are in this order of time, and a caution on a deadline that has passed."""
+    """Yields a refusal unless notBefore and deadline, where given, parse and are in this order of time, and a caution on a deadline that
+    has passed, where the time is known.
+    """
     lifecycle = asked.spec.lifecycle
     times: dict[str, float] = {}
     for field, text in (("notBefore", lifecycle.not_before), ("deadline", lifecycle.deadline)):

@@ -23,7 +23,10 @@ IMMUTABLE_IN_LIFECYCLE: Final = ("type", "preemptible", "gracePeriod", "requeue"
 
 
 def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for the change from `old` to `new`; none where the spec is unchanged."""
+    """Yields every refusal and warning for the change from `old` to `new`; none where the spec is unchanged.
+
+    Any change of one that has ended is refused.
+    """
     if old.raw == new.raw:
         return
     if is_final(old.status):
@@ -42,7 +45,9 @@ def check_update(old: Submission, new: Submission, facts: Facts) -> Iterator[Fin
 
 
 def lengthens(old: Submission, new: Submission) -> bool:
-    """Tells whether a change asks for a longer walltime, which requires a right; a walltime that is absent or does not parse is endless."""
+    """Tells whether a change asks for a longer walltime, which requires a right; a walltime that is absent or does not parse is endless, in
+    `old` too.
+    """
     return _seconds(new) > _seconds(old)
 
 
@@ -69,9 +74,10 @@ def _immutable(old: Submission, new: Submission) -> Iterator[Finding]:
 
 
 def _walltime(old: Submission, new: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields the findings on a change of walltime; none where it stays.
+    """Yields the findings on a change of walltime; none where its text stays.
 
-    To lengthen it needs the limits and a right; a cautioning sentence says that work is ended at once where it has run for longer.
+    To lengthen it, or take it from work without an end, needs a right, and a longer one the limit; a caution says that work is ended at
+    once where it has run for as long as the new one.
     """
     current, wanted = old.spec.lifecycle.walltime, new.spec.lifecycle.walltime
     if current == wanted:

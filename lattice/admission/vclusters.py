@@ -27,7 +27,7 @@ def fill(obj: Object) -> Object:
 
 
 def judge(obj: Object, facts: Facts) -> Iterator[Finding]:
-    """Yields every refusal and warning for a VCluster that is created or changed."""
+    """Yields every refusal and warning for a VCluster that is created or changed; one that does not decode gets that refusal alone."""
     try:
         vcluster = msgspec.convert(obj, VCluster)
     except msgspec.ValidationError as error:
@@ -92,7 +92,9 @@ def _home_groups(vcluster: VCluster) -> tuple[str, ...]:
 
 
 def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Iterator[Finding]:
-    """Yields a caution where a vcluster without home groups loses nodes to home groups that this one claims."""
+    """Yields a caution where home groups that this vcluster newly claims take nodes from vclusters without home groups, except those that
+    may borrow them back; nothing where the groups are unknown.
+    """
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     counts, held = facts.groups, {group for other in others for group in _home_groups(other)}
     had = set(_home_groups(before)) if before is not None else set[str]()
@@ -111,7 +113,9 @@ def _homeless(vcluster: VCluster, others: list[VCluster], facts: Facts) -> Itera
 
 
 def _empty_groups(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Yields a caution on new home groups without any node, which are more likely a slip than machines to come."""
+    """Yields a caution on new home groups without any node, which are more likely a slip than machines to come; nothing where the groups
+    are unknown.
+    """
     before = (facts.vclusters or {}).get(vcluster.metadata.name)
     had = set(_home_groups(before)) if before is not None else set[str]()
     empty = [group for group in _home_groups(vcluster) if group not in had and not (facts.groups or {}).get(group)]
@@ -129,7 +133,9 @@ def _nodes(count: int) -> str:
 
 
 def _undecided_tenants(vcluster: VCluster, facts: Facts) -> Iterator[Finding]:
-    """Yields a caution on tenants without a default vcluster that could use one only, and now can use several."""
+    """Yields a caution on tenants without a default vcluster that could use one only, and now can use several; nothing where tenants or
+    vclusters are unknown.
+    """
     if facts.vclusters is None or facts.tenants is None:
         return
     known = dict(facts.vclusters)

@@ -55,7 +55,9 @@ Finding = Refused | Caution
 
 
 def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
-    """Returns the first refusal of these findings, else acceptance with every warning; does not continue after a refusal."""
+    """Returns the first refusal of these findings, else acceptance of `obj` with every warning; findings after a refusal are not computed,
+    and warnings before it are lost.
+    """
     warnings: list[str] = []
     for finding in findings:
         match finding:
@@ -67,7 +69,7 @@ def conclude(obj: Object, findings: Iterable[Finding]) -> Verdict:
 
 
 def reading(parse: Callable[[Text], Read], value: Text, *, field: str, reason: str) -> Read | Refused:
-    """Returns the result of `parse`; where the value does not parse, the refusal with this reason that names the field."""
+    """Returns the result of `parse`; where it raises Rejected, the refusal with this reason (not the error's own) that names the field."""
     try:
         return parse(value)
     except Rejected as error:

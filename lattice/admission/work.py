@@ -51,7 +51,9 @@ def check_work(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def _entrypoint(text: str) -> Iterator[Finding]:
-    """Yields a refusal where an entrypoint is too long, holds a NUL, does not split into words, or names no command."""
+    """Yields a refusal where an entrypoint is too long (in characters), holds a NUL, does not split into words, or has an empty first word;
+    the first of these ends the check.
+    """
     field = "spec.entrypoint"
     if len(text) > MAX_WORK_BYTES:
         sentence = f"spec.entrypoint has {len(text)} characters (limit: {MAX_WORK_BYTES})"
@@ -102,7 +104,7 @@ def _script(text: str) -> Iterator[Finding]:
 def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
     """Yields a refusal unless the variables are few and small enough and each can be set; too many or too large end the check.
 
-    Yields a caution on names that suggest a secret, and on names that Lattice sets itself.
+    Yields a caution on names that suggest a secret, and on other names that begin with `LATTICE_`, which Lattice sets itself.
     """
     del facts
     count = len(asked.spec.environment.variables)
@@ -138,8 +140,8 @@ def check_variables(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless the working directory is absolute, and output files' names are short enough, without control characters, and
-    contain only known patterns.
+    """Yields a refusal unless the working directory, if given, is absolute, and output files' names are short enough, without control
+    characters, and contain only known patterns.
 
     In a name with a backslash patterns are not looked at.
     """
@@ -166,7 +168,7 @@ def check_files(asked: Submission, facts: Facts) -> Iterator[Finding]:
 
 
 def check_job_name(asked: Submission, facts: Facts) -> Iterator[Finding]:
-    """Yields a refusal unless the job name is short text without control characters or blanks at its ends; `%x` writes `_` for its '/'."""
+    """Yields a refusal unless the job name, if given, has 1 to 253 characters without control characters or blanks at its ends."""
     del facts
     name = asked.spec.tags.get("name")
     if name is None:
