@@ -57,9 +57,9 @@ async def find_container(
 
 
 async def _size(registry: Registry, repository: str, found: ContainerIndex | ContainerManifest) -> int:
-    """Returns the bytes of the layers of an image; of an index, those of the largest image that a node may pick.
+    """Returns the bytes of the layers of an image; of an index, those of the largest image that a node may pick, and can run.
 
-    Raises Rejected for one that cannot be run.
+    Raises Rejected where none can be run; of an index, configurations are not read.
     """
     if isinstance(found, ContainerManifest):
         config = read_config(await registry.blob(repository, found.config.digest, most=LARGEST_DOCUMENT))

@@ -83,7 +83,8 @@ class RegistryAddress:
 
 
 def parse_address(url: str) -> RegistryAddress:
-    """Returns scheme, host and prefix of a registry's URL such as `https://registry.example/uenv`; https where it has no scheme.
+    """Returns scheme, host (with its port) and prefix of a registry's URL such as `https://registry.example/uenv`; https where it has no
+    scheme.
 
     Raises Rejected (RegistryInvalid) for another scheme, a login in the URL, a query.
     """
@@ -146,7 +147,7 @@ class Registry:
         return await self._names(repository, f"/v2/{repository}/tags/list?n={PAGE}", "tags")
 
     async def manifest(self, repository: str, reference: str) -> tuple[str, Manifest]:
-        """Returns (digest, manifest) of a tag or a digest; raises NotFound where there is none.
+        """Returns (digest, manifest) of a tag or a digest, the digest computed from its bytes; raises NotFound where there is none.
 
         Raises Corrupt where its bytes have another digest than asked for, or are no manifest.
         """
@@ -168,7 +169,8 @@ class Registry:
     async def stream(self, repository: str, digest: str, *, offset: int = 0) -> AsyncIterator[BlobStream]:
         """Opens a blob from `offset` on; a registry that serves no ranges begins at its start, which `BlobStream.start` tells.
 
-        Its bytes are not hashed here. Raises as `blob` does, Retry also while it is read: a connection is cut, or silent for a minute.
+        Its bytes are not hashed here. Raises NotFound or Denied as `blob` does, and Retry, also while it is read: a connection is cut, or
+        silent for a minute.
         """
         url = f"{self._address.scheme}://{self._address.host}/v2/{repository}/blobs/{digest}"
         wanted = {"Accept": "*/*", **({"Range": f"bytes={offset}-"} if offset else {})}
@@ -219,8 +221,8 @@ class Registry:
         return {**wanted, **({"Authorization": login} if login else {})}, ours
 
     async def referrers(self, repository: str, digest: str, artifact_type: str) -> list[Descriptor]:
-        """Returns the artifacts of a type that are attached to an image, found by the referrers API, else by the fallback tag; empty:
-        none.
+        """Returns the artifacts of a type (empty: of any) that are attached to an image, found by the referrers API, else by the fallback
+        tag; empty: none.
         """
         for path in (f"/v2/{repository}/referrers/{digest}", f"/v2/{repository}/manifests/{digest.replace(':', '-')}"):
             try:
@@ -231,14 +233,16 @@ class Registry:
         return []
 
     async def blob(self, repository: str, digest: str, *, most: int) -> bytes:
-        """Returns the bytes of a blob; raises Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where they have another digest."""
+        """Returns the bytes of a blob; raises NotFound where there is none, Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where they
+        have another digest.
+        """
         body, _ = await self._read(repository, f"/v2/{repository}/blobs/{digest}", "*/*", most)
         if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
             raise Corrupt(f"{self._address.host} sent other bytes than {digest} for {repository}", reason="DigestMismatch")
         return body
 
     async def _names(self, repository: str, path: str, key: str) -> list[str]:
-        """Returns the names under `key` of a list and all its further pages; an empty path has none.
+        """Returns the names under `key` of a list and all its further pages, up to an empty page; an empty path has none.
 
         Raises Rejected for more than MOST_NAMES.
         """
@@ -301,7 +305,7 @@ class Registry:
         raise Retry(f"the registry {self._address.host} redirects more than {MOST_REDIRECTS} times", reason="RegistryBroken")
 
     def _failure(self, response: aiohttp.ClientResponse, url: str) -> LatticeError | None:
-        """Returns the error that an answer means; None: it has what was asked for."""
+        """Returns the error that an answer means; None: its status is 200. Other statuses are Rejected, 5xx Retry, 429 TooMany."""
         status, what = response.status, f"{self._address.host} answers {response.status} for {urlsplit(url).path}"
         if status == 404:
             return NotFound(what, reason="NotInRegistry")

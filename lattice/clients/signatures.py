@@ -22,9 +22,10 @@ LARGEST_PAYLOAD: Final = 256 * 1024
 
 
 async def read_claims(registry: Registry, repository: str, digest: str) -> list[SignedClaim]:
-    """Returns the claims that are attached to an image of this digest, 64 at the most, in the forms of cosign 2; empty: it is not signed.
+    """Returns the claims that are attached to an image of this digest, 64 at the most and not verified, in the forms of cosign 2; empty: it
+    is not signed.
 
-    Raises as the registry does where it cannot be asked; what is too large to be a signature is passed over.
+    Raises as the registry does where it cannot be asked; what is gone or too large to be a signature is passed over.
     """
     claims: list[SignedClaim] = []
     with suppress(NotFound):

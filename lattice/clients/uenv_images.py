@@ -70,7 +70,8 @@ class UenvImages:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
-        """Returns the images that match a label, in order of their labels, and how many matching tags beyond `most` were not read.
+        """Returns the images that a label matches, in order of their labels, and how many matching tags beyond `most` were not read; tags
+        that are gone, or no image, count among the read.
 
         An id or a digest is sought among all images of the site's namespace and system, `most` at a time until it is found. The registry's
         lists may be some seconds old, unless nothing is found in them. Raises Rejected (NoCatalog, LabelTooWide).
@@ -96,7 +97,7 @@ class UenvImages:
         return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - begin)
 
     async def claims(self, image: UenvImage) -> list[SignedClaim]:
-        """Returns what has been signed of an image; empty: nothing."""
+        """Returns the claims that are attached to an image, not verified; empty: it is not signed."""
         return await read_claims(self._registry, image.repository.path, image.digest)
 
     async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
@@ -171,7 +172,8 @@ async def _answers(questions: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def closest(label: UenvLabel, images: list[UenvImage], left_out: int = 0) -> UenvImage:
-    """Returns the first of `images`, which all must have one digest, where `left_out` others of the label were not read.
+    """Returns the first of `images`, which all must have one digest, where `left_out` others of the label were not read; those do not
+    matter for a label that is a digest.
 
     Raises NotFound for none, Rejected where digests differ (LabelAmbiguous) or may (LabelTooWide), and for what is no image (ImageRefused).
     """

@@ -27,7 +27,8 @@ def is_true(conditions: Iterable[Condition], kind: str) -> bool:
 def with_condition(
     conditions: tuple[Condition, ...], kind: str, status: str, reason: str, message: str, *, generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """Returns the conditions with the one of type `kind` set, in its place or at the end; the message is cut to 1024 characters.
+    """Returns the conditions with the one of type `kind` set, in its place or at the end; the message is cut to 1024 characters, `…` at its
+    end.
 
     Its `lastTransitionTime` becomes `now` (RFC 3339) if its status changes or it had none, else it stays.
     """

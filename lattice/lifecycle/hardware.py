@@ -30,7 +30,7 @@ _WORDS: Final = {
 
 
 def reported(had: Capabilities) -> dict[str, Any]:
-    """Returns the reported facts that later reports are compared with, in the form of the LatticeNode's status."""
+    """Returns the reported facts that later reports are compared with, in the form of the LatticeNode's `status.accepted`."""
     return {word: getattr(had, name) for name, word in _WORDS.items()}
 
 
@@ -58,7 +58,7 @@ def deviation(node: Node) -> str:
 
 
 def implied_features(gpus: int, gpu_type: str) -> frozenset[str]:
-    """Returns the features that hardware has without declaring them: `gpu`, and the type of the GPUs.
+    """Returns the features that hardware has without declaring them: `gpu`, and the type of the GPUs where it is known; none without GPUs.
 
     See the book, "Slurm Migration": `--constraint=GH200`.
     """
@@ -81,7 +81,7 @@ def _differences(node: Node) -> Iterator[str]:
 def _differs(name: str, now: int | str, limit: int | str, *, declared: bool) -> bool:
     """Tells whether a fact of hardware is more than its limit, or, where it is declared, less.
 
-    Memory may differ by a share of it; the GPU's model must be equal.
+    Memory may be more by 2 %, and less by 10 %; the GPU's model must be equal.
     """
     if name == "gpu_type":
         return now != limit

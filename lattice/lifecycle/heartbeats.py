@@ -52,9 +52,10 @@ class Heartbeats:
             self._beats[name] = _Beat(now)
 
     def hear(self, name: str, version: str, number: int, now: float) -> bool:
-        """Notes the version and number of a node's heartbeat at `now`, and follows the node from then on.
+        """Notes the version and number of a node's heartbeat at `now`, follows the node from then on, and removes its mark of a mass
+        silence.
 
-        Returns False, and changes nothing, where the version is the last one seen.
+        Returns False, and changes nothing, where the version is the last one seen. `now` must not be before that of an earlier call.
         """
         beat = self._beats.get(name)
         if beat is not None and beat.version == version:
@@ -79,9 +80,9 @@ class Heartbeats:
         return Pulse(max(0.0, now - max(beat.at, since)), heard, beat.number, beat.mass)
 
     def silent(self, now: float, since: float, timeout: float) -> Iterator[str]:
-        """Yields the nodes whose heartbeat has not changed for `timeout` seconds, the longest silence first.
+        """Yields the nodes whose heartbeat has not changed for `timeout` seconds, whatever their state, the longest silence first.
 
-        None where the watch (from `since` on) is shorter than that.
+        Yields none where the watch (without a gap from `since` on) is shorter than that.
         """
         if now - since < timeout:
             return
@@ -91,7 +92,7 @@ class Heartbeats:
             yield name
 
     def unheard(self, since: float, is_expected: Callable[[str], bool]) -> int:
-        """Returns how many of the followed nodes that are expected to report have not been heard since `since`."""
+        """Returns how many of the followed nodes that are expected to report have shown no change of their heartbeat after `since`."""
         return sum(not (beat.version and beat.at > since) and is_expected(name) for name, beat in self._beats.items())
 
     def sweep(self, now: float, since: float, timing: Timing, expected: int, is_expected: Callable[[str], bool]) -> list[str]:

@@ -124,7 +124,11 @@ class Verdict:
 
 
 def judge(facts: Facts, timing: Timing) -> Verdict:
-    """Returns the state of a node that follows from the facts; each step of its path is a pair of `TRANSITIONS`."""
+    """Returns the state of a node that follows from the facts, with all states on the way to it; each step of its path is a pair of
+    `TRANSITIONS`.
+
+    An unknown state counts as Unknown; times and holders count for the first step alone.
+    """
     state, path = facts.state if facts.state in TRANSITIONS else UNKNOWN, list[str]()
     while (after := _step(state, facts, timing, settled=not path)) is not None and after not in path and after != facts.state:
         path.append(after)
@@ -166,9 +170,10 @@ def _step(state: str, facts: Facts, timing: Timing, *, settled: bool) -> str | N
 
 
 def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, settled: bool) -> str | None:
-    """Returns the state after Booting, None: it stays.
+    """Returns the state after Booting, None: it stays. A silent or deviating node is Degraded; one that could be Ready but has no index yet
+    stays.
 
-    A node that could be Ready but has no index yet stays; `settled`: the facts have been the same for long enough.
+    `settled`: the state is the one that the object shows, so that it fails once it has lasted for the boot timeout.
     """
     if silent or facts.deviation:
         return DEGRADED
@@ -178,7 +183,8 @@ def _from_booting(facts: Facts, timing: Timing, *, silent: bool, fit: bool, sett
 
 
 def _from_degraded(facts: Facts, timing: Timing, *, silent: bool, fit: bool) -> str | None:
-    """Returns the state after Degraded, None: it stays.
+    """Returns the state after Degraded, None: it stays. A fit node with an index is Ready again, else one that reports and is to be drained
+    goes Draining.
 
     A silent node goes Down only after a time, which is longer where many fell silent at once.
     """
@@ -191,7 +197,11 @@ def _from_degraded(facts: Facts, timing: Timing, *, silent: bool, fit: bool) -> 
 
 
 def _from_draining(facts: Facts, *, silent: bool, fit: bool, settled: bool) -> str | None:
-    """Returns the state after Draining, None: it stays. It is Drained once nobody holds it; without a drain it goes back."""
+    """Returns the state after Draining, None: it stays.
+
+    It is Drained once a read shows that nobody holds it (unknown holders: it stays); a silent one is Degraded; without a drain it goes back
+    to Ready, or to Degraded if unfit.
+    """
     if silent:
         return DEGRADED
     if facts.drain is None:

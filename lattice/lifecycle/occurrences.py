@@ -25,9 +25,10 @@ class Occurrence:
 
 
 def occurrence(old: Allocation | None, new: Allocation) -> Occurrence | None:
-    """Returns the Event that the change from `old` to `new` deserves; None: it deserves none.
+    """Returns the one Event that the change from `old` to `new` deserves; None: it deserves none, as a successful end. Of several, an end
+    comes before a requeue, an ending, a placement, and a refusal.
 
-    `old` None: the object is seen for the first time, which deserves one only while it has no status.
+    `old` None: the object is seen for the first time, which deserves one only while it has no conditions.
     """
     before, after = (old or new).status, new.status
     if old is None and after.conditions:

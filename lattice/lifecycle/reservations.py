@@ -43,7 +43,7 @@ class Span:
     end: float
 
     def meets(self, other: Span) -> bool:
-        """Tells whether two windows share any moment."""
+        """Tells whether two windows share any moment; one that ends as the other begins does not."""
         return self.start < other.end and other.start < self.end
 
 
@@ -69,7 +69,10 @@ class Calendar:
         return self.period > 0
 
     def spans(self, since: float) -> Iterator[Span]:
-        """Yields the windows that end after `since`, ascending; endlessly where the recurrence has no end."""
+        """Yields the windows that end after `since`, ascending, the open one included; endlessly where the recurrence has no end.
+
+        A window ends where the next one begins.
+        """
         at = self._near(since)
         start = self._start(at)
         while start is not None:
@@ -86,9 +89,9 @@ class Calendar:
         return next(self.spans(now), None)
 
     def overlap(self, other: Calendar, since: float) -> tuple[Span, Span] | None:
-        """Returns the first pair of windows, one of each calendar, that share a moment after `since`; None: there is none.
+        """Returns the first pair of windows, one of each calendar, that overlap, of those that end after `since`; None: there is none.
 
-        Where both recur, pairs later than 366 days are not searched.
+        Where both recur, windows that begin more than 366 days later are not searched.
         """
         firsts = self.span(since), other.span(since)
         if firsts[0] is None or firsts[1] is None:
@@ -132,7 +135,10 @@ def first_meeting(mine: Iterator[Span], theirs: Iterator[Span]) -> tuple[Span, S
 
 
 def calendar_of(spec: ReservationSpec) -> Calendar:
-    """Returns the calendar of a Reservation's spec; raises Rejected with the field, its value and the limit."""
+    """Returns the calendar of a Reservation's spec; raises Rejected with the field, its value and the limit.
+
+    Weekdays count where both they and a number of days are given.
+    """
     zone = read_zone(spec.time_zone)
     first = _local(spec.start, zone, bool(spec.time_zone), "spec.start")
     seconds = _seconds(spec.duration)
@@ -172,7 +178,8 @@ def state_at(calendar: Calendar, now: float) -> str:
 def refusal_of_use(spec: ReservationSpec, name: str, *, user: str, tenant: str, vcluster: str) -> str:
     """Returns the sentence why work of this user, tenant and vcluster may not use a reservation; empty: it may.
 
-    A reservation admits those whom it names, everybody where it names none, nobody where it is a maintenance.
+    A reservation admits who is named by user, tenant or vcluster (any of them is enough), everybody where it names none, nobody where it is
+    a maintenance.
     """
     if spec.maintenance:
         return f'reservation "{name}" is for maintenance: nobody may use it'
@@ -277,7 +284,7 @@ def _weekday(word: str) -> int:
 
 
 def _check_length(calendar: Calendar, spec: ReservationSpec) -> None:
-    """Raises Rejected where a window is longer than the time to the next one, in days of 24 hours."""
+    """Raises Rejected where a window of a recurrence of more than one is longer than the time to the next one, in days of 24 hours."""
     days = (*calendar.offsets, calendar.offsets[0] + calendar.period)
     gap = min(later - earlier for earlier, later in pairwise(days)) * _DAY
     if calendar.seconds > gap and (calendar.count is None or calendar.count > 1):

@@ -45,11 +45,11 @@ def settle(
     phase_before: str = "",
     decided: bool = False,
 ) -> Settled:
-    """Returns all conditions with Ready, Reconciling and Stalled derived anew from the others, and the phase derived so.
+    """Returns all conditions with Ready, Reconciling and Stalled derived anew from the others, and the phase derived so. A derived
+    condition keeps its transition time while its status stays.
 
-    `may_requeue`: policy and attempts left allow another attempt after this end (see `may_requeue`). `decided`: the scheduler writes,
-    and has decided that no attempt follows: an end is final now. `phase_before` stays while an end waits for that decision. `now`: RFC
-    3339.
+    `may_requeue`: policy and attempts left allow another attempt after this end (see `may_requeue`). `decided`: the scheduler writes, and
+    has decided that no attempt follows: an end is final now. `phase_before` stays while an end waits for that decision. `now`: RFC 3339.
     """
     base = without_conditions(conditions, kinds.DERIVED)
     before = {entry.type: entry for entry in conditions}
@@ -110,10 +110,11 @@ def _going_on(base: tuple[Condition, ...], lifecycle_type: str) -> tuple[str, De
 
 
 def may_requeue(lifecycle: Lifecycle, reason: str, requeues: int, *, cancelled: bool) -> bool:
-    """Tells whether policy and attempts left allow another attempt after an end with this reason; a `cancelled` allocation gets none.
+    """Tells whether policy and attempts left allow another attempt after an end with this reason; a `cancelled` allocation gets none, nor
+    one that completed, ran out of walltime, or whose software was refused.
 
-    `requeues`: how many of `requeue.max` are used. After a failed prologue neither they nor the policy count. Whether the new attempt
-    uses one is decided apart: one lost before its first process does not.
+    `requeues`: how many of `requeue.max` are used. After a failed prologue neither they nor the policy count. Whether the new attempt uses
+    one is decided apart: one lost before its first process does not.
     """
     policy = lifecycle.requeue
     if reason == kinds.PROLOGUE_FAILED:  # nothing has started: work.prologueRetries counts, not the policy

@@ -50,9 +50,9 @@ class ChosenView:
 
 
 def names_of(references: Sequence[UenvReference], metadata: Sequence[ImageMetadata | None]) -> list[tuple[str, ...]]:
-    """Returns the names by which views call each image: its label's, with and without version, then its metadata's.
+    """Returns the names by which views call each image: its label's, with and without version, then its metadata's (None: it has none).
 
-    A file without either is called `anonymous`.
+    An image without either is called `anonymous`, or `anonymous0` and so on where the first name of another is that.
     """
     found: list[tuple[str, ...]] = []
     for reference, described in zip(references, metadata, strict=True):
@@ -112,9 +112,12 @@ def _listed(views: Sequence[ChosenView]) -> str:
 
 
 def apply_views(chosen: Sequence[ChosenView], variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables after the views: first all scalars, the later view's where two set one, then all lists in order.
+    """Returns the variables after the views, the given ones unchanged: first all scalars, the later view's where two set one, then all
+    lists in order.
 
-    A list is split at `:`; empty parts and repetitions are dropped. `${@NAME@}` becomes the value that the variable has by then.
+    A list is split at `:`; empty parts and repetitions are dropped. A view's list of a variable that it also sets as a scalar is ignored.
+    `${@NAME@}` becomes the value that the variable has by then, nothing where it is not set.
+
     Raises Rejected (ImageRefused) for values that no program could be given.
     """
     found = _Variables(variables)
@@ -140,7 +143,10 @@ class _Variables:
         self._left = LARGEST_ENVIRONMENT
 
     def change(self, name: str, value: str | None) -> None:
-        """Sets a variable, what is embedded in its value replaced; None: unsets it."""
+        """Sets a variable, what is embedded in its value replaced; None: unsets it.
+
+        Raises Rejected where it, or all together, grow too large.
+        """
         if value is None:
             self.values.pop(name, None)
             return
@@ -185,7 +191,7 @@ def _changed(value: str, changes: Sequence[ListChange]) -> str | None:
 
 
 def uenv_variables(images: Sequence[PlacedImage], chosen: Sequence[ChosenView]) -> dict[str, str]:
-    """Returns the variables by which `uenv` and squashfs-mount tell what is mounted, and which views are set.
+    """Returns the variables by which `uenv` and squashfs-mount tell what is mounted, and which views are set; empty without images.
 
     Raises Rejected (ImageRefused) where images have names that no program could be given.
     """

@@ -66,9 +66,10 @@ class ContainerIndex(msgspec.Struct, rename="camel"):
     media_type: str = ""
 
     def manifest_for(self, machine: str) -> BlobReference:
-        """Returns the manifest for a machine (`x86_64`); raises Rejected (ImageRefused), naming those that there are, where it has none.
+        """Returns the manifest for a machine (`x86_64`), of those for Linux; raises Rejected (ImageRefused), naming those that there are,
+        where it has none.
 
-        Of several the one without a variant, or with the usual one, is taken.
+        Of several the first without a variant, or with the usual one (`v8`), is taken, else the first.
         """
         wanted = ARCHITECTURES.get(machine, machine)
         found = [one for one in self.runnable() if one.platform is not None and one.platform.architecture == wanted]
@@ -131,7 +132,9 @@ class _SchemaVersion(msgspec.Struct, rename="camel"):
 
 
 def read_image(document: bytes) -> ContainerIndex | ContainerManifest:
-    """Returns an index or a manifest, checked so far that what it names could be pulled; raises Rejected (ImageRefused)."""
+    """Returns an index or a manifest, OCI's or Docker's, checked so far that what it names could be pulled; raises Rejected (ImageRefused)
+    for anything else.
+    """
     head = _decoded(document, _SchemaVersion, "manifest")
     if head.schema_version != 2:
         said = f"its manifest has schema {head.schema_version}, which Docker gave up in 2017"
@@ -191,7 +194,9 @@ def _check_reference(one: BlobReference, what: str) -> None:
 
 
 def read_config(document: bytes) -> ContainerConfig:
-    """Returns the configuration of an image; raises Rejected (ImageRefused) where it is none, or sets what no program could be given."""
+    """Returns the configuration of an image for Linux; raises Rejected (ImageRefused) where it is none, is for another system, or sets what
+    no program could be given.
+    """
     found = _decoded(document, _ConfigDocument, "configuration")
     options = found.config or _RunOptions()
     if found.os != "linux":
@@ -205,7 +210,7 @@ def read_config(document: bytes) -> ContainerConfig:
 
 
 def _variables(entries: Sequence[str]) -> dict[str, str]:
-    """Returns the variables of an image's configuration; entries without a name or `=` are left out.
+    """Returns the variables of an image's configuration, the last of a name; entries without a name or `=` are left out.
 
     Raises Rejected for too many, too long ones, or a NUL.
     """

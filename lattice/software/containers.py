@@ -50,7 +50,7 @@ class ContainerPlace:
 
 
 def parse_container(text: str) -> ContainerReference:
-    """Returns the parts of an image's name as Docker reads them; without tag and digest the tag is `latest`.
+    """Returns the parts of an image's name as Docker reads them, the registry in small letters; without tag and digest the tag is `latest`.
 
     The first part of the path is a registry where it has a dot or a colon, or is `localhost`. Raises Rejected (ImageInvalid).
     """
@@ -77,7 +77,8 @@ def _split_registry(path: str) -> tuple[str, str]:
 
 
 def place_of(reference: ContainerReference, registries: Sequence[ImageRegistry]) -> ContainerPlace:
-    """Returns where an image lies; raises Rejected (ImageRefused) for a registry that the site has not listed, whatever is named.
+    """Returns where an image lies, in the site's first registry if it names none (`library/` is added for Docker Hub); raises Rejected
+    (ImageRefused) for a registry that the site has not listed.
 
     So no name that a user writes makes the operator or a node ask another host.
     """

@@ -173,7 +173,7 @@ def _operation(word: str) -> ListOperation:
 
 
 def _scalar(view: str, variable: str, value: Any) -> ScalarChange:
-    """Returns the change that sets a variable to a text, or takes it away (null). Raises Rejected for any other value."""
+    """Returns the change that sets a variable to a text, or unsets it (null). Raises Rejected for any other value, or a wrong name."""
     if value is not None and not isinstance(value, str):
         raise _invalid(f"views.{view}.env.values.scalar.{_variable(view, variable)} is neither a text nor null")
     return ScalarChange(_variable(view, variable), value)

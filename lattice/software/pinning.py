@@ -31,7 +31,9 @@ class ImagesRefused:
 
 
 def judge_images(allocation: Allocation) -> ImagesAwaited | ImagesRefused | None:
-    """Returns what keeps an allocation from nodes as far as its images go; None: it asks for none, or its status has them resolved."""
+    """Returns what keeps an allocation from nodes as far as its images go; None: it asks for none of a registry, or its status has them
+    resolved.
+    """
     asked, status = allocation.spec.environment, allocation.status
     if status.software or not names_registry(asked):
         return None

@@ -111,7 +111,9 @@ class MountedImage:
         return frozenset(view.name for view in self.metadata.views) if self.metadata is not None else frozenset()
 
     def is_called(self, name: str) -> bool:
-        """Tells whether a view means this image by `name`: the name in its metadata, or its label's with or without the version."""
+        """Tells whether a view means this image by `name`: the name in its metadata, or its label's with or without the version; never for
+        a file without metadata.
+        """
         label = self.reference.label
         names = {self.metadata.name} if self.metadata is not None else set()
         if label is not None and label.name:
@@ -136,7 +138,9 @@ def check_images(images: Sequence[MountedImage], views: Sequence[ViewName]) -> N
 
 
 def _check_view(images: Sequence[MountedImage], wanted: ViewName) -> None:
-    """Raises Rejected where none of the images that a view can mean has it; nothing where one of them has no known metadata."""
+    """Raises Rejected where none of the images that a view can mean has it; nothing where one of them, or, where none is called so, one of
+    all, has no known metadata.
+    """
     meant = [image for image in images if not wanted.image or image.is_called(wanted.image)]
     known = [image.metadata for image in meant if image.metadata is not None]
     if any(image.metadata is None for image in (meant or images)):

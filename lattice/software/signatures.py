@@ -97,7 +97,7 @@ def claim_of(payload: bytes, annotation: str) -> list[SignedClaim]:
 
 
 def claims_of(bundle: bytes) -> list[SignedClaim]:
-    """Returns the claims of a bundle, one for each signature; empty where it is none."""
+    """Returns the claims of a bundle, one for each signature, none of them verified; empty where it does not read."""
     try:
         envelope = msgspec.json.decode(bundle, type=_Bundle).dsse_envelope
         payload = base64.b64decode(envelope.payload, validate=True)
@@ -108,9 +108,10 @@ def claims_of(bundle: bytes) -> list[SignedClaim]:
 
 
 def check_signed(source: str, digest: str, claims: Sequence[SignedClaim], keys: Sequence[TrustedKey]) -> str:
-    """Returns the name of the key that has signed an image of this digest.
+    """Returns the name of the first of the keys that has signed an image of this digest; `source` names the image in messages.
 
-    Raises Rejected (ImageRefused) where none of the claims is of one of the keys and about the digest, Corrupt where a key is none.
+    Raises Rejected (ImageRefused) where none of the claims is of one of the keys and about the digest, or there are no keys, Corrupt where
+    a key is none.
     """
     if not keys:
         said = f"{source} must be signed, and this site trusts no key. Hint: an administrator sets software.trustedKeys"
