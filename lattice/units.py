@@ -47,9 +47,10 @@ def _shown(text: object) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Returns the seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`: at least one number with its unit, the larger units first.
+    """Returns the seconds of `45s`, `30m`, `1h30m`, `72h`, `7d`: at least one whole number with its unit, the larger units first; `0s` is
+    0.
 
-    Raises Rejected for other text.
+    Raises Rejected for other text, blanks and fractions included.
     """
     match = _DURATION.fullmatch(text)
     if match is None or not text:
@@ -70,9 +71,10 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_slurm_time(text: str) -> float | None:
-    """Returns the seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None: unlimited.
+    """Returns the seconds of a Slurm time: `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None: unlimited (`unlimited`,
+    `infinite`, `-1`).
 
-    Any zero is unlimited, too. Raises Rejected for other text.
+    Any zero is unlimited, too. Raises Rejected for other text, `1h30m` included.
     """
     word = text.strip()
     if word.lower() in _SLURM_UNLIMITED:
@@ -164,7 +166,9 @@ def count_nodes(text: str) -> int:
 
 
 def fold_nodes(names: Sequence[str]) -> str:
-    """Returns the shortest node set of this grammar that expands to exactly these names, in this order."""
+    """Returns a short node set of this grammar that expands to exactly these names, in this order: neighbours with the same prefix share a
+    bracket.
+    """
     parts: list[str] = []
     run: list[tuple[str, str]] = []
     prefix = ""
@@ -187,7 +191,10 @@ def fold_nodes(names: Sequence[str]) -> str:
 
 
 def parse_ranges(text: str) -> list[int]:
-    """Returns the numbers of `0-3,7`, in the order written; none for empty text. Raises Rejected for other text."""
+    """Returns the numbers of `0-3,7`, in the order written, repeated ones too; none for empty text.
+
+    Raises Rejected for other text, and for a range that runs backwards or has more than 16,384 numbers.
+    """
     if not text:
         return []
     numbers: list[int] = []
@@ -333,7 +340,7 @@ def _choice_count(piece: str | _Runs) -> int:
 
 
 def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
-    """Appends the collected runs of one prefix as one part, and empties them."""
+    """Appends the collected numbers of one prefix to `parts` as one part, and empties `run`; nothing where it is empty."""
     if not run:
         return
     if len(run) == 1 and run[0][0] == run[0][1]:
@@ -347,7 +354,7 @@ def _close(parts: list[str], prefix: str, run: list[tuple[str, str]]) -> None:
 
 
 def parse_time(text: str) -> float:
-    """Returns the seconds since the epoch of an RFC 3339 time; raises Rejected for a time without a zone."""
+    """Returns the seconds since the epoch of an RFC 3339 time; raises Rejected for a time without a zone, a date alone, and other text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -74,7 +74,8 @@ class Submitter:
 
 
 def needs(asked: Asked, *, reads_slurm_variables: bool = False) -> frozenset[str]:
-    """Returns the parts of the cluster that translating these options needs: `vclusters`, `tenants`, `config`, `nodes`; empty: none.
+    """Returns the parts of the cluster that translating these options needs: `vclusters`, `tenants`, `config`, `nodes`; empty: none, so
+    that no cluster need be asked.
 
     `reads_slurm_variables`: the script reads variables that only the site's configuration sets.
     """

@@ -17,9 +17,10 @@ _NAMED = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 
 
 def read_begin(given: Given, submitter: Submitter) -> str:
-    """Returns, as RFC 3339, the time that `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow`, `noon`, or a time with its zone means.
+    """Returns, as RFC 3339 in UTC, the time that `now+1hour`, `16:00`, `2026-12-01T08:00`, `tomorrow` (its midnight), `noon`, or a time
+    with its zone means.
 
-    A time of day that has passed is tomorrow's. Raises Rejected for other text.
+    A time of day that has passed is tomorrow's; a date may be past. Raises Rejected for other text.
     """
     text = (given.value or "").strip()
     try:
@@ -50,8 +51,10 @@ def _today(submitter: Submitter) -> datetime:
 
 
 def _local(word: str, now: datetime) -> datetime | None:
-    """Returns the local time that a word, a clock time or a date means, a clock time always in the future; None where it is none of
-    these.
+    """Returns the local time that a word, a clock time or a date means, clock times and named hours always in the future; None where it is
+    none of these.
+
+    Raises ValueError for numbers that are no time.
     """
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if word == "today":

@@ -94,7 +94,11 @@ def _put(placed: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _translate(path: str, value: Any) -> Any:
-    """Returns a value of the book's form in Lattice's form, with names in camelCase at any depth. Raises Rejected where it is wrong."""
+    """Returns a value of the book's form in Lattice's form, with names in camelCase at any depth except in maps of free names, whose values
+    become texts.
+
+    Raises Rejected where it is wrong.
+    """
     if path == "resources.nodes":
         return _nodes(value)
     if path in ("lifecycle.walltime", "lifecycle.grace_period"):
@@ -144,7 +148,10 @@ def _gigabytes(path: str, value: Any) -> str:
 
 
 def _nodes(value: Any) -> Any:
-    """Returns a number of nodes, or a range of min and max as text. Raises Rejected for a range with other fields."""
+    """Returns a number of nodes unchanged and unchecked, or a map of min and max as the text of a range.
+
+    Raises Rejected for a map with other fields.
+    """
     if isinstance(value, Mapping):
         if set(value) != {"min", "max"}:
             raise Rejected("resources.nodes: a range has min and max, and nothing else", reason="BadDocument", fields=("resources.nodes",))
@@ -153,7 +160,10 @@ def _nodes(value: Any) -> Any:
 
 
 def _duration(path: str, value: Any) -> Any:
-    """Returns a duration as text; Slurm's forms are rewritten. Raises Rejected where it is neither."""
+    """Returns a duration as text, as written; Slurm's forms with `:` or `-` are rewritten.
+
+    Raises Rejected where it is neither, and for one without an end.
+    """
     if not isinstance(value, str):
         raise Rejected(f"{path}: {value!r} is not a duration in quotes, such as '24h' or '24:00:00'", reason="BadDocument", fields=(path,))
     try:

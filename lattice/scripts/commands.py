@@ -37,7 +37,9 @@ def slurm_variables(text: str) -> tuple[str, ...]:
 
 
 def missing_from(text: str, *, slurm_env: bool | None) -> list[str]:
-    """Returns a sentence for each kind of feature that the script uses and will not find; `slurm_env` None: the site was not asked."""
+    """Returns a sentence for each kind of feature that the script uses and will not find (srun, Slurm's variables); `slurm_env` None: the
+    site was not asked, so that the sentence leaves it open.
+    """
     warnings = []
     at = next((number for number, line in _commands(text) if _STEP.search(line)), None)
     if at is not None:

@@ -33,7 +33,8 @@ _KEYS = (
 
 
 def read_constraint(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns `resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n` and words, joined by `,` or `&`.
+    """Returns `resources` and `resources.constraints` of `key=value`, `key:value`, `key>=n` and words (features), joined by `,` or `&`;
+    empty for an empty text.
 
     Raises Rejected for unknown keys, wrong or contradicting values, and what is not served (either-or, counts).
     """
@@ -117,7 +118,9 @@ def _size(given: Given, key: str, value: str) -> str:
 
 
 def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
-    """Returns the GPUs a node (None: none asked for), their type, and the other resources of `--gres`, which are not counted."""
+    """Returns the GPUs a node (None: none asked for; 1 where no number is given; the last entry's of several), their type (empty: any), and
+    the other resources of `--gres`, which are not counted.
+    """
     count: int | None = None
     kind = ""
     others: list[str] = []

@@ -25,7 +25,9 @@ class Script:
 
 
 def decode_script(data: bytes, name: str) -> str:
-    """Returns the text of a script file; raises Rejected, with the place, for a script that no node could run."""
+    """Returns the text of a script file, unchanged; raises Rejected, with the place, for a script that no node could run: empty, binary,
+    above 64 KiB, no UTF-8, DOS line ends, a byte order mark, no `#!`.
+    """
     if not data.strip():
         raise Rejected(f"{name} is empty: a script starts with a line such as #!/bin/bash", reason="BadScript")
     if b"\0" in data:
@@ -56,10 +58,11 @@ def decode_script(data: bytes, name: str) -> str:
 
 
 def read_script(text: str) -> Script:
-    """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command.
+    """Returns the script with the options of its `#SBATCH` and `#LATTICE` lines, read up to the first command; of one slot all are kept, in
+    order.
 
-    Unknown and unserved options of Slurm are warnings; raises Rejected, with the line, for a line that does not parse, an unknown
-    option of ours, and an option that is refused.
+    Unknown and ignored options of Slurm are warnings; raises Rejected, with the line, for a line that does not parse, an unknown option of
+    ours, and an option that is refused.
     """
     given: list[tuple[str, Given]] = []
     warnings: list[str] = []
@@ -77,7 +80,8 @@ def read_script(text: str) -> Script:
 
 
 def split_line(rest: str, place: str) -> list[str]:
-    """Returns the words of a directive: quotes group, a backslash takes the next character as it is, an open `#` ends the line.
+    """Returns the words of a directive: quotes group, a backslash takes the next character as it is (also in quotes), an open `#` ends the
+    line, also within a word.
 
     Raises Rejected, naming `place`, for a quote that is not closed.
     """
@@ -138,7 +142,9 @@ def _read_line(dialect: str, number: int, line: str, given: list[tuple[str, Give
 
 
 def _take_short(place: str, word: str, words: list[str], given: list[tuple[str, Given]], warnings: list[str]) -> None:
-    """Reads one `-x` word: an option with its argument attached (`-N2`, `-N=2`), or several switches in one word."""
+    """Reads one `-x` word: an option with its argument attached (`-N2`, `-N=2`) or next in `words`, or several switches in one word; an
+    unknown letter is a warning and ends the word.
+    """
     rest = word[1:]
     while rest:
         letter, rest = rest[0], rest[1:]

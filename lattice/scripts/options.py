@@ -304,7 +304,9 @@ CPUS_MOOT: Final = f"{_FULL_NODES}, all CPUs of each node belong to the work"
 
 
 def find(table: dict[str, Option], name: str) -> Option | None:
-    """Returns the option of this long name, or the only one that begins with it, as getopt does; None where there is none."""
+    """Returns the option of this long name, or the only one that begins with it (two letters at least), as getopt does; None where there is
+    none, or several begin so.
+    """
     if name in table:
         return table[name]
     longer = [option for known, option in table.items() if known.startswith(name)] if len(name) > 1 else []

@@ -59,7 +59,8 @@ class _Draft:
 
 
 def translate(asked: Asked, *, script: Script | None, command: str | None, submitter: Submitter, site: SiteFacts) -> Translation:
-    """Returns the Allocation of a script or (`script` None) of a command line, with warnings and notes.
+    """Returns the Allocation of a script or (`script` None) of a `command` line, with warnings (the script's own first) and notes. An empty
+    value leaves its field out.
 
     Raises Rejected, with the line, for an option that cannot be expressed, and NotFound for an account that means no tenant.
     """
@@ -119,7 +120,7 @@ def _identity(draft: _Draft) -> dict[str, Any]:
 
 
 def _reservation(given: Given) -> str:
-    """Returns the name of one Reservation. Raises Rejected for none or several."""
+    """Returns the name of one Reservation. Raises Rejected for an empty one, or several."""
     name = (given.value or "").strip()
     if not name or "," in name:
         raise given.rejected("name one reservation: an allocation runs in one")
@@ -134,9 +135,10 @@ def _one_of(given: Given, value: str, words: dict[str, str]) -> str:
 
 
 def tenant_of(asked: Asked, site: SiteFacts) -> str:
-    """Returns the tenant asked for, by its name or a Slurm account; empty: none was, or no cluster was asked for its accounts.
+    """Returns the tenant asked for, by its name or a Slurm account; empty: none was, or it is an account that is no name of a tenant and
+    the accounts are not known.
 
-    Raises NotFound for an account that means no tenant.
+    Raises NotFound for an account that means no tenant, Rejected for a name that cannot be one where no cluster was asked.
     """
     given = asked.get("tenant")
     value = (given.value or "").strip() if given is not None else ""
@@ -169,9 +171,11 @@ def _left_out(given: Given, what: str, field: str) -> str:
 
 
 def _vcluster(draft: _Draft) -> str:
-    """Returns the vcluster asked for, also by a partition that means it; empty where none is.
+    """Returns the vcluster asked for by name, unchecked if a cluster was asked, or the first that one of the partitions (with commas)
+    means; empty where none is given.
 
-    Raises Rejected for one that does not exist; where the vclusters are not known, warns and takes a partition's name as it is.
+    Raises Rejected for partitions of which none means a vcluster; where the vclusters are not known, warns and takes a partition's name as
+    it is, or leaves it out where it can be no name.
     """
     given = draft.asked.get("vcluster")
     if given is None or not given.value:
@@ -217,7 +221,8 @@ def _environment(draft: _Draft) -> dict[str, Any]:
 
 
 def _software(draft: _Draft) -> dict[str, Any]:
-    """Returns images and views; files that are named from the working directory are named from the root.
+    """Returns images and views; files that are named from the working directory are named from the root. Raises Rejected for options of the
+    other kind, and for what does not parse.
 
     Of an OCI image and software environments the one of the stronger source counts; of the same source they are refused.
     """
@@ -251,9 +256,10 @@ def _is_stronger(image: Given, uenv: Given) -> bool:
 
 
 def _container(draft: _Draft, image: Given) -> dict[str, Any]:
-    """Returns the part of the spec with the OCI image asked for.
+    """Returns the part of the spec with the OCI image asked for, whether it is writable, and its devices; `#` behind a registry counts as
+    `/`.
 
-    Raises Rejected for an image that does not parse, or options of software environments beside it.
+    Raises Rejected for an image that does not parse, or options of software environments from the same source.
     """
     for slot in ("view", "no-default-view"):
         if slot in draft.asked and draft.asked[slot].source == image.source:
@@ -286,7 +292,9 @@ def _slurm_counts(draft: _Draft) -> dict[str, str]:
 
 
 def _workdir(draft: _Draft) -> str:
-    """Returns the working directory, a relative one below the submitter's; the submitter's own where none is asked for."""
+    """Returns the working directory, a relative one below the submitter's, whose own it is where none is asked for; as it is, maybe empty,
+    where that is not known.
+    """
     wanted, here = draft.value("workdir") or "", draft.submitter.directory
     if wanted.startswith("/") or not here:
         return wanted
@@ -294,7 +302,7 @@ def _workdir(draft: _Draft) -> str:
 
 
 def _output(draft: _Draft) -> dict[str, Any]:
-    """Returns the output files asked for; a Slurm script has slurm-%j.out unless it names one.
+    """Returns the output files asked for; a script with `#SBATCH` lines has slurm-%j.out unless it names one.
 
     Warns of patterns that are not filled in; raises Rejected for an unknown mode.
     """
@@ -334,7 +342,8 @@ def _variables_from(given: Given) -> list[dict[str, str]]:
 
 
 def _variables(draft: _Draft) -> dict[str, str]:
-    """Returns the variables to export, with the submitter's values where none is given; warns of those that are ignored.
+    """Returns the variables to export, with the submitter's values where none is given; warns of ALL, and of names that are not set, which
+    are ignored; NONE is passed over.
 
     Raises Rejected for a wrong name, a NUL, or a name that looks like a secret.
     """
@@ -397,10 +406,10 @@ def _resources(draft: _Draft, vcluster: str) -> dict[str, Any]:
 
 
 def _nodes(draft: _Draft, vcluster: str) -> int | str:
-    """Returns how many nodes are asked for, a number or a range: by option, by tasks, or by the list of nodes; warns where the CPUs of a
-    task do not count.
+    """Returns how many nodes are asked for, a number or a range: by option, else by tasks, else by the list of nodes (1 without); warns
+    where the CPUs of a task do not count.
 
-    Raises Rejected where that list has fewer.
+    Raises Rejected where that list has fewer than the least.
     """
     asked = draft.asked
     listed = len(_node_set(asked["nodelist"])) if draft.value("nodelist") else 0
@@ -426,7 +435,8 @@ def _nodes(draft: _Draft, vcluster: str) -> int | str:
 
 
 def _nodes_of_tasks(draft: _Draft, vcluster: str) -> int:
-    """Returns the number of nodes for `--ntasks` without `--nodes` (decision "--ntasks=N alone"), and notes how it was computed.
+    """Returns the number of nodes for `--ntasks` without `--nodes` (decision "--ntasks=N alone"), and notes how it was computed; 1 for one
+    task.
 
     Raises Rejected where the CPUs of the vcluster's nodes are needed and not known.
     """
@@ -510,7 +520,9 @@ def _gpus_of_tasks(draft: _Draft, given: Given, nodes: int | str) -> tuple[int, 
 
 
 def _agree(draft: _Draft, given: Given, where: dict[str, Any], field: str, value: Any) -> None:
-    """Sets a field that `--constraint` may also have given: the stronger source wins; raises Rejected where one source gives two values."""
+    """Sets a field that `--constraint` may also have given: the stronger source wins, equal values in any case of letters agree; raises
+    Rejected where one source gives two values.
+    """
     before = where.setdefault(field, value)
     if str(before).lower() == str(value).lower():
         return
@@ -526,7 +538,7 @@ def _node_set(given: Given) -> list[str]:
 
 
 def _checked(given: Given, read: Callable[[Given], T]) -> T:
-    """Returns the result of `read` for an option; a refusal gets the option's line put before it."""
+    """Returns the result of `read` for an option; a Rejected gets the option's line put before it and keeps its reason."""
     try:
         return read(given)
     except Rejected as error:
@@ -545,7 +557,9 @@ def _count(given: Given) -> int:
 
 
 def _tasks(draft: _Draft, nodes: int | str) -> dict[str, Any]:
-    """Returns how many tasks run in all and on each node, and on which nodes, as far as that is given or follows."""
+    """Returns how many tasks run in all and on each node, and on which nodes, as far as that is given or follows; a number on each node
+    goes before the number in all, and tasks on the head node have none on each.
+    """
     asked = draft.asked
     tasks: dict[str, Any] = {}
     low, high = parse_node_count(nodes)
@@ -626,7 +640,7 @@ def _walltime(draft: _Draft, given: Given, vcluster: str) -> str | None:
 
 def _class(draft: _Draft) -> int | None:
     """Returns the preemption class asked for, by number or by a QOS that stands for one; None where none is given, or, with a warning, the
-    QOS is not known.
+    QOS is not known or was not looked up.
 
     Raises Rejected for a number outside 0 to 10.
     """

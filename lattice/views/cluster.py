@@ -454,11 +454,11 @@ class SubmissionOptions(View, frozen=True):
     max_finished_per_tenant: int = 10000
 
     def pending_of_user(self, quota: TenantQuota) -> int:
-        """Returns how many allocations of one user of a tenant may wait."""
+        """Returns how many allocations of one user of a tenant may wait: by the tenant's quota (0: none), else by default."""
         return self.max_pending_per_user if quota.per_user.max_pending is None else quota.per_user.max_pending
 
     def pending_of_tenant(self, quota: TenantQuota) -> int:
-        """Returns how many allocations of a tenant may wait."""
+        """Returns how many allocations of a tenant may wait: by its quota (0: none), else by default."""
         return self.max_pending_per_tenant if quota.max_pending is None else quota.max_pending
 
 

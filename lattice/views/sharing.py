@@ -134,7 +134,7 @@ class SharedParts:
         return Score(total=self._part(score.total), terms={self._part(name): self._part(term) for name, term in score.terms.items()})
 
     def _part(self, part: Part) -> Part:
-        """Returns the object kept that equals this one, or keeps this one; forgets all but the defaults where KEPT are kept."""
+        """Returns the kept object that equals this one, or keeps this one; drops all but the defaults before that where KEPT are kept."""
         if len(self._known) + len(self._mappings) >= KEPT:
             self._known, self._mappings = dict(_DEFAULTS), {}
         return cast("Part", self._known.setdefault(part, part))
