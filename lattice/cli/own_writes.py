@@ -100,7 +100,11 @@ class OwnWrites:
         return found
 
     def _drop_superseded(self, kind: str) -> None:
-        """Deletes the files of writes that are older than the newest of this kind, or no longer count."""
+        """Deletes the files of writes of this kind whose version is lower than the highest, or that no longer count; a write of unknown
+        version (under way, answer lost) keeps its file.
+
+        Errors are ignored.
+        """
         with suppress(OSError):
             kept = self._kept(kind)
             newest = max((int(version) for version, _ in kept if version.isdigit()), default=0)

@@ -91,7 +91,10 @@ def split_verb(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def verb_place(arguments: list[str]) -> int | None:
-    """Returns which of the arguments is the verb, the first behind global flags and their values; None: there is none."""
+    """Returns the place of the verb among the arguments: the first that neither begins with a dash nor is the value of a global flag.
+
+    None: there is none, or `--` comes before it.
+    """
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
         at += 2 if arguments[at] in GLOBAL_WITH_VALUE else 1

@@ -88,7 +88,11 @@ async def trace(driver: Driver, seen: Watching, *, nodes: int, count: int, label
 
 
 async def _writes(driver: Driver, offset: int) -> list[Moment]:
-    """Returns the writes that the API server answered since its audit log had this size."""
+    """Returns the writes that took effect, in the order of their answers, from this byte of the API server's audit log on; refused ones are
+    left out.
+
+    Waits a second first, since the log is written behind the answers.
+    """
     await driver.clock.sleep(1.0)  # the audit log is written behind the answers
     with driver.instance.where.audit_log.open("rb") as file:
         file.seek(offset)

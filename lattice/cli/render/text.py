@@ -215,7 +215,11 @@ def _width(text: str) -> int:
 
 
 def _fit(heads: list[Column], widths: list[int], width: int) -> bool:
-    """Narrows columns that may be cut, the widest first; returns whether the table fits then."""
+    """Narrows `widths` in place until the table fits into `width` places (0: no limit), the widest first of the columns that may be cut,
+    none below its `shrink_to`.
+
+    Returns False where it then still does not fit.
+    """
     while width and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         able = [at for at, head in enumerate(heads) if head.shrink_to and widths[at] > head.shrink_to]
         if not able:
