@@ -136,8 +136,8 @@ class UenvImages:
         return listed
 
     async def _tags(self, repository: UenvRepository, label: UenvLabel, since: float) -> list[str]:
-        """Returns the tag of the label, or all tags of a repository in order, without those of attachments; none where the repository does
-        not exist.
+        """Returns the tag of the label, unasked, or all tags of a repository in order, without those of attachments; none where the
+        repository does not exist.
         """
         if label.tag:
             return [label.tag]
