@@ -102,7 +102,9 @@ class NodeReports:
         return ""
 
     async def _ask(self, node: str, request: pb.ReadNodeRequest) -> NodeReport:
-        """Returns what a node's agent reports within three seconds; of one that does not, why not."""
+        """Returns what a node's agent reports within three seconds; of one that does not, and of a hollow node, which nobody can ask, why
+        not.
+        """
         known = self._nodes.get(node)
         state = known.status.state if known is not None else ""
         if known is not None and known.status.hollow:

@@ -177,7 +177,9 @@ def _followed(allocation: Allocation, one: Told, away: Iterable[str], now: float
 
 
 def _ended(allocation: Allocation, one: Told, ended: Exit | None, gpus: int) -> Allocation:
-    """Returns the allocation with a status that shows this attempt at its end."""
+    """Returns the allocation with a status that shows this attempt at its end; GPUs, placement and start that the status has of the same
+    attempt stay.
+    """
     status, generation = allocation.status, allocation.metadata.generation
     same = status.attempt == one.attempt and status.scheduled_time is not None
     at = _time(one.prepared or one.start or one.end) or ""

@@ -43,7 +43,8 @@ class Foreign:
 def sift(uid: str, attempt: int, members: Mapping[str, HistoryRow], evidence: Evidence) -> tuple[Told | None, list[Foreign]]:
     """Returns the attempt as the rows that count tell it (None: no row counts), and the rows that do not.
 
-    `members`: the history row of each node that reports the attempt.
+    Where the restored state knows the attempt's nodes, only their rows count; else those of the nodes that most of these nodes
+    themselves name. `members`: the history row of each node that reports the attempt.
     """
     reasons = {node: _own_fault(node, row, evidence) for node, row in members.items()}
     rows = {node: row for node, row in members.items() if not reasons[node]}

@@ -161,7 +161,7 @@ def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: 
 
 
 def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
-    """Returns the patch with the end of the allocation, which is final."""
+    """Returns the patch with the end of the allocation, which is final; an end time, exit and report that the status has already stay."""
     status = allocation.status
     going = without_conditions(status.conditions, (kinds.ENDING,))
     conditions = with_condition(

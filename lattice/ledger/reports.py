@@ -84,7 +84,10 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
 
 
 def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
-    """Returns the text of the annotation, at most `limit` characters; rows that do not fit are left out, and `more=1` says so."""
+    """Returns the text of the annotation, at most `limit` characters; rows that do not fit are left out, and `more=1` says so.
+
+    Unnamed attempts are kept first, then lost and gone ones, then those that are going on.
+    """
     head = f"{FORMAT} hb={report.hb} seq={report.seq} boot={report.boot or '-'} inst={report.inst or '-'} rows="
     tail = (f" epoch={report.epoch} term={report.term}" if report.epoch else "") + _away(report.away)
     room = limit - len(head) - len(tail) - len(" more=1 walltime=")

@@ -251,7 +251,9 @@ class _Judge:
         return forgotten or any(self._occupant.get(node, row.key) != row.key for node in nodes)
 
     def _judge_row(self, row: Row, one: Told | None, newest: int) -> None:
-        """Frees the nodes of a row whose attempt has ended, was followed or is lost; unreachable nodes stay held as lost."""
+        """Adds the proposals that free the nodes of a row whose attempt has ended, was followed or is lost; nodes that have not answered
+        stay held, as lost.
+        """
         if one is not None and row.attempt == newest and one.is_open(self._answers.away):
             return
         if one is None and row.attempt >= newest and not self._is_lost(row):
@@ -277,7 +279,10 @@ class _Judge:
         self._adopted.append(Adopt(claim_of(allocation, one.attempt, tuple(nodes)), HELD if current else NODE_LOST))
 
     def _enter_order(self, allocation: Allocation, order: PlanRow, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """Proposes a row for an order that a plan names and the ledger lacks, on nodes that have not reported its end."""
+        """Proposes a row for an order that a plan names and the ledger lacks, on nodes that have not reported its end and run nothing else.
+
+        None for a final allocation, an attempt that has a row or is entered already, or one that has ended everywhere.
+        """
         ended = order.attempt in attempts and not attempts[order.attempt].alive
         if ended or is_final(allocation.status) or any(one.claim.key == order.key for one in self._adopted):
             return

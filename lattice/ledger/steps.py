@@ -401,7 +401,11 @@ def _decide_reported(
 
 
 def _withdrawn(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeState]) -> Step | None:
-    """Returns the step after the scheduler itself ended the rest of an attempt; None: the reporter's end decides."""
+    """Returns the step after the scheduler itself ended the rest of an attempt: the next try of work that did not start in time, else what
+    the nodes' reports say.
+
+    None: the reporter's end, or the loss of a node, decides.
+    """
     staged, finished = condition(allocation.status.conditions, kinds.STAGED), condition(allocation.status.conditions, kinds.FINISHED)
     begun = [] if _reported_end(allocation) else [standing for standing in standings if standing.begun]
     started = is_true(allocation.status.conditions, kinds.STARTED) or (begun and len(begun) == len(standings))
@@ -471,7 +475,10 @@ def _show_ending(facts: StepFacts, allocation: Allocation, row: Row, leaving: st
 
 
 def _after_end(facts: StepFacts, allocation: Allocation, row: Row | None = None) -> Step:
-    """Returns the step after the reporter wrote an end that is not final yet: the next attempt, or the final end."""
+    """Returns the step after the reporter wrote an end that is not final yet: the next attempt, or the final end.
+
+    An end as ordered (Stopped) counts as taken back by the quota tree where `row` says so, else as NodeLost.
+    """
     finished = condition(allocation.status.conditions, kinds.FINISHED)
     reason, message = (finished.reason, finished.message) if finished else ("Lost", "")
     if reason == "Stopped" and row is not None and (retry := _reclaimed(row, message, allocation.status.exit)) is not None:

@@ -89,9 +89,10 @@ def rows_of(kept: Iterable[KeptAttempt], attempts: Mapping[Key, Attempt]) -> lis
 
 
 def _of_disk(kept: KeptAttempt, attempt: Attempt | None) -> HistoryRow | None:
-    """Returns the row of one attempt on the disk; the agent's own state is used where the attempt goes on.
+    """Returns the row of one attempt on the disk; the agent's own state is used where the attempt goes on. Its code is 0, too, where it had
+    no tasks here.
 
-    None: a directory without a journal, which never started anything.
+    None: a directory without a journal and without processes, which never started anything.
     """
     known, work = kept.known, kept.known.work
     shown = attempt if attempt is not None and attempt.stage not in OVER else restored(known)

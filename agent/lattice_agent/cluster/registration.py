@@ -194,7 +194,9 @@ class Registration:
             event(log, "ConflictNotShown", logging.WARNING, node=self._me.node, reason=error.reason, message=error.message)
 
     def _conditions_now(self, found: Node) -> tuple[Condition, ...]:
-        """Returns the node's conditions as this agent sees them; a condition that was never needed is absent."""
+        """Returns the node's conditions as this agent sees them; a condition that was never needed is absent, and one that shows the same
+        reason already keeps its message.
+        """
         conditions = found.status.conditions
         if is_true(conditions, NAME_CONFLICT):
             conditions = self._with(conditions, found, NAME_CONFLICT, FALSE, "Resolved", f"instance {self._me.instance} reports")

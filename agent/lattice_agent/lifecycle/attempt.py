@@ -207,7 +207,9 @@ def end_epilogue(attempt: Attempt, *, clean: bool) -> None:
 
 
 def _apply(attempt: Attempt, event: Answer) -> None:
-    """Changes the attempt by one event, as `apply` does, but begins no epilogue."""
+    """Changes stage and facts of the attempt by one event, as `apply` does, but begins no epilogue; an event for which its stage does not
+    wait changes nothing.
+    """
     match event:
         case TermsRead():
             attempt.terms, attempt.reading = event.terms, False
@@ -261,7 +263,7 @@ def _end(attempt: Attempt, record: ExitRecord | None) -> None:
 
 
 def _ended_by_itself(attempt: Attempt, record: ExitRecord | None) -> bool:
-    """Tells whether the last task had ended before TERM was sent, so that no order is the reason of the end."""
+    """Tells whether the last task had ended before TERM was sent, so that no order is the reason of the end; False where none was sent."""
     if not attempt.terminated_at:
         return False
     if record is None or not record.tasks:

@@ -124,7 +124,7 @@ class GrpcPeers:
             await self._close_unused(at, connection)
 
     async def _close_unused(self, at: tuple[str, str], connection: _Connection) -> None:
-        """Closes a channel without streams that is not kept, and the oldest unused ones beyond `KEPT`."""
+        """Closes a channel without streams that is not kept, and, of more than 64 kept ones, the oldest that no stream uses."""
         if not connection.streams and self._connections.get(at) is not connection:
             await connection.channel.close(None)
         while len(self._connections) > KEPT and (unused := [key for key, kept in self._connections.items() if not kept.streams]):

@@ -176,7 +176,11 @@ class AttemptView:
         )
 
     def _cause(self) -> str:
-        """Returns the reason to end the attempt on nodes that still run it; empty: there is none."""
+        """Returns the reason to end the attempt on nodes that still run it; empty: there is none.
+
+        It is StartFailed, NodeLost or TaskFailed by the first node of which that is so, unless its own walltime or stop row has ended it
+        there, else HeadEnded where tasks run on the head only and that has ended.
+        """
         for member in self._present():
             match member.phase:
                 case Phase.START_FAILED:

@@ -79,7 +79,11 @@ def _shows(conditions: tuple[Condition, ...], verdict: Surviving) -> bool:
 
 
 def _change(work: Work, key: Key, node: str, verdict: Begun | Surviving | Over, now: float, hollow: bool) -> dict[str, Any]:
-    """Returns the merge patch of the status for a verdict: conditions, phase, times, exit, and which node reports."""
+    """Returns the merge patch of the status for a verdict: conditions, phase, times, exit, and which node reports.
+
+    Started is set once all nodes had begun, no earlier than the nodes were given; Finished and the end only for `Over`, the exit only
+    where it is known. `hollow`: the status says so.
+    """
     status, at, generation = work.status, format_time(now), work.metadata.generation
     change: dict[str, Any] = {"report": {"attempt": key.attempt, "by": node}, "observedGeneration": generation}
     conditions = status.conditions

@@ -117,7 +117,9 @@ class Nodes:
         self._leases_synced = True
 
     def on_node(self, change: Change[Node]) -> None:
-        """Handles a changed LatticeNode: updates the node cache, and tells observers which plans and node holders it concerns."""
+        """Handles a changed LatticeNode: updates the node cache, and tells observers of a changed image cache, of a plan whose format or
+        address changed, and of who holds a node whose state, spec or address changed.
+        """
         if change.new is None:
             self.nodes.pop(change.key, None)
         else:
@@ -246,7 +248,12 @@ class Nodes:
     # -- what others ask ----------------------------------------------------------------------------
 
     def standing(self, row: Row, index: int) -> AttemptNodeState:
-        """Returns the state of one node of a row, from its object, heartbeat and report, for the decision of `lattice.ledger.steps`."""
+        """Returns the state of one node of a row, from its object, heartbeat and report, for the decision of `lattice.ledger.steps`; an
+        unknown node has an empty one.
+
+        It is down while operators disable it; else where the operator says so of the last heartbeat, or, of a node that he does not
+        judge, after long silence, but never while it owes its journal to a recovery.
+        """
         name = self.names.get(index, f"index-{index}")
         node, report = self.nodes.get(name), self.reports.get(name)
         entry = next((entry for entry in report.rows if (entry.uid, entry.attempt) == row.key), None) if report else None

@@ -125,7 +125,9 @@ class Quotas:
             self._cycle_due.set()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """Has the nodes divided among the trees anew, before the next cycle, where a changed node may be selected by another tree now."""
+        """Has the nodes divided among the trees anew, before the next cycle, where a changed node may be selected by another tree now; sets
+        `cycle_due` for that once `working`.
+        """
         if self.layout.selections and (change.old is None or change.new is None or traits_of(change.old) != traits_of(change.new)):
             self._traits_news = -1
             if self.working:

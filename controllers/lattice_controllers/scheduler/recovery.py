@@ -442,7 +442,9 @@ class Recovery:
     # -- afterwards ---------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
-        """Removes what a finished recovery left: its annotations, and its question to nodes, except to those that still owe an answer."""
+        """Removes what a finished recovery left: its annotations, and its question to nodes, except to those that still owe an answer;
+        nothing while the ledger is paused.
+        """
         if self.committer.paused:
             return
         begun, head = self.begun, self.committer.book.head
@@ -453,7 +455,10 @@ class Recovery:
         await self._histories.close([node for name, node in self._nodes.nodes.items() if name not in away and node.status.recovery])
 
     async def _doubtful(self, allocations: Mapping[str, Allocation]) -> None:
-        """Asks nodes that have come back, and takes their answers in; drops the doubt once nothing is doubtful, or operators accept it."""
+        """Asks nodes that have come back, and takes their answers in; drops the doubt once nothing is doubtful, or operators accept it.
+
+        Nodes that are forgotten are waited for no longer. Raises Stale where an Allocation has changed meanwhile.
+        """
         doubt = self.doubt
         ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         if doubt is None:

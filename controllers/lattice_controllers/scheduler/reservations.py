@@ -90,7 +90,10 @@ class Reservations:
             self._again()
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a changed Allocation: counts it among those that ask for the Reservation that it names, until it has ended or is gone."""
+        """Handles a changed Allocation: counts it among those that ask for the Reservation that it names, until it has ended or is gone.
+
+        Reservations whose count changed are enqueued to be written a second later.
+        """
         one = change.new or change.old
         if one is None:
             return
