@@ -88,19 +88,31 @@ class GrpcAgents:
                 yield chunk
 
     async def serve_cache(self, node: str, request: pb.CacheRequest) -> AsyncGenerator[pb.CacheReport, None]:
-        """Yields the reports that the node's agent sends on its image cache in one call; raises what `read_logs` does."""
+        """Yields the reports that the node's agent sends on its image cache in one call.
+
+        Raises NotFound for an unknown node, Retry where the agent cannot be reached or is lost, Denied where it refuses the gateway,
+        Rejected for a bad question or unreadable files.
+        """
         async with aclosing(self._call(node, lambda stub: stub.ServeCache(request))) as reports:
             async for report in reports:
                 yield report
 
     async def read_steps(self, node: str, request: pb.ReadStepsRequest) -> AsyncGenerator[pb.StepsReport, None]:
-        """Yields the agent's report of an attempt's steps in one call; raises what `read_logs` does."""
+        """Yields the agent's report of an attempt's steps in one call.
+
+        Raises NotFound for an unknown node, Retry where the agent cannot be reached or is lost, Denied where it refuses the gateway,
+        Rejected for a bad question or unreadable files.
+        """
         async with aclosing(self._call(node, lambda stub: stub.ReadSteps(request))) as reports:
             async for report in reports:
                 yield report
 
     async def read_node(self, node: str, request: pb.ReadNodeRequest) -> AsyncGenerator[pb.NodeReport, None]:
-        """Yields the agent's report of its node in one call; raises what `read_logs` does."""
+        """Yields the agent's report of its node in one call.
+
+        Raises NotFound for an unknown node, Retry where the agent cannot be reached or is lost, Denied where it refuses the gateway,
+        Rejected for a bad question or unreadable files.
+        """
         async with aclosing(self._call(node, lambda stub: stub.ReadNode(request))) as reports:
             async for report in reports:
                 yield report
@@ -137,7 +149,7 @@ class GrpcAgents:
 
 
 async def _connected(channel: aio.Channel, node: str, address: str) -> None:
-    """Returns once a connection stands. Raises Retry where it does not within CONNECT_SECONDS."""
+    """Returns once a connection stands. Raises Retry where it does not within 5 s."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             await channel.channel_ready()

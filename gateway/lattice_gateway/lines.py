@@ -86,7 +86,9 @@ class OutputLines:
         return [record for stream in self._streams.values() for record in self._part(stream)]
 
     def finish(self) -> list[Record]:
-        """Returns the unfinished lines at the end of the output, as `flush` does, with bytes that make no whole character replaced."""
+        """Returns the unfinished lines at the end of the output as records marked `partial`, with bytes that make no whole character
+        replaced; empty: there are none.
+        """
         for stream in self._streams.values():
             stream.text += stream.decoder.decode(b"", final=True)
         return self.flush()

@@ -136,7 +136,9 @@ class Questions:
         return await self.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
 
     async def _quota_reader(self, identity: Identity, namespaces: tuple[str, ...]) -> Mapping[str, str]:
-        """Returns the reader as parameters for the scheduler, as `_reader` does, with `groups` where he may see all quota groups."""
+        """Returns the reader as parameters for the scheduler, with the namespaces in which he may list Allocations (all of them: `all`),
+        and with `groups` where he may see all quota groups.
+        """
         reader = await self._reader(identity, namespaces)
         may_list = await self.rights.may(identity, Action("list", ELASTIC_QUOTAS.plural, ""))
         return {**reader, "groups": "true"} if may_list else reader
@@ -170,7 +172,7 @@ class Questions:
 
 
 def _namespaces(request: web.Request) -> tuple[str, ...]:
-    """Returns the namespaces that the request asks about; beyond `MOST_NAMESPACES` they are left out."""
+    """Returns the namespaces that the request asks about, the first 16; further ones are left out."""
     return tuple(part for part in request.query.get("namespaces", "").split(",") if part)[:MOST_NAMESPACES]
 
 

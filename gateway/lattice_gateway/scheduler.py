@@ -102,7 +102,10 @@ class LeadingScheduler:
     async def ask_unless(
         self, known: TaggedAnswer | None, path: tuple[str, ...], query: Mapping[str, str], *, seconds: float = ANSWER_SECONDS
     ) -> TaggedAnswer:
-        """Returns the leader's answer to a GET; `known` itself where the leader says that it would give the same. Raises as `ask` does."""
+        """Returns the leader's answer to a GET; `known` itself where the leader says that it would give the same.
+
+        Raises Retry while none answers, else the error that it answered with.
+        """
         return await self._ask_leader(_SchedulerQuestion("GET", path, query, b"", seconds, known))
 
     async def _ask_leader(self, asked: _SchedulerQuestion) -> TaggedAnswer:

@@ -49,10 +49,10 @@ class StepsDesk:
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _preparation(self, one: Allocation) -> Preparation:
-        """Returns the steps of an attempt's nodes: of the head only while work runs and nothing is undone there, else of the first
-        MOST_NODES; and how many nodes were not asked.
+        """Returns the steps of an attempt's nodes: of the head only while work runs and nothing is undone there, else of the first 256; and
+        how many nodes were not asked.
 
-        A hollow allocation has none.
+        A hollow allocation, and one without nodes, has none.
         """
         status = one.status
         nodes = sorted(expand_nodes(status.nodes), key=lambda node: node != status.head) if status.nodes and not status.hollow else []

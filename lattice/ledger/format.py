@@ -147,6 +147,6 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
 
 
 def rows_of(status: LedgerStatus) -> Iterator[Row]:
-    """Yields the rows of all shards of a stored ledger; raises Corrupt as `decode_shard` does."""
+    """Yields the rows of all shards of a stored ledger; raises Corrupt for a shard of another format, or one that is unreadable."""
     for shard in status.shards:
         yield from decode_shard(shard)

@@ -109,7 +109,11 @@ def format_report(report: NodeReport, *, limit: int = LIMIT) -> str:
 
 
 def _away(names: tuple[str, ...]) -> str:
-    """Returns the column of unreachable nodes, shortened to `AWAY_LIMIT` characters; readers may ignore it."""
+    """Returns the column of unreachable nodes, each once, with a space before it; of too many names half are left out until it has 200
+    characters at most.
+
+    Empty where all are reachable; readers may ignore it.
+    """
     kept = list(dict.fromkeys(names))
     while kept and len(fold_nodes(kept)) > AWAY_LIMIT:
         kept = kept[: len(kept) // 2]

@@ -152,6 +152,6 @@ def _sentence(standings: Sequence[AttemptNodeState], waiting: Sequence[AttemptNo
 
 
 def _fold(names: Iterable[str]) -> str:
-    """Returns node names in node set notation, cut to MOST_CHARACTERS with … at the end."""
+    """Returns node names in node set notation, cut to 160 characters with … at the end."""
     text = fold_nodes(list(names))
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"

@@ -425,7 +425,7 @@ def _told(facts: StepFacts, allocation: Allocation, standings: list[AttemptNodeS
 
 
 def _not_started(allocation: Allocation, reason: str, message: str) -> Step:
-    """Returns the next attempt of work that did not start, or the final end after `START_TRIES` such attempts in a row.
+    """Returns the next attempt of work that did not start, which uses none of requeue.max, or the final end after 3 such attempts in a row.
 
     Work that must not run twice (requeue Never) ends at once where a part of it had started.
     """

@@ -182,7 +182,8 @@ def declared_of_koordinator(view: KoordinatorQuota, profiles: Iterable[Koordinat
 
 
 def declared_of_profile(profile: KoordinatorProfile) -> Declared:
-    """Returns the root group that a profile declares, with all that the nodes of its tree have; raises Rejected as `tree_of` does.
+    """Returns the root group that a profile declares, unbounded in the resources that it names; raises Rejected where its ratio or its
+    resource keys do not parse.
 
     Used only where no ElasticQuota object declares that root.
     """

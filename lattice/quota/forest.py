@@ -218,7 +218,9 @@ class Forest:
         return self._tree_of.get(name, DEFAULT_TREE)
 
     def managed(self, leaf: str) -> frozenset[str]:
-        """Returns the resources that a group or any above it manages; the comparisons of `admits` concern no others."""
+        """Returns the resources that a group or any above it manages, which alone bound its use; for a name in no tree, those of the
+        default group's max.
+        """
         tree = self._tree_of.get(leaf)
         if tree is None:
             return frozenset(self._default_max)
@@ -267,7 +269,11 @@ class Forest:
         return Blocked(gate, self._level(gate))
 
     def gates(self, leaf: str, amounts: Resources, *, non_preemptible: bool = False) -> tuple[Gate, ...]:
-        """Returns every comparison from the leaf up to the first level, in the order in which `admits` makes them."""
+        """Returns every comparison that more use of `amounts` meets, from the leaf up to the first level; a resource that a group does not
+        manage is not compared there.
+
+        A name in no tree meets the max of the default group only, the system group nothing; `non_preemptible`: the leaf's min, too.
+        """
         return tuple(self._gates(leaf, amounts, non_preemptible=non_preemptible))
 
     def standing(self, name: str) -> GroupState:

@@ -162,7 +162,7 @@ def _summary(view: ElasticQuota, news: News) -> dict[str, str] | None:
 
 
 def _short(text: str) -> str:
-    """Returns a text cut to at most SUMMARY_LIMIT characters, with … as the last one where it was cut."""
+    """Returns a text cut to at most 120 characters, with … as the last one where it was cut."""
     return text if len(text) <= SUMMARY_LIMIT else f"{text[: SUMMARY_LIMIT - 1]}…"
 
 

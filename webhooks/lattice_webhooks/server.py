@@ -191,7 +191,7 @@ class Server:
 
 
 async def _body(request: web.Request) -> tuple[bytes, int]:
-    """Returns the body and its size in bytes; a body beyond `MAX_BODY` is read off the connection, and only its first bytes returned."""
+    """Returns the body and its size in bytes; a body beyond 4 MiB is read off the connection, and only its first 64 KiB returned."""
     body, size = bytearray(), 0
     async for chunk in request.content.iter_any():
         size += len(chunk)

@@ -78,7 +78,11 @@ class GatewayWorkSource:
         self._stamp: object = None
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Returns the Allocation from the first gateway that answers; raises as `WorkSource.find_work` does."""
+        """Returns the Allocation, at the row's generation and newer than `stale`, from the first gateway that answers; `variables`: with
+        the values of Secrets.
+
+        Raises NotFound, Denied, Corrupt as a gateway's answer is, Retry where none answers.
+        """
         request = pb.GetWorkRequest(
             node=node, uid=row.uid, attempt=row.attempt, generation=row.generation, namespace=row.namespace, name=row.name,
             stale=stale, variables=variables,
@@ -165,9 +169,10 @@ class WorkCache:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def find_work(self, node: str, row: PlanRow, *, stale: str = "", variables: bool = False) -> FetchedWork:
-        """Returns the Allocation as it was read before for a node of this process, where that is new enough, else reads it.
+        """Returns the Allocation as it was read before for a node of this process, where that is new enough and has the variables asked
+        for, else reads it and keeps it.
 
-        Raises as `WorkSource.find_work` does.
+        Raises NotFound, Denied, Corrupt, or Retry where no gateway answers.
         """
         lock = self._locks.setdefault(row.uid, asyncio.Lock())
         async with lock:

@@ -303,7 +303,8 @@ PHASES = {
 def report_state(attempt: Attempt) -> tuple[str, str]:
     """Returns state and detail of the attempt's row in the Lease report, words of `lattice.ledger.reports`; an empty detail: there is none.
 
-    The detail of an ended attempt is its exit code, that of a refused one the reason.
+    The detail of an ended attempt is its exit code (0: no failure), that of a refused one the reason, that of others whether they are
+    ready, have no task here, or had begun before they were stopped. One that no plan names is Unnamed while anything of it may be left.
     """
     match attempt.stage:
         case Stage.LOST:

@@ -86,7 +86,9 @@ class _MemberSide:
         self.agent.post(Directed(self.key, direction))
 
     def unreached(self, seconds: float) -> None:
-        """Notes that the reporter is unreachable and hastens the heartbeat that says so, once calls have failed for `AWAY_SECONDS`."""
+        """Notes that the reporter is unreachable and hastens the heartbeat that says so, once calls have failed for 3 s; does nothing
+        before, or a second time.
+        """
         if seconds >= AWAY_SECONDS and not self.away:
             self.away = True
             self.agent.beat_if_urgent()

@@ -213,7 +213,9 @@ class Effects:
         return None
 
     def _refuse(self, key: Key, error: LatticeError) -> None:
-        """Logs why an attempt cannot be prepared or started, and posts it; a reason that is none of `REFUSALS` becomes StartFailed."""
+        """Logs why an attempt cannot be prepared or started, and posts Refused; a reason that is not one of refused starts becomes
+        StartFailed.
+        """
         reason = error.reason if error.reason in REFUSALS else "StartFailed"
         self._warn("StartRefused", key, error)
         self._post(events.Refused(key, reason, error.message))

@@ -240,8 +240,9 @@ class Reporter:
         return case.begun_at + BEGUN_SECONDS - now
 
     async def _decide(self, case: _Case) -> tuple[FetchedWork, status.Outcome]:
-        """Returns the Allocation and what to do about its status; reads it anew where the known one lacks what the scheduler writes. Raises
-        as `find_work` does.
+        """Returns the Allocation and what to do about its status; reads it anew where the known one lacks what the scheduler writes.
+
+        Raises NotFound where it is gone or the attempt is over, Denied, Corrupt, or Retry where no gateway answers.
         """
         if case.found is not None:
             outcome = self._outcome(case, case.found)

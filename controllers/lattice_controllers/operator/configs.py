@@ -89,9 +89,10 @@ class Configs:
         self._nodes = nodes
 
     async def reconcile(self, name: str) -> float | None:
-        """Puts the options of the LatticeConfig in force, or refuses them, which leaves the last good ones, and writes its conditions.
+        """Puts the options of the LatticeConfig in force and tells the judge of nodes, or refuses them, which leaves the last good ones,
+        and writes its conditions.
 
-        Returns the seconds until the next check; None: the object is gone (an Event says so), or has another name than `NAME`.
+        Returns the seconds until the next check; None: the object is gone (an Event says so), or is not called `lattice`.
         """
         if name != NAME:
             return None

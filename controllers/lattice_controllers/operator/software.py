@@ -211,12 +211,17 @@ class SoftwareResolver:
         return list(images.values())
 
     async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float, *, signed: bool) -> ResolvedLabel:
-        """Returns what the registry says of a label; raises as `_shared` does."""
+        """Returns what the registry says of a uenv label, an answer that others share for 2 s; raises the error of the question, likewise
+        shared.
+        """
         key = options, str(label), signed
         return await self._shared(self._known_labels, key, lambda: self._ask(label, options, signed=signed), since)
 
     async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float, *, signed: bool) -> dict[str, Any]:
-        """Returns the entry of `status.software` for an OCI image. Raises as `_shared` does."""
+        """Returns the entry of `status.software` for an OCI image by what the registry says of it, an answer that others share for 2 s.
+
+        Raises the error of the question, likewise shared.
+        """
         key = options, reference.text, signed
         found = await self._shared(self._known_containers, key, lambda: self._containers(options, reference, signed=signed), since)
         entry = SoftwareImage(
@@ -334,7 +339,9 @@ def known_failure(failure: Exception) -> LatticeError:
 
 
 def reason_of(refusal: LatticeError) -> str:
-    """Returns the reason, a word of `SOFTWARE_REFUSED`, for a refusal; `ImageRefused`, whose sentence says why, for all others."""
+    """Returns the reason of the condition for a refusal: `ImageNotFound` for NotFound, the refusal's own where it is among those of
+    software, and `ImageRefused`, whose sentence says why, for all others.
+    """
     if isinstance(refusal, NotFound):
         return "ImageNotFound"
     return refusal.reason if refusal.reason in SOFTWARE_REFUSED else REFUSED

@@ -348,10 +348,10 @@ class Allocations:
         return {"number": number, "seq": self._stored.head.seq, "now": self._clock.now()}
 
     async def _write(self, allocation: Allocation, patch: dict[str, Any], what: str, *, subresource: str = "status") -> float | None:
-        """Patches the status, or with an empty `subresource` the object, and keeps the answer; returns `_ON`, None where the object is
-        gone.
+        """Patches the status, or with an empty `subresource` the object, at the version that was judged, and keeps the answer; returns that
+        the caller looks again at once (`_ON`), None where the object is gone.
 
-        `what`: the label of the write in the metrics. Other errors of the API server are raised.
+        `what`: the label of the write in the metrics. Other errors of the API server are raised, Stale among them.
         """
         meta = allocation.metadata
         self._metrics.writes.labels(what).inc()

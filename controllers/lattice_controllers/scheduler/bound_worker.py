@@ -49,7 +49,8 @@ def unpacked(data: bytes) -> Formulation:
 
 
 def main() -> int:
-    """Reads a question from stdin and prints its upper bound; returns the exit code, `NO_ANSWER` where the effort was too small.
+    """Reads a question from stdin and prints its upper bound; returns the exit code: 0, or 3, with a sentence on stderr, where the effort
+    was too small.
 
     Lowers the priority of the whole process and limits its CPU time to 15 s.
     """

@@ -219,7 +219,7 @@ class Recorder:
             await self._clock.sleep(TRIM_SECONDS)
 
     def _fail(self, message: str) -> None:
-        """Turns recording off for `AGAIN_SECONDS`, and logs the reason."""
+        """Turns recording off for 5 minutes, and logs the reason."""
         self._failed_until = self._clock.monotonic() + AGAIN_SECONDS
         self._metrics.recording.set(0)
         event(log, "RecordingFailed", logging.WARNING, folder=str(self._folder), message=message, again_seconds=AGAIN_SECONDS)
