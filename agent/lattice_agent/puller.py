@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import resource
 import sys
 import time
 from contextlib import suppress
@@ -30,6 +31,10 @@ from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord
 
 TOLD_SECONDS: Final = 0.5
 NICE: Final = 10
+MOST_MEMORY: Final = 4 << 30
+"""Bytes of address space for this process, and for the one that packs an image: what merging its layers takes is the image's choice."""
+FIRST_TO_GO: Final = "1000"
+"""The score by which the kernel chooses whom it kills for want of memory: before any work, and before the agent."""
 
 
 class Pull:
@@ -154,13 +159,18 @@ async def serve() -> None:
         say(PullAnswer(reason=error.reason, message=error.message))
     except OSError as error:
         say(PullAnswer(reason="CacheBroken", message=f"the image cache {request.cache} does not serve: {error}"))
+    except MemoryError:
+        said = f"unpacking it takes more than {MOST_MEMORY >> 30} GiB of memory: it has too many files"
+        say(PullAnswer(reason="ImageRefused", message=said))
     else:
         say(PullAnswer(done=True))
 
 
 def main() -> None:
-    """Lowers this process's priority and serves the one request on its standard input."""
+    """Limits this process's memory, lowers its priority, and serves the one request on its standard input."""
     os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO, encoding="ascii")
     asyncio.run(serve())
 
 

@@ -7,7 +7,7 @@ whiteout hides what lower layers have, never what its own layer brings.
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,6 +46,8 @@ class TreeDirectory:
     mode: int = 0o755
     mtime: int = 0
     entries: dict[str, TreeEntry] = field(default_factory=dict)
+    cleared: int = -1
+    """The layer that last hid all that lower ones have here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +61,10 @@ class TreeEntry:
 class ImageTree:
     """The files that the layers applied so far make together."""
 
-    def __init__(self) -> None:
+    def __init__(self, spend_member: Callable[[], None]) -> None:
+        """Calls `spend_member`, which may raise, for each directory that a layer's paths need and no layer has."""
         self.root = TreeDirectory()
+        self._spend_member = spend_member
 
     def apply(self, member: TarMember, layer: int) -> None:
         """Applies a member of a layer, whose number grows from the lowest on; raises Rejected (ImageRefused) for one that has no place."""
@@ -121,6 +125,7 @@ class ImageTree:
                 continue
             entry = above[-1].entries.get(part)
             if entry is None and layer is not None:
+                self._spend_member()
                 entry = above[-1].entries[part] = TreeEntry(TreeDirectory(), layer)
             if entry is None or isinstance(entry.node, TreeFile):
                 return None
@@ -171,9 +176,12 @@ def _hide(parent: TreeDirectory, name: str, layer: int) -> None:
 
 
 def _prune(directory: TreeDirectory, layer: int) -> None:
-    """Removes what lower layers have below a directory."""
+    """Removes what lower layers have below a directory; does nothing a second time, since nothing of theirs comes back."""
     waiting = [directory]
     while waiting:
         at = waiting.pop()
+        if at.cleared == layer:
+            continue
+        at.cleared = layer
         at.entries = {name: entry for name, entry in at.entries.items() if entry.layer >= layer}
         waiting += [entry.node for entry in at.entries.values() if isinstance(entry.node, TreeDirectory)]

@@ -44,7 +44,8 @@ def merge_layers(layers: Sequence[PackedLayer], most_bytes: int, most_members: i
 
     Raises Rejected (ImageRefused) for what no image may have, beyond the limits, and where a layer is not what its configuration says.
     """
-    tree, budget = ImageTree(), UnpackingBudget(most_bytes, most_members)
+    budget = UnpackingBudget(most_bytes, most_members)
+    tree = ImageTree(budget.spend_member)
     for number, layer in enumerate(layers):
         with open_layer(layer.path) as file:
             stream = LayerStream(file, budget, str(number + 1))

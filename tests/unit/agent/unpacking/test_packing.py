@@ -148,6 +148,15 @@ def test_what_no_image_may_have_is_refused(tmp_path: Path, tars: list[bytes], sa
     assert refused.value.reason == "ImageRefused"
 
 
+def test_a_directory_is_hidden_once_a_layer_however_often_that_is_said(tmp_path: Path) -> None:
+    below = layer(*(member(f"d/{number}", "1") for number in range(2000)))
+    above = [member("d/.wh..wh..opq", ""), *(member(f"d/new{number}", "1") for number in range(2000))]
+    often = layer(*above, *(member("d/.wh..wh..opq", "") for _ in range(2000)))
+    begun = time.monotonic()
+    assert set(shown(merged(tmp_path, below, often))) == {"d", *(f"d/new{number}" for number in range(2000))}
+    assert time.monotonic() - begun < 10, "four million steps took minutes"
+
+
 def test_attributes_that_only_the_kernel_may_set_are_refused(tmp_path: Path) -> None:
     info, body = member("a", "1")
     info.pax_headers = {"SCHILY.xattr.trusted.overlay.redirect": "/etc"}
@@ -175,6 +184,9 @@ def test_too_many_files_and_too_large_headers_are_refused(tmp_path: Path) -> Non
     layers = stored(tmp_path, [layer(*(member(f"f{number}", "") for number in range(50)))])
     with pytest.raises(Rejected, match="more than 40 files"):
         merge_layers(layers, LARGEST, 40)
+    deep = stored(tmp_path, [layer(*(member(f"{number}/" + "d/" * 20 + "f", "") for number in range(3)))])
+    with pytest.raises(Rejected, match="more than 40 files"):  # directories that no member lists are files, too
+        merge_layers(deep, LARGEST, 40)
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 1 << 30
     with pytest.raises(Rejected, match="a header of 1073741824 bytes"):
