@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -48,7 +48,8 @@ _RANGE: Final = re.compile(r"bytes (\d{1,18})-", re.ASCII)
 class Descriptor(msgspec.Struct, rename="camel"):
     """A reference to a blob or to a manifest (media type, digest, size in bytes), as manifests and indices contain them."""
 
-    digest: str
+    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$")]
+    """It is a part of URLs, and pushed by users."""
     size: int = 0
     media_type: str = ""
     artifact_type: str = ""

@@ -136,7 +136,7 @@ def _mount_node(making: Making) -> None:
         _place(making, os.open(path, os.O_PATH | os.O_CLOEXEC), f"/etc/{name}", "", READ_ONLY)
     if request["tmp"]:
         inside = private_tmp.make(request["tmp"])
-        _place(making, os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), "/tmp", "", OF_USERS)
+        _place(making, os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), "/tmp", "", OF_USERS)
         for path, place in private_tmp.kept_entries(making.identity, request["keep"], ()):
             _place(making, place, path, "", OF_USERS)
     for bind in request["binds"]:

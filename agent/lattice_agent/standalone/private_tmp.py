@@ -7,11 +7,12 @@ shim enters, forks its tasks in, and leaves: nothing keeps it but the tasks. Mou
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH103, PTH104, PTH106, PTH118, PTH120, PTH207, PTH208, S108
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH118, PTH120, PTH207, PTH208, S108
 from __future__ import annotations
 
 import binascii
 import ctypes
+import errno
 import glob
 import os
 import stat
@@ -24,6 +25,7 @@ from lattice_agent.standalone.streams import UserIdentity
 TMP, SHM = "/tmp", "/dev/shm"
 PREFIX = ".lattice-tmp-"
 """Begins the names of root's directories in /tmp that are some attempt's /tmp."""
+MAKE_TRIES = 1000
 CLONE_NEWNS = 0x00020000
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 4096, 16384, 1 << 19
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,16 +70,50 @@ def entered(made: str, identity: UserIdentity, keep: Sequence[str], places: Sequ
 
 
 def make(made: str) -> str:
-    """Makes the directory `made`, owned by root, with a /tmp in it; renames whatever another user has put at that path."""
-    inside = os.path.join(made, "tmp")
-    with suppress(FileNotFoundError):
-        found = os.lstat(made)
-        if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()):
+    """Makes the directory `made`, owned by root, with a /tmp in it, and returns that one's path; renames whatever else is at `made`.
+
+    The name is known beforehand, so whoever wants to be in the way is: only a directory that root has made and nobody else may write to is
+    taken, and once it stands nobody but root can put another in its place. Raises OSError where somebody is in the way again and again.
+    """
+    for _ in range(MAKE_TRIES):
+        with suppress(FileExistsError):
+            os.mkdir(made, 0o700)
+        with suppress(FileNotFoundError):
+            fd = _opened(made)
+            if fd is not None:
+                try:
+                    return _make_inside(made, fd)
+                finally:
+                    os.close(fd)
             os.rename(made, os.path.join(TMP, f"{leftovers.ASIDE}{os.urandom(8).hex()}"))
-    os.makedirs(inside, 0o700, exist_ok=True)
-    os.chmod(made, 0o700)  # noqa: PTH101
-    os.chmod(inside, 0o1777)  # noqa: PTH101, S103 - as /tmp is
-    return inside
+    raise OSError(errno.EEXIST, "a private /tmp cannot be made: somebody puts something else there again and again", made)
+
+
+def _opened(made: str) -> int | None:
+    """Opens the directory of root's that holds an attempt's /tmp; returns None for anything else at its path."""
+    try:
+        fd = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+    found = os.fstat(fd)
+    if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _make_inside(made: str, fd: int) -> str:
+    """Makes the /tmp in the open directory `fd` of root's, whose path is `made`, and returns its path."""
+    with suppress(FileExistsError):
+        os.mkdir("tmp", 0o700, dir_fd=fd)
+    inside = os.open("tmp", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        os.fchmod(inside, 0o1777)  # as /tmp is
+    finally:
+        os.close(inside)
+    return os.path.join(made, "tmp")
 
 
 def _cover(inside: str, identity: UserIdentity, keep: Sequence[str], places: Sequence[str]) -> None:

@@ -14,12 +14,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lattice.clients.registry import Credentials, Registry, parse_address, read_credentials
+from lattice.clients.signatures import LARGEST_PAYLOAD, MOST_BYTES, read_claims
 from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, TooMany
+from lattice.software.signatures import SIGNATURE_ANNOTATION, SIMPLE_SIGNING
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LOGIN = Credentials("robot", "open sesame")
 BASIC = "Basic " + base64.b64encode(b"robot:open sesame").decode()
-MANIFEST = json.dumps({"artifactType": "application/x-squashfs", "layers": [{"digest": "sha256:1", "size": 7}]}).encode()
+MANIFEST = json.dumps({"artifactType": "application/x-squashfs", "layers": [{"digest": "sha256:" + "1" * 64, "size": 7}]}).encode()
 DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
 
 
@@ -173,14 +175,51 @@ async def test_without_a_catalog_a_whole_label_is_asked_for(site: Site) -> None:
 
 @pytest.mark.parametrize("with_api", [True, False])
 async def test_referrers_come_from_the_api_or_from_the_fallback_tag(site: Site, with_api: bool) -> None:
-    attached = {"manifests": [{"digest": "sha256:2", "artifactType": "uenv/meta"}, {"digest": "sha256:3", "artifactType": "other"}]}
+    two, three = ("sha256:" + digit * 64 for digit in "23")
+    attached = {"manifests": [{"digest": two, "artifactType": "uenv/meta"}, {"digest": three, "artifactType": "other"}]}
     served = f"/v2/uenv/a/referrers/{DIGEST}" if with_api else f"/v2/uenv/a/manifests/{DIGEST.replace(':', '-')}"
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(attached) if request.path == served else web.Response(status=404)
 
     site.answer = answer
-    assert [one.digest for one in await site.registry().referrers("uenv/a", DIGEST, "uenv/meta")] == ["sha256:2"]
+    assert [one.digest for one in await site.registry().referrers("uenv/a", DIGEST, "uenv/meta")] == [two]
+
+
+async def test_an_index_whose_digests_are_paths_is_refused(site: Site) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.json_response({"manifests": [{"digest": "../../../v2/secret/manifests/latest"}]})
+
+    site.answer = answer
+    with pytest.raises(Corrupt, match="digest"):
+        await site.registry().referrers("uenv/a", DIGEST, "")
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["one document named again and again", "documents beyond number"])
+async def test_signatures_are_read_within_limits_whatever_is_attached(site: Site, again: bool) -> None:
+    payload = bytes(LARGEST_PAYLOAD)
+
+    def layer(number: int) -> dict[str, object]:
+        body = payload if again else payload[:-8] + number.to_bytes(8, "big")
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        bodies[digest] = body
+        return {"digest": digest, "mediaType": SIMPLE_SIGNING, "size": len(body), "annotations": {SIGNATURE_ANNOTATION: f"{number}"}}
+
+    bodies: dict[str, bytes] = {}
+    manifest = json.dumps({"layers": [layer(0 if again else number) for number in range(64)]}).encode()
+    attached = {"manifests": [{"digest": f"sha256:{hashlib.sha256(manifest).hexdigest()}"}] * 64}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/blobs/" in request.path:
+            return web.Response(body=bodies[request.path.rpartition("/")[2]])
+        return web.json_response(attached) if "/referrers/" in request.path else web.Response(body=manifest)
+
+    site.answer = answer
+    await read_claims(site.registry(), "uenv/a", DIGEST)
+    asked = [path for path, _ in site.asked if "/blobs/" in path]
+    assert len(asked) == (1 if again else MOST_BYTES // LARGEST_PAYLOAD)
+    assert len(site.asked) < 10
 
 
 async def test_bytes_of_another_digest_are_refused(site: Site) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
+import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +162,41 @@ def test_what_a_user_has_put_in_its_place_is_put_aside(place: Path) -> None:
     private_tmp.remove(made)
     for path in set(Path("/tmp").glob(f"{leftovers.ASIDE}*")) - before:
         path.rmdir()
+
+
+def test_a_user_who_renames_his_own_directory_there_has_root_change_nothing(place: Path) -> None:
+    victim = place / "victim"
+    victim.mkdir(mode=0o755)
+    made = private_tmp.path_of(f"{place}/attempts/{UID}-3", "boot")
+    before = set(Path("/tmp").glob(f"{leftovers.ASIDE}*"))
+    child = os.fork()
+    if child == 0:  # the user, who knows the name
+        with suppress(BaseException):
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            for number in itertools.count():
+                own = Path(f"/tmp/in-the-way-{number}")
+                own.mkdir()
+                (own / "tmp").symlink_to(victim)
+                for _ in range(50):
+                    with suppress(OSError):
+                        own.rename(made)
+                        break
+        os._exit(0)
+    try:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            with suppress(OSError):
+                assert private_tmp.make(made) == f"{made}/tmp"
+                assert Path(made).lstat().st_uid == 0
+                assert stat.S_ISDIR(Path(made, "tmp").lstat().st_mode)
+            private_tmp.remove(made)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for path in (*Path("/tmp").glob("in-the-way-*"), *(set(Path("/tmp").glob(f"{leftovers.ASIDE}*")) - before), Path(made)):
+            leftovers.remove_tree(str(path))
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o755
 
 
 async def test_the_sites_variables_are_weaker_than_the_users_and_core_files_are_limited_softly(place: Path) -> None:
