@@ -44,7 +44,11 @@ class Seen:
 
 
 def capture(seen: Seen, since: float, now: float) -> Log:
-    """Returns the log of the work submitted in [since, now), times in seconds since the epoch; `missing` names what it lacks."""
+    """Returns the log of the work submitted in [since, now), times in seconds since the epoch, in order of submission; `missing` names what
+    it lacks.
+
+    Work that cannot be read is counted in `left`, that which has not ended is in `open`.
+    """
     log = Log("captured")
     vclusters = {one.metadata.name: one for one in seen.vclusters}
     earlier = 0
@@ -69,7 +73,11 @@ def capture(seen: Seen, since: float, now: float) -> Log:
 
 
 def _job(allocation: Allocation, vcluster: VCluster | None, log: Log) -> TraceJob | None:
-    """Returns the job of an Allocation; None for one that cannot be read, which is counted in the log."""
+    """Returns the job of an Allocation, with its walltime as its run where it has not run to an end; None for one that cannot be read,
+    which is counted in the log.
+
+    One that has not ended is entered in `log.open`.
+    """
     candidate = candidate_of(allocation, vcluster, {})
     status, spec = allocation.status, allocation.spec
     if candidate.blocked is not None:

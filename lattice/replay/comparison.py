@@ -140,7 +140,7 @@ def _line(figure: Figure, found: Mapping[str, Any], base: Mapping[str, Any] | No
 
 
 def change(before: float, after: float, *, points: bool = False) -> str:
-    """Returns the change from one value to another, such as `↑ 20%`; "=" where none shows.
+    """Returns the change from one value to another, such as `↑ 20%`; "=" where none shows after rounding.
 
     `points`: in percentage points; else relative. "↑ from 0" where the first is 0.
     """

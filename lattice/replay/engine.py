@@ -51,7 +51,8 @@ class Estimates(StrEnum):
 def simulate(
     workload: Workload, nodes: int, policy: Policy, estimates: Estimates, progress: Callable[[int], None] = lambda _submitted: None
 ) -> list[int]:
-    """Returns the second at which each job starts on `nodes` nodes; no job may need more than these.
+    """Returns the second at which each job starts on `nodes` nodes; no job may need more than these (EASY raises Corrupt for one). Jobs
+    must be in order of submission; FCFS uses no estimates.
 
     `progress` is called now and then with the number of jobs submitted so far.
     """
@@ -67,7 +68,9 @@ def simulate(
 
 
 def first_come(workload: Workload, nodes: int, progress: Callable[[int], None]) -> list[int]:
-    """Returns the second at which each job starts under FCFS: when all jobs before it have started and it fits into `nodes` nodes."""
+    """Returns the second at which each job starts under FCFS: when all jobs before it have started and it fits into `nodes` nodes; a job
+    that needs more than these raises IndexError.
+    """
     start: list[int] = []
     ends: list[tuple[int, int]] = []
     free, now = nodes, 0
@@ -166,7 +169,7 @@ class Backfill:
     # Events
 
     def _release(self) -> int:
-        """Ends the jobs that end in the next second in which any does; returns that second."""
+        """Ends the jobs that end in the next second in which any does, and frees their nodes; returns that second. Starts nothing."""
         ends, times, promised, need = self._ends, self._times, self._promised, self._need
         now = ends[0]
         del ends[0]

@@ -144,7 +144,7 @@ class _EventsReader:
     def read_line(self, at: int, text: bytes) -> None:
         """Reads one line into the log; starts, ends and cancellations are kept until all jobs are known.
 
-        Raises Rejected, with the line, where it is wrong or says something twice.
+        Raises Rejected, with the line, where it is wrong or says something twice (several starts are allowed).
         """
         event = _decode(at, text)
         match event:
@@ -196,9 +196,9 @@ class _EventsReader:
         return "" if nameless is None else f' (line {self.lives[nameless].line} submits without an "alloc_id")'
 
     def finish(self) -> Log:
-        """Returns the log of all jobs, with the events that were kept matched to them.
+        """Returns the log of all jobs, with the events that were kept matched to them; jobs that cannot be replayed are counted, not in it.
 
-        Raises Rejected, with the line, for one that does not match.
+        Raises Rejected, with the line, for an event that does not match, and where no job is left.
         """
         for at, event in self.later:
             self._match(at, event)
@@ -210,9 +210,10 @@ class _EventsReader:
         return self.log.settle()
 
     def _match(self, at: int, event: _Start | _Complete | _Cancel) -> None:
-        """Notes a start, an end or a cancellation with its job; of several starts the last one counts.
+        """Notes a start, an end or a cancellation with its job; of several starts the latest counts, of several cancellations the last in
+        the file.
 
-        Raises Rejected, with the line, where there is no such job, or the times contradict.
+        Raises Rejected, with the line, where there is no such job, the time is before the submission, or it completed already.
         """
         life = self.lives.get(event.alloc_id)
         kind = event.__class__.__name__.removeprefix("_").lower()
@@ -262,7 +263,11 @@ def _decode(at: int, text: bytes) -> _Event:
 
 
 def _job(name: str, life: _Life, log: Log) -> TraceJob | None:
-    """Returns the job of an allocation; None where it cannot be replayed, which is counted. Raises Rejected where a field is not valid."""
+    """Returns the job of an allocation; None where it cannot be replayed (no end, no run time), which is counted. A job cancelled while it
+    waited counts with its walltime as its run.
+
+    Raises Rejected where a field is not valid.
+    """
     alloc, at = life.alloc, life.line
     low, high = _nodes(at, alloc.nodes)
     walltime = None if alloc.walltime is None else _seconds(at, "alloc.walltime", alloc.walltime)
@@ -321,7 +326,10 @@ def _nodes(at: int, value: int | str | dict[str, int]) -> tuple[int, int]:
 
 
 def _class(at: int, alloc: _Alloc) -> int:
-    """Returns a job's preemption class, 5 where none is given. Raises Rejected, with the line, where it is outside 0 to 10."""
+    """Returns a job's preemption class (`preemption_class` before `priority`), 5 where neither is given.
+
+    Raises Rejected, with the line, where it is outside 0 to 10.
+    """
     given = alloc.preemption_class if alloc.preemption_class is not None else alloc.priority
     if given is None:
         return 5
@@ -408,7 +416,10 @@ def _bad(at: int, name: str, what: str) -> Rejected:
 
 
 def lines_of(log: Log) -> Iterator[str]:
-    """Yields a log as JSON lines, of which `read` makes the same jobs: first the machine and its rules, then each job's events."""
+    """Yields a log as JSON lines, of which `read` makes the same jobs: first the machine and its rules, then each job's events.
+
+    A job that had not ended has no end, so that `read` leaves it out.
+    """
     yield _text({"type": "trace", "format": FORMAT, **({"missing": log.missing} if log.missing else {})})
     if log.inventory is not None:
         yield _text({"type": "nodes", **log.inventory})

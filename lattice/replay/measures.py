@@ -196,7 +196,10 @@ class Measures:
 
 
 def measure(name: str, done: Replayed, terms: Mapping[str, TenantTerms], target_wait: float | None = None) -> Measures:
-    """Returns the numbers of a replay in which at least one job ran; `target_wait` in seconds."""
+    """Returns the numbers of a replay in which at least one job ran, of the jobs that ran; `target_wait` in seconds, None: no target.
+
+    Raises ValueError where none ran.
+    """
     ran = done.ran
     first = min(each.job.submit for each in ran)
     last = max(each.end for each in ran)
@@ -261,7 +264,9 @@ def _grouped(pairs: Iterable[tuple[Any, float]]) -> dict[Any, Waits]:
 
 
 def held_share(ran: Sequence[Ran], begin: float, end: float, nodes: int) -> float:
-    """Returns the part of the nodes that was held between two moments; 0 where these are equal."""
+    """Returns the part of the node-time between two moments in which nodes were held, 0 to 1; 0 where the end is not after the
+    beginning.
+    """
     if end <= begin:
         return 0.0
     held = fsum(len(each.nodes) * max(0.0, min(each.end, end) - max(each.start, begin)) for each in ran)
@@ -269,7 +274,7 @@ def held_share(ran: Sequence[Ran], begin: float, end: float, nodes: int) -> floa
 
 
 def ramp_up(ran: Sequence[Ran], nodes: int, share: float = 0.95) -> float | None:
-    """Returns the seconds from the first submission until `share` of the nodes was held at once; None: it never was."""
+    """Returns the seconds from the first submission of a job that ran until `share` of the nodes was held at once; None: it never was."""
     changes = sorted([(each.start, 1, len(each.nodes)) for each in ran] + [(each.end, 0, -len(each.nodes)) for each in ran])
     held = 0
     first = min(each.job.submit for each in ran)
@@ -348,7 +353,11 @@ def _slot(moment: float, first: float, step: float) -> int:
 
 
 def target_shares(names: Sequence[str], terms: Mapping[str, TenantTerms]) -> dict[str, float]:
-    """Returns the target share of each tenant; those without an agreement share the rest equally, at least 1 % of an equal part."""
+    """Returns the target share of each tenant: the agreed one as it is, and the rest in equal parts for those without one (at least 1 % of
+    all together).
+
+    The sum may be above 1.
+    """
     promised = {name: share for name in names if (share := terms.get(name, TenantTerms()).share) is not None}
     rest = len(names) - len(promised)
     left = max(1.0 - fsum(promised.values()), 0.01)

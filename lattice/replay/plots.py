@@ -176,7 +176,9 @@ def _waiting(figure: Figure, done: Replayed) -> None:
 
 
 def _medians(ran: Sequence[Ran]) -> tuple[list[float], list[float]]:
-    """Returns sizes and median waits of the jobs of 1, 2–3, 4–7, … nodes; each size is the mean on the axis."""
+    """Returns sizes and median waits (1 s at least) of the jobs of 1, 2–3, 4–7, … nodes, without empty groups; each size is the geometric
+    mean.
+    """
     waits: dict[int, list[Ran]] = {}
     for each in ran:
         waits.setdefault(len(each.nodes).bit_length(), []).append(each)

@@ -66,7 +66,7 @@ class Timing:
 
 
 def fit(log: Log, nodes: Iterable[NodeFacts]) -> Log:
-    """Returns the log without the jobs that the machine could never hold, which are counted by rule.
+    """Returns the log without the jobs that the machine could never hold, which are counted by rule; the given one stays as it is.
 
     Raises Rejected (`BadTrace`) when none is left.
     """
@@ -102,7 +102,10 @@ def machine_of(nodes: Iterable[NodeFacts]) -> NodeCache:
 
 
 def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
-    """Returns what each node of a job must offer, with node lists as bit sets; None where `only` names a node that the machine lacks."""
+    """Returns what each node of a job must offer, with node lists as bit sets; None where `only` names a node that the machine lacks.
+
+    Unknown names in `without` are ignored.
+    """
     if not job.only and not job.without:
         return job.need
     masks: list[int] = []
@@ -118,7 +121,10 @@ def need_of(job: TraceJob, node_cache: NodeCache) -> Need | None:
 
 
 def replay(log: Log, setting: Setting, progress: Callable[[int], None] = lambda _submitted: None, timing: Timing | None = None) -> Replayed:
-    """Replays the whole trace and returns what happened; `progress` is called now and then with the number of jobs submitted."""
+    """Replays the whole trace and returns what happened; `progress` is called now and then with the number of jobs submitted.
+
+    Raises Rejected for a log without jobs; `timing` gets each cycle's seconds.
+    """
     world = World(log, setting, timing)
     at = 0
     while world.advance():
@@ -172,7 +178,9 @@ class World:
         )
 
     def advance(self) -> bool:
-        """Plays the next instant with an event: ends, cancellations, submissions, then cycles; returns False when no event is left."""
+        """Plays the next instant with an event: ends, cancellations, submissions, then cycles, at which placed jobs start; returns False,
+        and plays nothing, when no event is left.
+        """
         now = min(self._instants(), default=None)
         if now is None:
             return False
@@ -206,7 +214,10 @@ class World:
         yield from self._starts.values()
 
     def finish(self) -> Replayed:
-        """Returns the result; a job that still waits never starts, and gets the reason of a last cycle. Call it once, at the end."""
+        """Returns the result, jobs in order of their starts; a job that still waits never starts, and gets the reason of a last cycle.
+
+        Call it once, at the end.
+        """
         for vcluster in sorted(self._pending):
             now = max((each.end for each in self.done.ran), default=self._jobs[-1].submit)
             for outcome in list(decide(self.state, vcluster, list(self._pending[vcluster].values()), now)):
@@ -233,7 +244,7 @@ class World:
             heappush(self._events, (max(now, job.withdrawn), _CANCEL, number))
 
     def _cancel(self, work: _SubmittedJob, now: float) -> None:
-        """Cancels a job for its user, whether it waits or runs; nothing happens where it has ended."""
+        """Cancels a job for its user: one that runs ends now, one that waits counts as withdrawn; nothing happens where it has ended."""
         if work.ended:
             return
         if work.nodes:
@@ -310,7 +321,9 @@ class World:
         self._placed.clear()
 
     def _start(self, placed: Placed, now: float) -> None:
-        """Starts a placed job: confirms its claim in the cluster state, as the ledger would, and schedules its end from the trace."""
+        """Starts a placed job: confirms its claim in the cluster state, as the ledger would, counts it, and schedules its end from the
+        trace, at its walltime at the latest.
+        """
         candidate = placed.candidate
         work = self._work[candidate.uid]
         job = work.job

@@ -100,7 +100,10 @@ class Profile:
 
 
 def read_profile(text: str, name: str) -> Profile:
-    """Returns the profile of a YAML text; raises Rejected (`BadWeights`). `name`: what errors and reports call it."""
+    """Returns the profile of a YAML text; raises Rejected (`BadWeights`), with the line, for what is not known, wrong or given twice.
+
+    `name`: what errors and reports call it; weights that do not sum to 1 are noted.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -151,7 +154,7 @@ def read_settings(vcluster: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(base: Policy, settings: Mapping[str, Any]) -> Policy:
-    """Returns `base` with these settings, its weights normalised to a sum of 1.
+    """Returns `base` with these settings, its weights normalised to a sum of 1; what they do not name stays.
 
     As soon as one weight is given, the others are 0, or those of the given profile.
     """
@@ -204,7 +207,9 @@ def _weight(value: Any) -> float:
 
 
 def _sum(name: str, line: int, vcluster: str, settings: Mapping[str, Any]) -> list[str]:
-    """Returns a note where the weights do not sum to 1, else nothing; raises Rejected where all of them are 0."""
+    """Returns a note where the weights given do not sum to 1 (with those of the given profile), else nothing, also without a weight; raises
+    Rejected where all of them are 0.
+    """
     if not any(word in settings for word in WEIGHTS):
         return []
     base = PROFILES[settings["profile"]] if "profile" in settings else Weights(*(0.0 for _ in WEIGHTS))

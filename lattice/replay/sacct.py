@@ -96,7 +96,8 @@ class _SacctReader:
             self.log.jobs.append(job)
 
     def _job(self, row: _Row, name: str) -> TraceJob | None:
-        """Returns the job of a line; None where it cannot be replayed, which is counted.
+        """Returns the job of a line; None where it cannot be replayed (no submission, end, run time or nodes; an array not split), which is
+        counted. Runs above their limit and jobs without one are counted as changed.
 
         Raises Rejected, with the line, for a field that does not parse.
         """
@@ -171,14 +172,17 @@ class _Row:
         return 0
 
     def digits(self, name: str, what: str) -> float:
-        """Returns the whole number in a column, such as of seconds or minutes (`what`, for the error)."""
+        """Returns the whole number in a column, such as of seconds or minutes (`what`, for the error).
+
+        Raises Rejected, with the line, where it is none or absent.
+        """
         text = self.get(name)
         if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_NUMBER:
             raise self.bad(name, f"is no number of {what}")
         return float(text)
 
     def time(self, name: str, zone: tzinfo) -> float | None:
-        """Returns the time in a column in seconds since the epoch; None where it is unknown.
+        """Returns the time in a column in seconds since the epoch, a number taken for such; None where it is unknown.
 
         `zone`: of times that name none; raises Rejected, with the line, where it is no time.
         """
@@ -196,7 +200,7 @@ class _Row:
         return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=zone)) - _EPOCH).total_seconds())
 
     def length(self, name: str) -> float | None:
-        """Returns the length of time in a column in whole seconds; None where it is unknown or unlimited.
+        """Returns the length of time in a column in whole seconds, a fraction cut off; None where it is unknown or unlimited, 0 for zero.
 
         Raises Rejected, with the line, where it does not parse.
         """
@@ -268,7 +272,7 @@ def _header(at: int, words: Sequence[str]) -> list[str]:
 
 
 def _run(row: _Row, zone: tzinfo, state: str, submit: float) -> tuple[float, float | None]:
-    """Returns how long a job ran in seconds, 0 where nothing says it, and, if it was cancelled before it started, when; else None.
+    """Returns how long a job ran in seconds, 0 where nothing says it, and, if it was cancelled before it ran, when; else None.
 
     Raises Rejected, with the line, where it ends before its start.
     """
@@ -294,7 +298,11 @@ def _walltime(row: _Row) -> float | None:
 
 
 def _need(row: _Row, nodes: int) -> Need:
-    """Returns what each node of a job must offer: GPUs and their type, of `gres/gpu:a100=8` in TRES or `gpu:a100:4` in GRES."""
+    """Returns what each node of a job must offer: GPUs and their type, of `gres/gpu:a100=8` in TRES (in all, divided by `nodes`, rounded
+    up) or else `gpu:a100:4` in GRES (each node's).
+
+    What was allocated goes before what was asked for; nothing else is read.
+    """
     for name in ("AllocTRES", "ReqTRES"):
         total, kind = _gpus_of(row, name)
         if total:

@@ -68,7 +68,7 @@ def outcome(
     """Returns the outcome of one trace of this kind: generates the trace, replays and judges it.
 
     `clock` gives seconds of CPU or wall time; `progress` is called with the part done, from 0 to 1. Raises Rejected where a job never
-    started.
+    started, or for a size or kind that cannot be generated.
     """
     log = generate(kind, seed, nodes=size.nodes, hours=size.hours)
     inventory = read_inventory(json.dumps(log.inventory), kind)

@@ -76,7 +76,8 @@ class Trace:
 
 
 def parse(lines: Iterable[bytes]) -> Trace:
-    """Returns the columns of a log, without lines that are parts of a job above them, which are counted.
+    """Returns the columns of a log, without lines that are parts of a job above them, which are counted; values are not checked against
+    each other, −1 stays.
 
     Raises Rejected (`BadTrace`) at the first line that is not valid.
     """
@@ -152,7 +153,9 @@ def _values(trace: Trace, words: list[bytes], at: int) -> list[int]:
 
 
 def _careful(trace: Trace, words: list[bytes], at: int) -> list[int]:
-    """Returns the 18 numbers of a line that has fractions; raises Rejected that names the first wrong field."""
+    """Returns the 18 numbers of a line that has fractions: those of times are cut, which is counted, fields that nobody reads become −1;
+    raises Rejected that names the first wrong field.
+    """
     for place, word in enumerate(words[: len(FIELDS)]):
         if not (_ROUNDED if place in _UNREAD else _NUMBER).fullmatch(word):
             raise _wrong(at, place, word, "is no number")

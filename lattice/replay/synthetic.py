@@ -113,7 +113,7 @@ class Kind:
 
 
 def generate(kind: str, seed: int, *, nodes: int = NODES, hours: float = HOURS) -> Log:
-    """Returns the generated trace of a kind: jobs by submission, the machine, tenants and vclusters.
+    """Returns the generated trace of a kind: jobs by submission, the machine, tenants and vclusters; equal arguments give an equal trace.
 
     Raises Rejected (`BadInput`) for an unknown kind or an impossible size.
     """
@@ -147,7 +147,7 @@ def _whole(seconds: float) -> float:
 
 
 def _walltime(site: SyntheticSite, run: float) -> float:
-    """Returns a requested walltime for a run, both in seconds: 1.05 to 2.5 times as long, in quarters of an hour."""
+    """Returns a requested walltime for a run, both in seconds: 1.05 to 2.5 times as long, rounded up to quarters of an hour."""
     return ceil(run * site.dice.between(1.05, 2.5) / 900) * 900.0
 
 
@@ -163,7 +163,9 @@ def _job(site: SyntheticSite, submit: float, nodes: int, run: float, tenant: str
 
 
 def _stream(site: SyntheticSite, load: float, capacity: int, make: Callable[[float], TraceJob], begin: float, end: float) -> list[TraceJob]:
-    """Returns jobs at random moments between `begin` and `end` whose node-hours are `load` times those of `capacity` nodes."""
+    """Returns jobs at random moments between `begin` and `end` (seconds since the trace's begin), not in order, whose node-hours are at
+    least `load` times those of `capacity` nodes.
+    """
     jobs: list[TraceJob] = []
     wanted = load * capacity * (end - begin)
     sample = [make(begin) for _ in range(64)]

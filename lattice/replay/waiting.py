@@ -85,10 +85,10 @@ class WaitingJobs:
             self._shortest[at] = UNKNOWN
 
     def pop_fitting(self, free: int, slack: int, extra: int) -> list[int]:
-        """Removes and returns the jobs that start now, each asked once and in order.
+        """Removes and returns the ranks of the jobs that start now, each asked once and in order.
 
-        A job starts if it fits into the `free` nodes and either its estimate ends within `slack` seconds or it takes no more than
-        the `extra` nodes, which it then uses up.
+        A job starts if it fits into the `free` nodes that earlier ones left and either its estimate ends within `slack` seconds or it takes
+        no more than the `extra` nodes, which it then uses up.
         """
         taken: list[int] = []
         nodes, estimate, at = self._nodes, self._estimate, 0
