@@ -22,7 +22,8 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code, also for an interruption or output that cannot be written.
+    """Runs one command line and returns its exit code, also for an interruption or output that cannot be written (a reader that has gone is
+    DONE).
 
     Without `argv` (the process's own arguments) the process ends with that code once a verb has run, and nothing is returned.
     """
@@ -74,7 +75,9 @@ def _discard_output() -> None:
 
 
 def run(verb: str, rest: list[str], outside: Outside) -> int:
-    """Runs one verb with the arguments that follow it, and returns the exit code; an error is printed as sentences to standard error."""
+    """Runs one verb with the arguments that follow it, and returns the exit code; an error of Lattice is printed as sentences to standard
+    error, others are raised, and wrong flags end the process.
+    """
     module, args = verb_module(verb), parse(verb, rest)
     try:
         from lattice.cli.configuration import read_configuration

@@ -92,7 +92,7 @@ class Console:
             self.outside.stderr.write(printable(line) + "\n")
 
     def document(self, obj: Any) -> None:
-        """Writes an object to standard output as YAML where that is the format, else as JSON."""
+        """Writes an object to standard output as YAML where that is the format, else (also for a table) as JSON."""
         if self.format == "yaml":
             from lattice.cli.render.yaml_text import dump
 
@@ -107,7 +107,11 @@ class Console:
         self.document({"apiVersion": "lattice.dev/v1alpha1", "kind": f"{kind}List", "items": list(items)})
 
     def objects(self, kind: str, items: Sequence[Mapping[str, Any]], *, one: bool) -> None:
-        """Writes objects in a format for programs; `one`: a single object was asked for, and is written without a list."""
+        """Writes objects in a format for programs, names one a line; `one`: a single object was asked for, and is written without a list if
+        it is one.
+
+        Managed fields are left out.
+        """
         if self.format == "name":
             self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
         elif one and len(items) == 1:
@@ -137,9 +141,9 @@ class Console:
         return self.format in ("json", "yaml", "name")
 
     def confirm(self, question: str) -> bool:
-        """Asks the person on the terminal; returns whether the person agrees, by `y` or by `--yes`.
+        """Asks the person on the terminal; returns whether the person agrees, by `y` or `yes`; True without a question for `--yes`.
 
-        Raises Rejected without a terminal and `--yes`.
+        Raises Rejected where standard output is no terminal, without `--yes`.
         """
         if getattr(self.args, "yes", False):
             return True

@@ -44,7 +44,10 @@ _NAMED_VERBS = ("logs", "release", "cancel", "quota explain")
 
 
 def answer_fully(console: Console, one: Allocation, seconds: float = ANSWER_SECONDS) -> Why:
-    """Returns why one allocation waits or how it ended; the scheduler has `seconds` for its part, which is left out where it is silent."""
+    """Returns why one allocation waits or how it ended; the scheduler, asked only while it is pending, has `seconds` for its part.
+
+    Where it is silent, `scheduler` says so.
+    """
     answer = explain_allocation(one)
     if not is_final(one):
         answer = _with_scheduler(console, one, answer, seconds)
@@ -86,7 +89,9 @@ def _score(shown: Score | None) -> Ranking | None:
 
 
 def _with_weights(console: Console, one: Allocation, answer: Why) -> Why:
-    """Returns the answer with the vcluster's weights added to a score from the status; unchanged where they cannot be read."""
+    """Returns the answer with the vcluster's weights, and the budget's multiplier that follows from them, added to a score from the status;
+    unchanged where they are there already or cannot be read.
+    """
     score = answer.score
     if score is None or score.weights or not score.terms:
         return answer
@@ -131,7 +136,9 @@ def _with_scheduler(console: Console, one: Allocation, answer: Why, seconds: flo
 
 
 def _join(answer: Why, said: Why) -> Why:
-    """Returns the scheduler's answer completed by what only the object knows; the scheduler's reason is the newer one."""
+    """Returns the scheduler's answer completed by what only the object knows: its phase, and since when the reason holds where both name
+    the same; the scheduler's reason is the newer one.
+    """
     same = said.reason == answer.reason
     return msgspec.structs.replace(
         said,

@@ -32,7 +32,7 @@ class Finder:
         self._listed: dict[str, list[Allocation]] = {}
 
     def find(self, reference: str) -> Allocation:
-        """Returns the allocation that a reference names.
+        """Returns the allocation that a reference names: by the name of the object first, then by number, uid prefix or job name.
 
         Raises NotFound when there is none, Rejected when the text is no reference, or naming the candidates when several match.
         """
@@ -49,7 +49,9 @@ class Finder:
         return choose(reference, name, self._numbered(namespace, name) or self._all(namespace), namespace)
 
     def find_all(self, references: Sequence[str]) -> tuple[list[Allocation], list[LatticeError]]:
-        """Returns the allocations that references name, each once, and the errors of references that name none."""
+        """Returns the allocations that references (lists and ranges too) name, each once, and the NotFound and Rejected of those that name
+        none; other errors are raised.
+        """
         found: dict[str, Allocation] = {}
         errors: list[LatticeError] = []
         for reference in split_references(references):
@@ -61,7 +63,8 @@ class Finder:
         return list(found.values()), errors
 
     def _find_range(self, reference: str) -> list[Allocation]:
-        """Returns the allocations of a range of numbers; where the text is no range, or the name of an object, the one that it names.
+        """Returns the allocations of a range of numbers, ascending, those that are missing left out; where the text is no range, or the
+        name of an object, the one that it names.
 
         Raises NotFound where there is none.
         """
@@ -112,7 +115,11 @@ def could_be_uid(text: str) -> bool:
 
 
 def choose(reference: str, name: str, allocations: Sequence[Allocation], namespace: str) -> Allocation:
-    """Returns the allocation that a name, number or uid prefix matches; an exact name or number wins. Raises as `Finder.find` does."""
+    """Returns the allocation that a name, number or uid prefix (of 4 characters) matches, else the only one of that job name, or the only
+    one of it that has not ended; an exact name or number wins.
+
+    Raises as `Finder.find` does.
+    """
     exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
     found = found or _find_by_job(name, allocations)
@@ -126,7 +133,9 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
 
 
 def _find_by_job(name: str, allocations: Sequence[Allocation]) -> list[Allocation]:
-    """Returns the only allocation with this job name, else the only one that has not ended; empty where several match."""
+    """Returns, alone in a list, the only allocation with this job name, else the only one of several that has not ended; empty
+    otherwise.
+    """
     jobs = [one for one in allocations if one.spec.tags.get("name") == name]
     going = [one for one in jobs if not is_final(one)]
     return jobs if len(jobs) == 1 else going if len(going) == 1 else []

@@ -33,7 +33,7 @@ def find_gateway(console: Console) -> tuple[str, str]:
 def read_public(console: Console) -> dict[str, Any]:
     """Returns the data of the ConfigMap that the cluster publishes to everybody, with the keys `gateway` and `ca`.
 
-    Empty where there is none and the user names a gateway; raises NotFound where there is none and the user names no gateway.
+    Empty where there is none, or it may not be read, and the user names a gateway; raises NotFound where he names none.
     """
     from lattice.kube.resources import CONFIG_MAPS
 
@@ -54,9 +54,10 @@ def _named(console: Console) -> str:
 
 
 def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
-    """Returns the gateway's URL: of LATTICE_GATEWAY, else of the user's configuration, else of the published `data`.
+    """Returns the gateway's URL without a slash at its end: of LATTICE_GATEWAY, else of the user's configuration, else of the published
+    `data`.
 
-    Raises Rejected where it is neither https nor on this machine: the user's token would be readable on the way.
+    Raises Rejected where it is empty, or neither https nor on this machine: the user's token would be readable on the way.
     """
     url = _named(console) or str(data.get("gateway") or "")
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
@@ -90,7 +91,9 @@ def ask_plan(console: Console, made: Sequence[Mapping[str, Any]], *, optimal: bo
 
 
 def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
-    """Returns the scheduler's answer to a GET of `path` through the gateway as a `kind`; raises Retry with `what` for another answer."""
+    """Returns the scheduler's answer to a GET of `path` through the gateway as a `kind`; raises Retry where there is none, with since when
+    the scheduler is silent, and with `what` for another answer.
+    """
     import msgspec
 
     from lattice.cli.leadership import with_silence
@@ -106,7 +109,7 @@ def ask_scheduler(console: Console, path: str, kind: type[T], what: str) -> T:
 def ask_records(console: Console, path: str, kind: type[T], *, everybody: bool, **query: str) -> T:
     """Returns the gateway's document of usage or history for the tenant, user and project that flags name, as a `kind`.
 
-    Without flags it is about the caller, or with `everybody` about all.
+    Without tenant and user it is about the caller, or with `everybody` about all.
     """
     args = console.args
     tenant, user = args.tenant or "", args.user
@@ -134,9 +137,10 @@ def open_cache(console: Console, order: Mapping[str, Any]) -> GatewayStream:
 
 
 def ask(console: Console, path: str, body: object = None, seconds: float = ANSWER_SECONDS) -> bytes:
-    """Returns the gateway's answer to a GET, or to a POST of `body` as JSON.
+    """Returns the gateway's answer to a GET, or to a POST of `body` (not None) as JSON; raises the error that it answers.
 
-    Where the gateway refuses because the user has too many requests open, repeats after the time it names, for `seconds` at most.
+    Where the gateway refuses because the user has too many requests open, repeats after the time it names, with a note, for `seconds` at
+    most; then raises TooMany.
     """
     url, ca = find_gateway(console)
     given = json.dumps(body).encode() if body is not None else None

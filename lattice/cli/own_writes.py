@@ -62,9 +62,10 @@ class OwnWrites:
             self._drop_superseded(kind)
 
     def newest(self, kind: str) -> str | None:
-        """Returns the resourceVersion that an answer for this kind must not be older than (empty: none).
+        """Returns the resourceVersion that an answer for this kind must not be older than (empty: none, there was no write in the last 10
+        minutes).
 
-        None: some write's version is unknown, so that only the API server is sure to show it.
+        None: some write's version is unknown, or no files can be kept, so that only the API server is sure to show it.
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +79,10 @@ class OwnWrites:
         return str(max(int(version) for version, _ in kept)) if kept else ""
 
     def _keep(self, name: str) -> bool:
-        """Makes an empty file of this name in the folder of the person's writes; returns False where it cannot."""
+        """Makes an empty file of this name in the folder of the person's writes, and the folder; returns False where it cannot.
+
+        An existing file is left as it is.
+        """
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._directory / name, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -91,7 +95,10 @@ class OwnWrites:
             (self._directory / name).unlink()
 
     def _kept(self, kind: str) -> list[tuple[str, str]]:
-        """Returns version and file name of each write of this kind that still counts."""
+        """Returns version and file name of each write of this kind that still counts (10 minutes), those of unknown version too.
+
+        Raises OSError where the folder cannot be read.
+        """
         found = []
         for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
             parts = name.split(".")

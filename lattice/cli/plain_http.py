@@ -29,7 +29,9 @@ class PlainAnswer(NamedTuple):
 
 
 def exchange(connection: socket, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes | None) -> PlainAnswer:
-    """Sends a request and reads the head of the answer; raises OSError where the connection fails or the answer is no HTTP."""
+    """Sends a request with `Connection: close` and reads the head of the answer, whatever its status; raises OSError where the connection
+    fails, the answer is no HTTP, or a header holds a line end.
+    """
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Accept-Encoding: identity", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None:
@@ -120,7 +122,7 @@ class _AnswerBody(io.RawIOBase):
         return int(count)
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Closes the stream of the answer, and so the socket where nothing else holds it."""
         self._stream.close()
         super().close()
 

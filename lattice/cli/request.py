@@ -102,10 +102,11 @@ def request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gather_documents(console: Console) -> list[dict[str, Any]]:
-    """Returns the Allocations that `submit` or `plan` was given: by flags and a command, by a batch script, or by manifests; they lack only
-    defaults that the server fills in.
+    """Returns the Allocations that `submit` or `plan` was given: by flags and a command, by a batch script (else standard input, unless it
+    is a terminal), or by manifests; they lack only defaults that the server fills in. Sets `args.tenant` where the work names one.
 
-    Warns of what is ignored; raises Rejected where nothing is given, or something that cannot be translated.
+    Warns of what is ignored; raises Rejected where nothing is given, or something that cannot be translated, NotFound for an account that
+    means no tenant.
     """
     args, flags = console.args, _flags(console)
     if args.filename is not None:
@@ -140,7 +141,9 @@ def _flags(console: Console) -> dict[str, str | bool]:
 
 
 def gather_site_for(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Returns the facts of the cluster that translating the input needs (`wanted`); asks the cluster nothing where none is needed."""
+    """Returns the facts of the cluster that translating the input needs (`wanted`); where none is needed it asks nothing, and vclusters and
+    QOS are known as empty.
+    """
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
     from lattice.cli.site import gather_site
@@ -154,9 +157,10 @@ def _stdin_is_terminal(console: Console) -> bool:
 
 
 def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict[str, Any]]:
-    """Returns the Allocations of the manifests in a file.
+    """Returns the Allocations of the manifests in a file, with `--hold` if given; the first tenant that one names is kept as that of the
+    command line.
 
-    Raises Rejected where flags or work of its own are given beside it that do not go with a file.
+    Raises Rejected where flags or work of its own are given beside it that do not go with a file, and for a misspelt field.
     """
     args = console.args
     if args.script is not None or args.command is not None:
@@ -177,7 +181,11 @@ def _from_manifests(console: Console, flags: dict[str, str | bool]) -> list[dict
 
 
 def refuse_unknown(path: str, document: dict[str, Any]) -> None:
-    """Raises Rejected for a misspelt field, which the server would silently drop."""
+    """Raises Rejected for everything that the strict reading of an Allocation finds: a misspelt field, which the server would silently
+    drop, a wrong value, a part that is not served.
+
+    `path` names the source.
+    """
     from lattice.admission.strict import parse_strict
 
     problems = parse_strict("Allocation", document)

@@ -43,7 +43,7 @@ class Source:
 def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) -> Source:
     """Returns the work: the words after `--` (`command`), else the script at `path` (`-` or None: standard input).
 
-    Raises Rejected for both or an empty command, and for a script that cannot be read or has a wrong line.
+    Raises Rejected for both or an empty command, and for a script that cannot be read, is too large or has a wrong line.
     """
     if command is not None:
         if path is not None:
@@ -59,7 +59,8 @@ def read_source(path: str | None, command: list[str] | None, stdin: BinaryIO) ->
 def gather_asked(
     flags: Mapping[str, str | bool], source: Source, environ: Mapping[str, str], configuration: Configuration
 ) -> dict[str, Given]:
-    """Returns each option that was given, by slot, from its strongest source: flags, environment, script, configuration.
+    """Returns each option that was given, by slot, from its strongest source: flags, environment, script, configuration; the job's name is
+    always there. Ignored flags are left out.
 
     Raises Rejected for a flag that is not served.
     """
@@ -139,9 +140,10 @@ def _allocation(path: str, document: Any) -> dict[str, Any]:
 
 
 def finish(document: dict[str, Any], namespace: str, request_id: str, random: str) -> dict[str, Any]:
-    """Returns the object to send: with namespace, a name of its own, and the hash by which a repetition knows it.
+    """Returns the object to send: with namespace, a name of its own, and the hash by which a repetition knows it. An empty namespace is
+    left out.
 
-    A manifest that has a name keeps it.
+    A manifest that has a name or `generateName` keeps it, and gets no hash.
     """
     metadata = dict(document.get("metadata") or {})
     metadata.setdefault("namespace", namespace)
@@ -166,5 +168,5 @@ def slug(text: str) -> str:
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """Returns a hash of a spec, the same for equal submissions."""
+    """Returns a hash of a spec (16 hexadecimal digits), the same for equal ones whatever the order of their keys."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]

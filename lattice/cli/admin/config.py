@@ -45,7 +45,9 @@ def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def overlay(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of `base` with those of `above` in their place, section by section."""
+    """Returns the options of `base` with those of `above` in their place, section by section; both stay as they are, and None in `above`
+    replaces too.
+    """
     merged = dict(base)
     for key, value in above.items():
         inner = merged.get(key)
@@ -104,9 +106,10 @@ def _near(path: str, known: Mapping[str, Any]) -> str:
 
 
 def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of spec that `KEY=VALUE` pairs set; raises Rejected for a text that is no pair, and for an unknown option.
+    """Returns the part of spec that `KEY=VALUE` pairs set; raises Rejected for a text that is no pair, an unknown option, and a single
+    value for an option that holds several.
 
-    `known`: the options with their defaults, by path; a default's type says how the value is read.
+    `known`: the options with their defaults, by path; a text as default keeps the value as text, else it is read as YAML.
     """
     import yaml
 
@@ -135,7 +138,8 @@ def parse_pairs(pairs: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(console: Console) -> int:
-    """Changes options to the values given, makes the configuration where there is none, and prints what it set; returns DONE.
+    """Changes options to the values given, makes the configuration where there is none, and prints what it set; other options stay; returns
+    DONE.
 
     Raises Rejected for an option that does not exist or a value that is not allowed.
     """

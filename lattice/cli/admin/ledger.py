@@ -93,7 +93,10 @@ def names_of(names: Mapping[str, str]) -> dict[int, str]:
 
 
 def _verify(console: Console) -> int:
-    """Checks the stored ledger with a parser of its own and prints each fault; returns FAILED where there is one."""
+    """Checks the stored ledger with a parser of its own and prints each fault; returns FAILED where there is one.
+
+    Raises NotFound where there is no ledger yet.
+    """
     from lattice.ledger.verify import verify
 
     status = _read_status(console)
@@ -114,8 +117,10 @@ def _verify(console: Console) -> int:
 
 
 def _recover(console: Console) -> int:
-    """Asks the scheduler, once the person agrees, to recover the ledger or to release held work, waits until that is done, and returns the
-    exit code; FAILED where there is nothing to recover or the person does not agree.
+    """Asks the scheduler, once the person agrees, to recover the ledger or, with `--accept`, to release held work, waits until that is
+    done, and returns the exit code: FAILED where there is nothing to recover or the person does not agree, NOT_YET after `--timeout`.
+
+    A ledger that is gone or empty is made again instead.
     """
     ledger = _read_ledger(console)
     if ledger is None or ledger.status is None:
@@ -177,9 +182,9 @@ def _ask(console: Console, prefix: str) -> None:
 
 
 def _wait_until(console: Console, done: Callable[[Ledger], bool]) -> int:
-    """Waits until `done` is true of the Ledger, then prints how it stands, and returns 0.
+    """Waits until `done` is true of a Ledger with a status, then prints how it stands, and returns DONE.
 
-    After `--timeout` it returns the code of a wait that timed out.
+    After `--timeout` it prints an error and returns NOT_YET.
     """
     now = console.outside.now
     deadline = now() + parse_duration(console.args.timeout)

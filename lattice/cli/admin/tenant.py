@@ -84,7 +84,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Makes, changes, shows or lists tenants; returns DONE. Raises Rejected where no one name is given, or nothing to change."""
+    """Makes, changes, shows or lists tenants; returns DONE.
+
+    Of `--name` and NAME one is enough; raises Rejected where none or two different ones are given, or nothing to change.
+    """
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -110,7 +113,10 @@ def run(console: Console) -> int:
 
 
 def spec_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of spec that flags set; the value None (of the word `none`) removes a limit. Raises Rejected for wrong values."""
+    """Returns the fields of spec that flags set; the value None (of the word `none`) removes a limit.
+
+    `set-quota` sets quota and budget alone. Raises Rejected for wrong values.
+    """
     quota: dict[str, Any] = {}
     for flag, key in (
         ("max_nodes", "maxNodes"),
@@ -181,7 +187,10 @@ def _quantity_of(flag: str, text: str) -> str:
 
 
 def limit_of(flag: str, text: str) -> int | None:
-    """Returns the limit that a flag gives; None for `none`: unlimited. Raises Rejected, naming the flag, for other words."""
+    """Returns the limit that a flag gives, 0 included; None for `none` or `unlimited`.
+
+    Raises Rejected, naming the flag, for other words.
+    """
     if text.lower() in ("none", "unlimited"):
         return None
     if not text.isascii() or not text.isdigit():

@@ -42,8 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Patches the nodes whose place differs, and names those without a LatticeNode and those that the file does not name; returns the exit
-    code.
+    """Patches the nodes whose place differs (with `--dry-run` none), and names those without a LatticeNode and those that the file does not
+    name; returns the exit code of all patches.
     """
     args = console.args
     places = _read(args.file, read_file(args.file, _LONGEST))
@@ -77,7 +77,10 @@ def _short(names: list[str]) -> str:
 
 
 def _read(path: str, data: bytes) -> dict[str, Place]:
-    """Returns the place of each node in a file, Slurm's topology.conf or YAML. Raises Rejected where it is neither, or not UTF-8."""
+    """Returns the place of each node in a file, Slurm's topology.conf or YAML.
+
+    Raises Rejected where it is neither, or not UTF-8, or contradicts itself.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

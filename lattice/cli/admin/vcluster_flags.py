@@ -184,12 +184,12 @@ def _limit(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any
 
 
 def _given(flag: str, text: str | None, parse: Callable[[str, str], Any]) -> Any:
-    """Returns a flag's parsed value; None where it is absent."""
+    """Returns a flag's value as `parse(flag, text)` gives it; None where the flag is absent. What `parse` raises is passed on."""
     return None if text is None else parse(flag, text)
 
 
 def _only_given(section: dict[str, Any]) -> dict[str, Any]:
-    """Returns a section without the keys that are absent; the mark of none becomes null, which takes the value away."""
+    """Returns a section without the keys that are absent (None); the mark of none becomes None, which takes the value away."""
     return {key: None if value is _NONE else value for key, value in section.items() if value is not None}
 
 

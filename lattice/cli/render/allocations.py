@@ -28,7 +28,7 @@ def label(allocation: Allocation) -> str:
 
 
 def kill_sentence(allocation: Allocation, now: float) -> str:
-    """Returns when KILL follows, for work that is being ended or has exceeded its walltime; empty for other work."""
+    """Returns when KILL follows, for started work that is being ended or has exceeded its walltime; empty for other work."""
     lifecycle, status = allocation.spec.lifecycle, allocation.status
     if is_final(allocation) or not status.start_time or status.end_time:
         return ""
@@ -58,7 +58,11 @@ def state_line(allocation: Allocation) -> str:
 
 
 def reason_sentence(allocation: Allocation) -> str:
-    """Returns the reason and its sentence, without repeating words of the reason; empty without a reason."""
+    """Returns the reason and its sentence, without repeating words of the reason; for work that somebody wants to end, that and when KILL
+    follows.
+
+    Empty without a reason.
+    """
     why, wish = blocker(allocation), leaving(allocation)
     if wish not in ("", ENDING):
         return f"{wish}: TERM follows at once, and KILL {allocation.spec.lifecycle.grace_period} after it"

@@ -48,7 +48,9 @@ def label(work: Work) -> str:
 
 
 def expected_sentence(expected: ExpectedStart | None, now: float) -> str:
-    """Returns when work is expected to start: at even odds (p50), and nine times of ten (p90); empty without a forecast."""
+    """Returns when work is expected to start: at even odds (p50), and nine times of ten (p90), or why that is not known; empty without a
+    forecast.
+    """
     if expected is None:
         return ""
     parts = []
@@ -87,7 +89,11 @@ def score_sentence(score: Ranking | None) -> str:
 
 
 def score_lines(score: Ranking | None) -> list[str]:
-    """Returns the total and a table of factors: value × weight = points, without factors that have no weight; empty without a score."""
+    """Returns the total and a table of factors: value × weight = points, without factors whose weight is 0; a factor of unknown weight
+    shows its value alone.
+
+    Empty without a score.
+    """
     if score is None:
         return []
     budget = f", of which the tenant's budget leaves {score.multiplier:.1%}" if score.multiplier != 1.0 else ""
@@ -103,7 +109,7 @@ def score_lines(score: Ranking | None) -> list[str]:
 
 
 def factor_list(score: Ranking) -> list[str]:
-    """Returns `class 0.50×0.15` for every factor with a weight."""
+    """Returns `class 0.50×0.15` for every factor with a weight above 0; empty where the weights are not known."""
     shown = []
     for term, value in score.terms.items():
         weight_name, word = _FACTORS.get(term, (term, term))
@@ -177,7 +183,7 @@ def placement_sentence(placement: Placement) -> str:
 
 
 def preemption_lines(preemption: Preemption | None) -> list[str]:
-    """Returns the lines on the work that would have to be preempted; empty where none may."""
+    """Returns the lines on the work that would have to be preempted, the sum first; empty where there is no victim."""
     if preemption is None or not preemption.victims:
         return []
     numbers = f"at a cost of {preemption.cost:.1f} GPU-hours, for work worth {preemption.value:.1f}"

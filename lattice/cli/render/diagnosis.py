@@ -63,7 +63,11 @@ def _secret_name(source: Mapping[str, Any]) -> str:
 
 
 def _program(entrypoint: str) -> str:
-    """Returns the program of a command line; its arguments may hold a password, and words such as NAME=value before it, too."""
+    """Returns the first word of a command line that has no `=`, its program; its arguments may hold a password, and words such as
+    NAME=value before it, too.
+
+    Empty for none.
+    """
     try:
         words = shlex.split(entrypoint)
     except ValueError:

@@ -36,7 +36,9 @@ def node_page(node: Node, report: NodeReport, home: Mapping[str, str], now: floa
 
 
 def report_fields(report: NodeReport, now: float) -> list[tuple[str, str]]:
-    """Returns the names and values of what a node's agent says of itself; one line with the reason where it does not answer."""
+    """Returns the names and values of what a node's agent says of itself, maybe empty values; one line with the reason where it does not
+    answer.
+    """
     if report.message:
         return [("Not known", report.message)]
     return [
@@ -132,7 +134,7 @@ def _limits(row: AttemptRow) -> str:
 
 
 def _limit(name: str, limit: str) -> str:
-    """Returns a limit's text; memory as a quantity."""
+    """Returns a limit's text; that of `memory` as a quantity where it is a number."""
     return memory(int(limit)) if name == "memory" and limit.isdigit() else limit
 
 

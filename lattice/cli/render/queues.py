@@ -103,7 +103,10 @@ def _window(one: Window, now: float) -> list[str]:
 
 
 def plot(found: Timeline, width: int, *, color: bool) -> list[str]:
-    """Returns the plot: nodes upwards, time to the right; each column is a step in time, each row a share of the nodes."""
+    """Returns the plot: nodes upwards, time to the right; each column is a step in time, each row a share of the nodes.
+
+    Empty where there are no nodes and no work.
+    """
     top = max([found.nodes, *(point.running + point.planned + point.reserved for point in found.points)])
     if top <= 0:
         return []

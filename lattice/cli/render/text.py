@@ -49,7 +49,9 @@ class Painted(str):
 
 
 def printable(text: str) -> str:
-    r"""Returns the text with each character that a terminal would obey as `\u001b`, the way JSON and YAML write it."""
+    """Returns the text with each character that a terminal would obey as `\u001b`, the way JSON and YAML write it; newlines and tabs stay,
+    and a Painted text as it is.
+    """
     if isinstance(text, Painted) or (text.isascii() and text.isprintable()):
         return text
     return re.sub(_UNPRINTABLE, _escaped, text)
@@ -79,10 +81,10 @@ class Column(NamedTuple):
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
-    """Returns the lines of a table; columns without any value are left out, and those that may leave, one after another, until the rest
-    fits.
+    """Returns the lines of a table, the titles first; columns without any value are left out (not if there are no rows), and those that may
+    leave, one after another, until the rest fits.
 
-    `width` 0 is unlimited; only state words are coloured.
+    `width` 0 is unlimited; a table that does not fit even so is wider. Only state words are coloured.
     """
     columned: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     kept = [at for at, texts in enumerate(columned) if not rows or not _EMPTY.issuperset(texts)]
@@ -136,7 +138,9 @@ def paint(word: str, color: bool) -> str:
 
 
 def age(text: str | None, now: float) -> str:
-    """Returns how long ago a time was, in its two largest units: `3d4h`, `12m`, `5s`; empty without a time."""
+    """Returns how long ago a time (RFC 3339) was, in its two largest units: `3d4h`, `12m`, `5s`; empty without a time, `0s` for one to
+    come.
+    """
     if not text:
         return ""
     return span(now - parse_time(text))
@@ -149,7 +153,7 @@ def span(seconds: float) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _span(rest: int) -> str:
-    """Returns whole seconds as at most two units, such as 1h30m."""
+    """Returns whole seconds, from 0 on, as one unit or two neighbouring ones, such as 1h30m."""
     for unit, size, finer, least in _SPANS:
         if rest >= size:
             count, second = rest // size, rest % size // least
@@ -158,7 +162,7 @@ def _span(rest: int) -> str:
 
 
 def relative(text: str | None, now: float) -> str:
-    """Returns a time as `in 12m`, `5m ago`, `now`; empty without a time."""
+    """Returns a time as `in 12m`, `5m ago`, or `now` within a second; empty without a time."""
     if not text:
         return ""
     seconds = parse_time(text) - now
@@ -173,7 +177,9 @@ def ahead(text: str | None, now: float) -> str:
 
 
 def start_cell(p50: str | None, p90: str | None, now: float) -> str:
-    """Returns an expected start as `in 12m–1h17m`, at even odds to nine of ten; `≤ 1h17m` without the first, empty without either."""
+    """Returns an expected start as `in 12m–1h17m`, at even odds to nine of ten, one time where the second is absent or the same; `≤ 1h17m`
+    without the first, empty without either.
+    """
     second = ahead(p90, now).removeprefix("in ")
     if not p50:
         return f"≤ {second}" if second else ""

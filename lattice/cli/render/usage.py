@@ -55,7 +55,7 @@ _GREEN: Final = "32"
 
 
 def usage_lines(report: UsageReport, *, width: int, wide: bool, color: bool) -> list[str]:
-    """Returns all lines of a usage report."""
+    """Returns all lines of a usage report; `wide` shows tables at any width, and also those of one row."""
     whose = _whose(report)
     lines = [
         f"{whose}: {_number(report.node_hours)} node-hours, {_number(report.gpu_hours)} GPU-hours since {report.since[:10]},"
@@ -128,7 +128,9 @@ def _gauge(share: float) -> str:
 
 
 def _bars(days: Sequence[DayUse], color: bool, width: int) -> list[str]:
-    """Returns the bars of node-hours by day from the first day with any; by week or month where there are many."""
+    """Returns the bars of node-hours by day from the first day with any; by week above 45 days, by month above 45 weeks; one sentence where
+    nothing was used.
+    """
     first = next((at for at, day in enumerate(days) if day.node_hours), len(days))
     title, groups = _group(days[first:])
     rows = [(name, sum(day.node_hours for day in group)) for name, group in groups]
@@ -175,7 +177,7 @@ def _attempt(row: HistoryRow) -> list[str]:
 
 
 def _when(text: str | None) -> str:
-    """Returns a time to the minute; empty without one."""
+    """Returns a time to the minute, in the zone it is written in; empty without one, or for the beginning of 1970."""
     return text[:16].replace("T", " ") if text and parse_time(text) else ""
 
 

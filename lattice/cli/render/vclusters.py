@@ -93,7 +93,9 @@ def weight_lines(one: VCluster, config: Config | None = None) -> list[str]:
 
 
 def weights_word(one: VCluster) -> str:
-    """Returns where the weights come from: the name of a profile, `its own`, or `balanced` by default."""
+    """Returns where the weights come from: the name of a profile, `its own` (with their sum where it is not 1), or `balanced`
+    by default.
+    """
     if one.spec.weights is None:
         return one.spec.profile or "balanced"
     total = sum(given_weights(one.spec), Decimal(0))

@@ -47,9 +47,10 @@ _DIFFERENCES: Final = (
 
 
 def run(console: Console) -> int:
-    """Lists the recorded cycles, or decides one again and shows the differences; returns FAILED where the same rules decide otherwise.
+    """Lists the recorded cycles, or decides one again and shows the differences; returns FAILED where the same rules decide otherwise, DONE
+    also where other rules recorded it.
 
-    Raises Rejected or NotFound where the cycle cannot be read or is not recorded.
+    Raises Rejected or NotFound where the cycle cannot be read or is not recorded, or decided nothing on the vcluster asked for.
     """
     if console.format == "name":
         raise Rejected("recorded cycles have no names to print: use -o table, wide, json or yaml", reason="BadInput")
@@ -96,7 +97,7 @@ def _stretch(one: Stretch) -> list[str]:
 
 
 def _gaps(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Returns first and last of each range of cycles that is missing between recorded stretches."""
+    """Returns first and last of each range of cycles that is missing between recorded stretches; damaged stretches are passed over."""
     sound = [one for one in stretches if one.last]
     return [(one.last + 1, after.first - 1) for one, after in pairwise(sound) if after.first > one.last + 1]
 
@@ -125,7 +126,7 @@ def _ask(console: Console, path: str, kind: type[P]) -> P:
 
 
 def _answer(found: Sequence[Reproduced]) -> Cycle | None:
-    """Returns the document on the cycle; None where the filters leave nothing to show."""
+    """Returns the document on the cycle of these vclusters; None where there are none."""
     if not found:
         return None
     turn, moment = found[0].turn, found[0].turn.moment

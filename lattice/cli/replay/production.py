@@ -49,8 +49,8 @@ class SimulatedCluster:
 
 
 def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress, path: str | None) -> int:
-    """Reads everything, replays once a profile, writes the files, prints the report, and returns DONE; nothing is printed before all of
-    that is done.
+    """Reads everything, replays once a profile, writes the files, prints the report, and returns DONE, SOME_FAILED where a job never
+    started; nothing is printed before all of that is done, notes and warnings aside.
 
     Raises Rejected for flags, files or a trace that cannot be used.
     """
@@ -78,7 +78,7 @@ def run(console: Console, form: str, lines: Iterable[bytes], progress: Progress,
 
 
 def _progress_callback(progress: Progress, number: int, count: int, jobs: int) -> Any:
-    """Returns a function that shows how far replay `number` of `count` is, from the number of jobs that have ended."""
+    """Returns a function that shows how far replay `number` (from 0) of `count` is, from the number of jobs that have been submitted."""
     return lambda done: progress.show("replaying", (number + done / jobs) / count)
 
 
@@ -137,7 +137,10 @@ def _baseline(text: str) -> Mapping[str, Any]:
 
 
 def _folder(path: str, trace: str) -> Path:
-    """Returns the folder to write into, which need not exist. Raises Rejected where the path is a file, or looks like one."""
+    """Returns the folder to write into, which need not exist and is not made.
+
+    Raises Rejected where the path is a file, or looks like one by its suffix (not with / at its end).
+    """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         what = "is the trace" if folder.resolve() == Path(trace).resolve() else "is a file"
@@ -152,9 +155,9 @@ def _folder(path: str, trace: str) -> Path:
 
 
 def _read(console: Console, form: str, lines: Iterable[bytes], profiles: Sequence[Profile]) -> Log:
-    """Returns the log of a trace in the given format; says what of an SWF trace was left out.
+    """Returns the log of a trace in the given format (`jsonl`, `sacct`, else SWF); says what of an SWF trace was left out.
 
-    Raises Rejected where it does not parse, or the number of nodes is missing.
+    Raises Rejected where it does not parse, or the number of nodes is missing for SWF.
     """
     args = console.args
     if form == "jsonl":
@@ -266,9 +269,10 @@ def _say(console: Console, log: Log, profiles: Sequence[Profile]) -> None:
 
 
 def _write(console: Console, folder: Path, results: Sequence[tuple[Replayed, Measures]], base: Mapping[str, Any] | None) -> None:
-    """Writes the files of each replay, into folders of their own where there are several; each report is written last.
+    """Writes the files of each replay, into folders of their own where there are several; each report is written last, the one of before is
+    deleted first.
 
-    Raises Rejected where a file cannot be written.
+    Summaries compare with `base`, or with the first of several where that is None. Raises Rejected where a file cannot be written.
     """
     first = base or (results[0][1].document() if len(results) > 1 else None)
     for done, measures in results:

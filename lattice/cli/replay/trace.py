@@ -39,7 +39,10 @@ _STEP: Final = 4096
 
 
 def run(console: Console, path: str | None) -> int:
-    """Replays a trace: reads its first line, chooses the engine, and runs it; returns the engine's exit code."""
+    """Replays a trace: reads its first line, chooses the engine, and runs it; returns the engine's exit code.
+
+    `path`: the folder to write, None: none. Raises Rejected for flags that do not go with the trace or the engine.
+    """
     progress = Progress(console.outside.stderr, console.outside.now, quiet=console.args.quiet)
     try:
         found, lines = sniff(trace_lines(console.args.trace, console.outside.stdin, progress))
@@ -57,7 +60,9 @@ def run(console: Console, path: str | None) -> int:
 
 
 def sniff(lines: Iterable[bytes]) -> tuple[str, Iterator[bytes]]:
-    """Returns the format, told by the first line that is not blank, and all lines."""
+    """Returns the format, told by the first line that is not blank (`jsonl` for `{`, `sacct` for a header with JobID, else `swf`), and all
+    lines, that one included.
+    """
     lines = iter(lines)
     seen: list[bytes] = []
     for line in lines:
@@ -84,7 +89,9 @@ def refuse_flags_of_others(console: Console, form: str) -> None:
 
 
 def engine(console: Console, form: str, path: str | None) -> str:
-    """Returns `counts` or `production`; raises Rejected for flags of both, or of another engine than the one named."""
+    """Returns `counts` or `production`: the one that is named, else production where a flag, an inventory, a folder or the format needs it;
+    raises Rejected for flags of both, or of another engine than the one named.
+    """
     args = console.args
     production = [f"--{name.replace('_', '-')}" for name in FOR_PRODUCTION if getattr(args, name) is not None]
     if path is not None:
@@ -103,7 +110,11 @@ def engine(console: Console, form: str, path: str | None) -> str:
 
 
 def trace_lines(path: str, stdin: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    """Yields each line of the file (`-`: standard input); raises Rejected (`BadTrace`) when it cannot be read to its end."""
+    """Yields each line of the file (`-`: standard input), plain or gzip, with its end; raises Rejected (`BadTrace`) when it cannot be read
+    to its end, or is packed otherwise.
+
+    A line above 16 MiB comes in pieces.
+    """
     with ExitStack() as open_files:
         raw, size = _open(path, stdin, open_files)
         path = "standard input" if path == "-" else path

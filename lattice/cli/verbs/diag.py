@@ -49,9 +49,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Prints the page of the allocation that the argument names, or else of the node, and returns the exit code.
+    """Prints the page of the allocation that the argument names, or else (with `--node` at once) of the node, and returns DONE.
 
-    Raises NotFound or Rejected where it names neither, or several.
+    Raises NotFound or Rejected where it names neither, or several allocations and no node.
     """
     subject = console.args.subject
     if not console.args.node:
@@ -134,7 +134,10 @@ def _ask(console: Console, one: Allocation) -> Diagnosis:
 
 
 def _events(console: Console, namespace: str, name: str, uid: str) -> tuple[list[dict[str, Any]], str]:
-    """Returns the newest events about an object, oldest first, and why the reader sees none."""
+    """Returns the newest 40 events about an object, oldest first, and why the reader sees none (empty: he may).
+
+    Events without a uid count.
+    """
     try:
         listed = console.cluster.list(EVENTS, namespace, type=dict[str, Any], fields=f"regarding.name={name}").items
     except Denied as error:

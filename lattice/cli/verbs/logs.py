@@ -48,9 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(console: Console) -> int:
     """Prints the output until the work ends (`-f`), or what there is so far; `-f` waits for work that has not started; returns the exit
-    code.
+    code, INTERRUPTED after a signal.
 
-    Without `-f` such work is an error: 3 where it may still start, 1 where it has ended.
+    Without `-f` such work is an error: 3 where it may still start, 1 where it has ended, also with `-f`. With `--attempt` neither is looked
+    at; raises NotFound for one that has no output.
     """
     args = console.args
     if args.tail and not args.tail.isdigit():
@@ -106,7 +107,7 @@ def _since(text: str, now: float) -> str:
 
 
 def _stream(console: Console, one: Allocation, *, prefix: bool, since: str) -> int:
-    """Prints the output of an allocation as it comes, whole lines at a time, and returns the exit code.
+    """Prints the output of an allocation as it comes, whole lines at a time (as JSON each record), and returns DONE, or INTERRUPTED.
 
     Raises Retry where the stream breaks, or, while following, ends before the work does.
     """

@@ -59,9 +59,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Writes what operators want of each named node into its object; asks first where `question_of` says so.
+    """Writes what operators want of each named node into its object; asks first where `question_of` says so, and returns FAILED, nothing
+    changed, where the person says no.
 
-    `forget` waits until the scheduler has forgotten the nodes. Returns the exit code, of several nodes one for all.
+    `forget` waits until the scheduler has forgotten the nodes. Returns the exit code, of several nodes one for all; errors of single nodes
+    are printed.
     """
     action = console.args.action
     if action == "status":
@@ -199,7 +201,7 @@ def question_of(action: str, chosen: Sequence[Node], total: int, *, fenced: bool
 
 
 def _find_unchanged(action: str, chosen: Sequence[Node]) -> list[Node]:
-    """Returns the nodes on which this action has nothing to undo."""
+    """Returns the nodes on which `undrain` or `enable` has nothing to undo; none for every other action."""
     if action == "undrain":
         return [node for node in chosen if node.spec.drain is None]
     return [node for node in chosen if node.spec.disable is None] if action == "enable" else []
@@ -241,7 +243,10 @@ def _await_forgotten(console: Console, names: list[str], failed: list[int]) -> i
 def wait_until_gone(
     names: Sequence[str], exists: Callable[[str], bool], now: Callable[[], float], sleep: Callable[[float], None], deadline: float
 ) -> list[str]:
-    """Waits until none of the names exists, or until `deadline` by `now`; returns those that still exist then."""
+    """Waits until none of the names exists, or until `deadline` by `now`, asking each half second; returns those that still exist then.
+
+    It asks once even after the deadline.
+    """
     left = [name for name in names if exists(name)]
     while left and now() < deadline:
         sleep(_PAUSE)

@@ -32,7 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows all nodes, some of them, or everything about one, and returns DONE.
+    """Shows all nodes, some of them, or everything about one, and returns DONE; states, group and vcluster filter in each case. Several
+    come from the gateway's cache where it answers, documents and single nodes from the API server.
 
     Raises NotFound where a named one does not exist, after the others were shown.
     """
@@ -68,7 +69,9 @@ def _show_one(console: Console, name: str, states: frozenset[str]) -> int:
 
 
 def _from_gateway(console: Console) -> tuple[Sequence[NodeRow], Mapping[str, str]] | None:
-    """Returns rows, and home vclusters by group, from the gateway's cache; None where it does not give them."""
+    """Returns rows, and home vclusters by group, from the gateway's cache, not older than the person's own writes; None where it does not
+    give them.
+    """
     body = ask_memory(console, "/v1/nodes", {"version": NODES.plural, "vclusters": VCLUSTERS.plural}, {})
     if body is None:
         return None

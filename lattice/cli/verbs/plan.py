@@ -50,7 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Shows what would become of all given allocations, in order, each as if those before it were submitted too; submits nothing.
 
-    Returns the exit code of the worst verdict: 0 now, 3 later, 4 never; raises Retry where the scheduler does not answer.
+    Returns the exit code of the worst verdict: DONE (it starts now), NOT_YET (later), NOT_FOUND (never); raises Retry where the scheduler
+    does not answer.
     """
     args = console.args
     args.dry_run, args.request_id = "server", ""
@@ -72,7 +73,10 @@ def run(console: Console) -> int:
 
 
 def _admit(console: Console, document: dict[str, Any]) -> dict[str, Any]:
-    """Returns the document as the API server would store it, by a dry run that stores nothing; raises its refusal."""
+    """Returns the document as the API server would store it, by a dry run that stores nothing; raises its refusal.
+
+    Where an object of its name exists, it is tried under another name.
+    """
     metadata = document["metadata"]
     namespace = metadata["namespace"]
     try:

@@ -82,7 +82,8 @@ def run(console: Console) -> int:
 
 
 def _create(console: Console) -> int:
-    """Creates the Reservation that the flags describe, prints that, and returns DONE; with --dry-run it is only judged.
+    """Creates the Reservation that the flags describe, prints that, and returns DONE; with --dry-run the server judges it and keeps
+    nothing.
 
     Raises Rejected for flags that do not parse or do not belong here.
     """
@@ -102,7 +103,8 @@ def _create(console: Console) -> int:
 
 
 def _list(console: Console) -> int:
-    """Prints the Reservations in the states asked for (none given: in all), or a note that there are none; returns DONE.
+    """Prints the Reservations in the states asked for (none given: in all) that this person may read, or a note that there are none;
+    returns DONE.
 
     Raises Rejected for an unknown state.
     """
@@ -226,7 +228,7 @@ def _nodes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _time(flag: str, text: str, now: float) -> str:
-    """Returns `now` and `+2h` as RFC 3339; other texts unchanged, for the calendar to read.
+    """Returns `now`, `+2h` and `now+2h` as RFC 3339; other texts unchanged, for the calendar to read.
 
     Raises Rejected where what follows + is no duration.
     """
@@ -263,7 +265,7 @@ def _duration(args: argparse.Namespace, start: str, now: float) -> str:
 
 
 def _written(text: str) -> str:
-    """Returns a duration as the Reservation has it: ours unchanged, Slurm's form converted.
+    """Returns a duration as the Reservation has it: ours unchanged, Slurm's form converted (a bare number is minutes).
 
     Raises Rejected where it is neither, or unlimited.
     """

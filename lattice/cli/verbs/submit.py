@@ -46,7 +46,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Submits the work, shows a dry run instead, or waits for its end, as flags ask; returns the exit code, with `--wait` the work's."""
+    """Submits the work, shows a dry run instead, or waits for its end, as flags ask; returns the exit code, with `--wait` the work's.
+
+    Denied and NotFound are raised after a note on the script's line that named the tenant.
+    """
     try:
         return _run(console)
     except (Denied, NotFound):
@@ -65,7 +68,7 @@ def _run(console: Console) -> int:
     """Submits all documents one after another and returns the exit code of them all; stops at an error, which is raised, and at an
     interruption.
 
-    With --dry-run nothing is submitted.
+    With --dry-run nothing is submitted. Raises Rejected for --request-id with several.
     """
     documents = gather_documents(console)
     if console.args.dry_run:
@@ -89,7 +92,11 @@ def _run(console: Console) -> int:
 
 
 def _dry_run(console: Console, documents: list[dict[str, Any]]) -> int:
-    """Prints what would be submitted: as the server would make it, or as the flags say, judged without a cluster; returns DONE."""
+    """Prints what would be submitted, as YAML where no format for programs is asked for: as the server would make it, or as the flags say,
+    judged without a cluster; returns DONE.
+
+    Raises the refusal of either.
+    """
     if console.args.dry_run == "server":
         shown, warned = [], []
         for document in documents:
@@ -149,7 +156,8 @@ def _judge_offline(console: Console, document: dict[str, Any]) -> None:
 
 
 def _submit(console: Console, document: dict[str, Any]) -> int:
-    """Submits one document, waits for its number, prints it, and returns the exit code.
+    """Submits one document, waits up to 2 s for its number, prints it, and returns the exit code, of the work where its end was waited for,
+    INTERRUPTED after a signal.
 
     Where a signal or an error comes after it was submitted, a note says so; the error is raised.
     """
@@ -205,10 +213,11 @@ def _names(sentences: Iterable[str], reason: str) -> bool:
 
 
 def create(console: Console, document: dict[str, Any]) -> Allocation:
-    """Creates an object exactly once, and returns it: after a lost answer it looks for the object, and tries again where there is none.
+    """Creates an object exactly once, and returns it: after a lost answer it looks for the object, and tries again where there is none;
+    without a name, it raises UnknownOutcome at the first.
 
-    An existing object of that name is taken for ours only if its hash is; else raises AlreadyExists. Raises UnknownOutcome after three
-    lost answers.
+    An existing object of that name is taken for ours only if its hash is; else raises AlreadyExists. Raises UnknownOutcome after three lost
+    answers.
     """
     metadata, lost = document["metadata"], ""
     for _ in range(_REPEATS):
@@ -261,7 +270,7 @@ def _say_without_number(console: Console, made: Allocation) -> None:
 
 
 def _wait(console: Console, made: Allocation) -> int:
-    """Waits for the end and returns the work's exit code.
+    """Waits for the end and returns the work's exit code, NOT_YET where the wait ends before it.
 
     Prints each change of state (not with `-q`, unless `--watch`), and why it ended unless it completed.
     """
