@@ -10,9 +10,11 @@ In memory the agent only makes the mount point, in the run directory; the shim m
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
+import stat
 import subprocess
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -61,13 +63,18 @@ class ScratchDirectory:
         """Whether a quota of the file system holds each attempt to its size."""
 
     def open(self) -> None:
-        """Makes the node's directory; raises Rejected (SettingWrong) where there is none to make it in."""
+        """Makes the node's directory.
+
+        Raises Rejected (SettingWrong) where there is none to make it in, or users could rename it; OSError where it is somebody else's.
+        """
         if not self.directory.is_dir():
             raise Rejected(f"--scratch-dir {self.directory}: there is no such directory", reason="SettingWrong")
-        self.place.mkdir(exist_ok=True)
-        self.place.chmod(0o711)
-        (self.place / REMOVED).mkdir(exist_ok=True)
-        (self.place / REMOVED).chmod(0o700)
+        found = self.directory.stat()
+        if found.st_uid != os.geteuid() or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
+            said = f"--scratch-dir {self.directory}: users may rename what stands there; make it root's, writable by root alone or sticky"
+            raise Rejected(said, reason="SettingWrong")
+        _make_own(self.place, 0o711)
+        _make_own(self.place / REMOVED, 0o700)
         self.limited = project_quota.is_enforced(self.place)
 
     @property
@@ -124,6 +131,21 @@ class ScratchDirectory:
     def to_delete(self) -> list[str]:
         """Returns the paths of what was put aside and is not deleted yet."""
         return [str(path) for path in (self.place / REMOVED).iterdir()]
+
+
+def _make_own(path: Path, mode: int) -> None:
+    """Makes a directory of the agent's own with this mode; raises OSError where what is there is no directory, or somebody else's."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            whose = f"owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
+            raise OSError(errno.EPERM, f"it is not the agent's alone ({whose}): remove it", str(path))
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
 
 
 class Scratch:

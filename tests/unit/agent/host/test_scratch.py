@@ -173,6 +173,36 @@ async def test_a_directory_that_is_none_is_refused_at_the_start(place: Path) -> 
             pass
 
 
+@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o755), (0, 0o777)], ids=["a user's", "everybody's without the sticky bit"])
+async def test_a_directory_in_which_users_may_rename_is_refused_at_the_start(place: Path, owner: int, mode: int) -> None:
+    given = place / "disk"
+    os.chown(given, owner, owner)
+    given.chmod(mode)
+    with pytest.raises(Rejected, match="users may rename what stands there"):
+        async with machine(place, scratch_dir=given):
+            pass
+
+
+@pytest.mark.parametrize("what", ["directory", "link", "removed"])
+async def test_nothing_is_deleted_in_the_place_of_a_user(place: Path, what: str) -> None:
+    given, victim = place / "disk", place / "victim"
+    given.chmod(0o1777)
+    (victim / "deep").mkdir(parents=True)
+    own = given / place.name
+    if what == "link":
+        own.symlink_to(victim)
+    else:
+        own.mkdir()
+        (own / ".removed").symlink_to(victim)
+        if what == "directory":
+            os.chown(own, 65534, 65534)
+    async with machine(place, scratch_dir=given) as (host, _):
+        assert host.scratch.most_bytes == 0, "it offers none"
+        await asyncio.sleep(0.2)
+    assert (victim / "deep").is_dir()
+    assert victim.stat().st_mode & 0o777 == 0o755
+
+
 async def test_a_disk_that_does_not_serve_keeps_no_agent_from_its_work(place: Path) -> None:
     (place / "disk" / place.name).touch()  # where the node's directory would be made
     async with machine(place, scratch_dir=place / "disk") as (host, ends):
