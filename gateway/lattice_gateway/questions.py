@@ -108,7 +108,7 @@ class Questions:
         """Answers with the quota trees for any identified reader: his leaves and the groups above them; of other groups sums, unless he may
         list ElasticQuotas.
 
-        Raises Rejected for a parameter that is not known.
+        Raises Rejected for a parameter that is not known, Retry where no scheduler answers.
         """
         unknown = sorted(set(request.query) - {"namespaces"})
         if unknown:

@@ -40,8 +40,8 @@ def patience_with(standings: Sequence[AttemptNodeState]) -> float:
 def reported(allocation: Allocation, now: float, standings: Sequence[AttemptNodeState]) -> tuple[str, str, Exit | None]:
     """Returns reason, sentence and exit (None: unknown) of an attempt that all its nodes report ended.
 
-    The reason is WalltimeExceeded where the node that ended it reports so; for agents too old to report it, the time of the end
-    decides.
+    Where its exit code is known, the reason is WalltimeExceeded if the node that ended it reports so; for agents too old to report it,
+    if a signal ended it after its walltime.
     """
     reason, message, ended = end_of(standings)
     if reason not in ("TaskFailed", "Completed") or ended is None:

@@ -79,8 +79,8 @@ def _own_fault(node: str, row: HistoryRow, evidence: Evidence) -> str:
 
 
 def _best(lists: Iterable[Nodes], rows: Mapping[str, HistoryRow], members: Collection[str], remembering: Set[str]) -> list[Nodes]:
-    """Returns the node lists with the most witnesses among their own nodes; of equal ones those that the fewest of their nodes
-    contradict.
+    """Returns the node lists with the most witnesses among their own nodes; of equal ones those that the fewest of their nodes contradict,
+    or would remember and do not know.
     """
 
     def worth(nodes: Nodes) -> tuple[int, int]:

@@ -251,7 +251,7 @@ def _without_row(facts: StepFacts, allocation: Allocation, leaving: str) -> Step
     """Returns the next step of an allocation that is not final and holds no row: end it where it is to leave (`leaving`: the cause; empty:
     it is not) or missed its deadline, begin it again where its attempt ended or was lost.
 
-    Else it gets its finalizer, waits for its images, and is queued.
+    Else it gets its finalizer, waits for its images, or ends where these are refused, and is queued.
     """
     status = allocation.status
     if leaving:

@@ -80,8 +80,8 @@ def check_removal(group: Declared, around: Around) -> Iterator[Wrong]:
 
 
 def _name(group: Declared, before: Declared | None, around: Around) -> Iterator[Wrong | Odd]:
-    """Yields each breach of R1 and R6: a name is used once, Lattice's objects do not take built-in names, and root and system are not
-    changed.
+    """Yields each breach of R1 and R6: a name is used once, no object is called default or system, Lattice's objects do not take
+    Koordinator's built-in names, and Koordinator's root and system are not changed.
     """
     ours = group.source.group != KOORDINATOR
     if group.name in (DEFAULT, SYSTEM) or (ours and group.name in KOORDINATOR_BUILT_IN):

@@ -205,7 +205,9 @@ class Lifecycle:
         return attempt.stage in (Stage.FAILED, Stage.LOST) or (not attempt.ended_by and first_failure(attempt.exits) is not None)
 
     def _advance_waiting(self, attempt: Attempt, boottime: float, out: list[Instruction]) -> None:
-        """Ends a waiting attempt that is ordered to end, or has it prepared once its terms are read and the node is clean."""
+        """Ends a waiting attempt that is ordered to end, by way of the epilogue where something of it is left to undo, or has it prepared
+        once its terms are read and the node is clean.
+        """
         if ending(attempt):
             attempt.stage = Stage.ENDED
             attempt.ended_by = STOP if attempt.stopped else attempt.cause

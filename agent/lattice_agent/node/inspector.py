@@ -141,7 +141,9 @@ class NodeInspector:
         return prologue, epilogue, ""
 
     async def _scratch(self) -> str:
-        """Returns where scratch space of work stands, how much is free, and whether work is held to what it asked for."""
+        """Returns where scratch space of work stands, how much is free, and whether work is held to what it asked for; `in memory` where it
+        has no directory, the error's sentence where that cannot be read.
+        """
         place = self._host.scratch.directory
         if place is None:
             return "in memory"

@@ -46,9 +46,11 @@ Outcome = Write | Later | Nothing | Closed
 
 
 def decide(work: Work, key: Key, node: str, verdict: Verdict, *, now: float, hollow: bool = False) -> Outcome:
-    """Returns the outcome of a verdict on an attempt, for the reporter on `node`: a change to write, to wait, nothing, or closed.
+    """Returns the outcome of a verdict on an attempt, for the reporter on `node`: a change to write, or nothing where the status shows it,
+    or none is due.
 
-    `now` in seconds since the epoch; `hollow`: the status says so.
+    Closed where the object is another one, a later attempt has followed, or Finished is written; Later while the status shows an earlier
+    attempt or another reporter. `now` in seconds since the epoch; `hollow`: the status says so.
     """
     status = work.status
     if work.metadata.uid != key.uid:

@@ -194,7 +194,9 @@ class Tenants:
             await self._cluster.delete(resource, name, namespace, uid=standing["metadata"]["uid"])
 
     async def _publish(self, tenant: Tenant, problems: list[Problem]) -> None:
-        """Writes a tenant's conditions: Ready, or Stalled with the first problem's reason; an Event tells of a reason that is new."""
+        """Writes a tenant's conditions, use and limits: Ready, or Stalled with the first problem's reason; an Event tells of a reason that
+        is new.
+        """
         metadata, now = tenant.metadata, format_time(self._clock.now())
         before = tenant.status.conditions
         if problems:

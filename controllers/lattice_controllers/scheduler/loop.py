@@ -262,9 +262,11 @@ class Loop:
         answers.create_task(self._claimed(candidate, answer))
 
     async def _claimed(self, candidate: Candidate, answer: asyncio.Future[Verdict]) -> None:
-        """Awaits the ledger's verdict on a claim: tells observers where it is accepted, else gives the nodes back and makes a cycle due.
+        """Awaits the ledger's verdict on a claim: tells observers where it is accepted, else gives the nodes back and makes a cycle due;
+        counts either.
 
-        Enqueues the allocation either way, so that its status is written.
+        Enqueues the allocation either way, so that its status is written: at once, but 0.2 s later where the claim is accepted, so that
+        its plan comes first.
         """
         verdict = await answer
         self.pending.claiming.discard(candidate.uid)

@@ -112,9 +112,10 @@ class Revocations:
                 await self.sample(quota_usage)
 
     async def sample(self, quota_usage: QuotaUsage) -> None:
-        """Finds groups that use more than they may, warns the owners of their work, and stops the work whose delay is over.
+        """Finds groups that use more than they may, warns the owners of their work, and stops the work whose delay is over, where the
+        tree's revocation is On (Notify: it warns only, Off: neither).
 
-        Stops, too, work of a lower class for work of a higher one of the same group that has waited for the delay.
+        Stops, where it is On, also work of a lower class for work of a higher one of the same group that has waited for the delay.
         """
         now, seen = self._clock.monotonic(), (quota_usage, quota_usage.version)
         if self._earlier and now > self._resume_until:
