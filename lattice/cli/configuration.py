@@ -22,7 +22,8 @@ class Configuration(NamedTuple):
 
 
 def read_configuration(given: str | None, home: str) -> Configuration:
-    """Returns the defaults in the file that `given` names, which must exist; None: in the person's own file, which need not.
+    """Returns the defaults in the file that `given` names, which must exist; None or empty: in the person's own file below `home`, which
+    need not.
 
     Raises NotFound for an absent file that was named, Rejected for one that cannot be read or is wrong.
     """

@@ -78,9 +78,10 @@ BAD_INPUT: Final = frozenset(
 
 
 def of_error(error: LatticeError) -> int:
-    """Returns the exit code for an error: wrong usage, not found, denied, unreachable, else failed.
+    """Returns the exit code for an error, by its class and reason: USAGE for bad input and an absent kubeconfig, NOT_FOUND, DENIED,
+    UNREACHABLE (also for an unknown outcome), else FAILED.
 
-    A denial by an admission webhook counts as failed.
+    A denial by an admission webhook counts as FAILED.
     """
     if error.reason == "KubeconfigNotFound":
         return USAGE
@@ -103,7 +104,9 @@ def of_several(codes: list[int]) -> int:
 
 
 def of_work(allocation: Allocation) -> int:
-    """Returns the exit code for ended work: 0 where it completed, else its own code, or `NO_CODE` when it ended without one."""
+    """Returns the exit code for ended work: 0 where it completed, its own code where it failed with one other than 0, else `NO_CODE`
+    (cancelled, ended without one).
+    """
     status = allocation.status
     if status.phase == "Completed":
         return DONE

@@ -53,7 +53,9 @@ _HINTS: tuple[tuple[type[LatticeError], str, str], ...] = (
 
 
 def explain(error: LatticeError) -> list[str]:
-    """Returns an error's lines for standard error: `Error:` and the sentence, its numbers, and a hint where there is one."""
+    """Returns an error's lines for standard error: `Error:` and the sentence (the reason where it is empty), its numbers, and a hint where
+    there is one; parts that are for programs are left out.
+    """
     text, hint = _VERB.sub("", error.message, count=1), ""
     if _WEBHOOK.match(text):
         text = _NAMED.sub("", _WEBHOOK.sub("", text, count=1), count=1)

@@ -38,9 +38,9 @@ def read_bounded(file: BinaryIO, most: int, name: str, reason: str = "BadInput")
 
 
 def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
-    """Writes a file beside its path and renames it when complete; writes straight to a device or pipe.
+    """Writes a file beside its path and renames it when complete; follows links, and writes straight to a device or pipe.
 
-    Raises Rejected, naming `flag`, where it cannot be written; the file at the path is then as before.
+    Raises Rejected, naming `flag`, where it cannot be written; a file at the path is then as before.
     """
     path = path.resolve()
     try:
@@ -56,7 +56,10 @@ def write_whole(path: Path, parts: Iterable[bytes], flag: str) -> None:
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file beside `path` that is renamed to it at the end of the block, or deleted on an error."""
+    """Yields a new file beside `path` that is renamed to it at the end of the block, or deleted on an error.
+
+    Raises OSError where one of its name is left from before.
+    """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("xb") as file:

@@ -28,9 +28,10 @@ LOOK_AGAIN_SECONDS = 60
 
 
 def changes(console: Console, one: Allocation, *, deadline: float | None = None) -> Iterator[Allocation]:
-    """Yields the allocation now and after each change, until the deadline (seconds since the epoch; None: for ever).
+    """Yields the allocation now and after each change, until the deadline (seconds since the epoch; None: for ever), once at least.
 
-    Raises NotFound when it is deleted, or another object has its name, and Retry when the API server is away for two minutes.
+    Raises NotFound when it is deleted, or another object has its name, and Retry when the API server is away for two minutes, of which a
+    note tells after 5 s.
     """
     outside, last, away_since, noted = console.outside, "", 0.0, False
     while True:

@@ -31,7 +31,8 @@ _WAITED_SECONDS: Final = 0.5
 
 
 def ask_memory(console: Console, path: str, versions: Mapping[str, str], query: Mapping[str, str]) -> bytes | None:
-    """Returns the gateway's answer; None: the API server must be asked instead.
+    """Returns the gateway's answer; None: the API server must be asked instead, after any failure, without files of the person's own, or
+    for an identity that the gateway does not know. Notes a gateway that failed.
 
     `versions` maps a parameter to the kind whose last write by this person the answer must contain.
     """
@@ -66,7 +67,9 @@ class _KnownGateway:
 
     @classmethod
     def recall(cls, console: Console) -> _KnownGateway | None:
-        """Returns the remembered address, or asks the cluster for it; None: there is none, or it did not answer a moment ago."""
+        """Returns the address remembered less than an hour ago, or asks the cluster for it and remembers that; None: there is none that may
+        be asked, or it kept somebody waiting in the last half minute.
+        """
         folder, now = cache_folder(console.outside.environ, console.cluster_config), console.outside.now()
         if folder is None:
             return None

@@ -72,7 +72,10 @@ ACTIONS: Final = {
 
 
 def meant_by_flag(prog: str, message: str, known: Sequence[str]) -> str:
-    """Returns what an unknown flag in the parser's message likely means; empty where nothing is near. `known` are the parser's flags."""
+    """Returns what the first unknown flag in the parser's message that is known or near likely means; empty where none is.
+
+    `known` are the parser's flags.
+    """
     if not message.startswith("unrecognized arguments: "):
         return ""
     for flag in _FLAG.findall(message):

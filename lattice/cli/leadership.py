@@ -30,7 +30,8 @@ class Leadership:
 
 
 def judge_lease(lease: Lease | None, now: float, who: str = "scheduler", meanwhile: str = "nothing is placed") -> Leadership:
-    """Returns the state of a daemon by its Lease at the time `now`; None: there is no Lease.
+    """Returns the state of a daemon by its Lease at the time `now`; None: there is no Lease. It is silent once its renewal is older than
+    the Lease's duration, 15 s at least.
 
     `meanwhile` says what does not happen without the daemon.
     """

@@ -26,7 +26,10 @@ PATIENCE_SECONDS = 5.0
 
 
 def show(console: Console) -> int:
-    """Shows each named node in full, or, in a format for programs, the object and the report of its agent; returns DONE."""
+    """Shows each named node in full, or, in a format for programs, the object and the report of its agent; returns DONE.
+
+    Raises NotFound at the first name without a node.
+    """
     names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
     documents = []
     for at, name in enumerate(names):

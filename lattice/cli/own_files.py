@@ -11,12 +11,20 @@ if TYPE_CHECKING:
 
 
 def state_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
-    """Returns the folder of files that must last, below XDG_STATE_HOME or ~/.local/state; None without a home directory."""
+    """Returns the folder of files that must last for this cluster, below XDG_STATE_HOME (if absolute) or ~/.local/state; None without a
+    home directory.
+
+    It is not made.
+    """
     return _folder(environ, "XDG_STATE_HOME", ".local/state", config)
 
 
 def cache_folder(environ: Mapping[str, str], config: ClusterConfig) -> Path | None:
-    """Returns the folder of files that may be deleted, below XDG_CACHE_HOME or ~/.cache; None without a home directory."""
+    """Returns the folder of files that may be deleted for this cluster, below XDG_CACHE_HOME (if absolute) or ~/.cache; None without a home
+    directory.
+
+    It is not made.
+    """
     return _folder(environ, "XDG_CACHE_HOME", ".cache", config)
 
 

@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 def list_readable(console: Console, resource: Resource, namespace: str = "default", *, type: type[T]) -> list[T]:  # noqa: A002 - as in lattice.kube
-    """Returns all objects of a kind; for a person who may not list them, those that rules let him read by name."""
+    """Returns all objects of a kind in the whole cluster; for a person who may not list them, those that rules for `namespace` let him read
+    by name, sorted, deleted ones left out.
+    """
     try:
         return console.cluster.list(resource, type=type).items
     except Denied:

@@ -35,7 +35,7 @@ class StatusQuery(NamedTuple):
 
 
 def split_references(references: Iterable[str]) -> list[str]:
-    """Returns the parts of comma-separated lists, in order, each once."""
+    """Returns the parts of comma-separated lists, in order, each once; empty parts are dropped, ranges stay as they are."""
     return list(dict.fromkeys(part for reference in references for part in reference.split(",") if part))
 
 
@@ -51,7 +51,10 @@ def range_of(reference: str) -> tuple[int, int] | None:
 
 
 def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the references as numbers with ranges of numbers, and names; lists with commas are taken apart."""
+    """Returns the references as numbers with ranges of numbers, and names, each once; lists with commas are taken apart.
+
+    Raises Rejected for a range that runs backwards.
+    """
     parts = split_references(references)
     numbers = [part for part in parts if part.isdigit() or range_of(part) is not None]
     return numbers, [part for part in parts if part not in numbers]
@@ -68,7 +71,8 @@ def parse_states(text: str | None) -> frozenset[str]:
 
 
 def oldest_end(text: str | None, now: float) -> float:
-    """Returns from when on ended allocations are shown, seconds since the epoch; `text`: a duration or a time; None: one hour ago.
+    """Returns from when on ended allocations are shown, seconds since the epoch; `text`: a duration (so long before `now`) or a time; None
+    or empty: one hour ago.
 
     Raises Rejected for other text.
     """

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFacts:
-    """Returns the facts of the cluster that are wanted (of `needs`), reading no others; `tenant`: whose default vcluster counts.
+    """Returns the facts of the cluster that are wanted (of `needs`), reading no others; `tenant`: whose default vcluster counts, a Slurm
+    account where these are wanted, empty: the namespace's.
 
-    Options and accounts that the person may not read are left out.
+    Options and accounts that the person may not read are left out; vclusters that are not wanted are known as empty.
     """
     if not wanted:
         return SiteFacts(vclusters={}, qos={})
@@ -42,9 +43,10 @@ def gather_site(console: Console, wanted: frozenset[str], tenant: str) -> SiteFa
 
 
 def queue_of(vcluster: VCluster, nodes: Iterable[Node], homes: Mapping[str, str]) -> VClusterFacts:
-    """Returns the facts of a vcluster that a submission needs; `homes` maps groups to vclusters.
+    """Returns the facts of a vcluster that a submission needs; `homes` maps groups to vclusters. One without home groups has the nodes that
+    are at home nowhere.
 
-    Hollow nodes count only where it has no others.
+    Hollow nodes count only where it has no others; without nodes of known CPUs `smallest_cpus` is None.
     """
     selector = vcluster.spec.nodes.selector
     mine = vcluster.metadata.name if selector is not None and selector.group else ""

@@ -21,7 +21,8 @@ PATIENCE_SECONDS = 8.0
 
 
 def steps_text(console: Console, one: Allocation) -> str:
-    """Returns the lines on which step before or after the work the nodes of an allocation are at; empty: at none.
+    """Returns the lines on which step before or after the work the nodes of an allocation are at; empty: at none, or it has no nodes, has
+    ended, or is on hollow ones.
 
     Where the nodes cannot be asked: `unknown` and why while the work waits for them, else empty.
     """

@@ -34,10 +34,11 @@ class GatewayStream(Protocol):
 def open_stream(
     config: ClusterConfig, url: str, ca: str, path: str, body: bytes | None = None, seconds: float = SILENCE_SECONDS
 ) -> GatewayStream:
-    """Returns the open answer of the gateway to a GET, or to a POST of `body`, sent with the kubeconfig's identity.
+    """Returns the open answer of the gateway to a GET, or to a POST of `body` (not None), sent with the kubeconfig's identity; an empty
+    `ca` stands for the kubeconfig's own.
 
-    `seconds` is the longest silence; the connection must be made within a fourth of it, and 10 s at most. Raises Retry where the
-    gateway cannot be reached, and the error that a refusal means.
+    `seconds` is the longest silence; the connection must be made within a fourth of it, and 10 s at most. Raises Retry where the gateway
+    cannot be reached, and the error that a refusal means.
     """
     from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_NODELAY, create_connection
     from urllib.parse import urlsplit
@@ -79,7 +80,9 @@ def _unreachable(url: str, error: OSError) -> Retry:
 
 
 def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeError:
-    """Returns the error of an answer that is no success, from its `message`, `reason` and `Retry-After` header."""
+    """Returns the error of an answer that is no success, by its status, with its `message`, `reason` and `Retry-After` header: Retry for
+    502 to 504, TooMany for 429, Rejected for what fits no other.
+    """
     try:
         said = json.loads(body)
     except ValueError:

@@ -10,7 +10,9 @@ from lattice.units import format_duration, parse_duration, parse_slurm_time
 
 
 def walltime_of(text: str) -> str:
-    """Returns a walltime as the Allocation has it, from our form or Slurm's; raises Rejected for zero, unlimited and other text."""
+    """Returns a walltime as the Allocation has it: our form unchanged, Slurm's converted; raises Rejected for zero, unlimited and other
+    text.
+    """
     try:
         seconds: float | None = parse_duration(text)
         written = text

@@ -16,7 +16,9 @@ WATCH_SECONDS: Final = 5.0
 
 
 def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
-    """Prints the `lines` every few seconds, replacing the former ones on a terminal; Ctrl-C ends this, with exit code 0."""
+    """Prints the `lines` every five seconds, replacing the former ones on a terminal; Ctrl-C ends this, with DONE; other errors than Retry
+    are raised.
+    """
 
     def show() -> None:
         """Clears the screen and prints the view as it is now."""
@@ -28,7 +30,9 @@ def again_and_again(console: Console, lines: Callable[[], list[str]]) -> int:
 
 
 def repeat(console: Console, show: Callable[[], object]) -> int:
-    """Calls `show` every few seconds until Ctrl-C, then returns 0; while a server is away it says so, and tries again."""
+    """Calls `show` every five seconds until Ctrl-C, then returns DONE; after a Retry it prints the error, and tries again; other errors are
+    raised.
+    """
     try:
         while True:
             try:

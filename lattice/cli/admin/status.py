@@ -28,7 +28,9 @@ def arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows whether Lattice works; returns 0 when a scheduler and an operator lead and the ledger is right, else 1."""
+    """Shows whether Lattice works; returns FAILED where scheduler or operator is known not to lead, or the ledger names a condition, else
+    DONE, also where these may not be read.
+    """
     scheduler, operator = leadership(console), leadership(console, "operator", "tenants and node states stand still")
     nodes = console.cluster.list(NODES, type=Node).items
     allocations = console.cluster.list(ALLOCATIONS, type=Allocation).items

@@ -41,7 +41,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Makes, changes, shows or lists vclusters; returns DONE. Raises Rejected where no one name is given, or nothing to change."""
+    """Makes, changes, shows or lists vclusters; returns DONE.
+
+    Of `--name` and NAME one is enough; raises Rejected where none or two different ones are given, or nothing to change.
+    """
     args = console.args
     if args.action == "list":
         return _list(console)
@@ -63,7 +66,8 @@ def run(console: Console) -> int:
 
 
 def _set_weights(console: Console, name: str) -> int:
-    """Changes the weights that flags name, shows those in force, and returns DONE; the others keep their present values.
+    """Changes the weights that flags name, shows those in force, and returns DONE; the others keep their present values, or with a profile
+    get its own.
 
     Raises Rejected where no flag is given.
     """

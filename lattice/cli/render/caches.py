@@ -29,7 +29,10 @@ def cache_table(records: Sequence[CacheRecord], *, wide: bool, width: int, color
 
 
 def progress_line(record: CacheRecord, shown: dict[str, int]) -> str:
-    """Returns what to say of a pull under way, once for each tenth of it; `shown` keeps what was said by node. Empty: nothing."""
+    """Returns what to say of a pull under way, once for each tenth of it; `shown` keeps what was said by node, and is changed.
+
+    Empty: nothing new, or the pull is over.
+    """
     if record.done or record.reason or not record.size or not record.pulled:
         return ""
     percent = 100 * record.pulled // record.size // _STEP * _STEP

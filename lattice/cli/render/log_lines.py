@@ -40,7 +40,11 @@ class LineAssembler:
     _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
     def feed(self, record: Mapping[str, Any]) -> Iterator[Shown]:
-        """Yields what one record of the gateway adds to the output; a line that has no end yet is kept for the next record."""
+        """Yields what one record of the gateway adds to the output; a line that has no end yet is kept for the next record of its node and
+        stream.
+
+        A record of the end gives out the kept ones first; an unknown record adds nothing.
+        """
         node = str(record.get("node", ""))
         if "end" in record:
             yield from self.flush()

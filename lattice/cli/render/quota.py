@@ -34,9 +34,9 @@ def rows(tree: QuotaTree, *, wide: bool, width: int) -> list[str]:
 
 
 def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int = _BAR) -> str:
-    """Returns one bar of `cells` cells, each an equal part of `end`; empty for `end` 0.
+    """Returns one bar of `cells` cells, each an equal part of `end`; empty for `end` 0 or less.
 
-    A cell shows use (█; beyond the runtime !), else runtime (▒), else max (·), and one of them the min (|).
+    A cell shows use (█; beyond the runtime !), else runtime (▒), else max (·), else a blank; one of them the min (|), unless that is 0.
     """
     if end <= 0:
         return ""
@@ -51,7 +51,9 @@ def bar(used: int, runtime: int, least: int, most: int, end: int, *, cells: int 
 
 
 def amount_text(key: str, amount: int) -> str:
-    """Returns an amount in the unit that people use: cores, bytes with a unit, else the number."""
+    """Returns an amount in the unit that people use: cores for `cpu` (given in thousandths), bytes with a unit for `memory` and
+    `ephemeral-storage`, else the number.
+    """
     if key == "cpu":
         cores, rest = divmod(amount, 1000)
         return f"{cores}.{rest:03d}".rstrip("0").rstrip(".") if rest else str(cores)

@@ -30,7 +30,7 @@ _NEXT: Final = 5
 
 
 def reservation_table(items: Sequence[Reservation], *, wide: bool, width: int, color: bool) -> list[str]:
-    """Returns one line a reservation: open windows first, then by their begin."""
+    """Returns one line a reservation, by the beginning of its open or next window; those without one come last, equal ones by name."""
     ordered = sorted(items, key=lambda one: (one.status.window_start or "~", one.metadata.name))
     return table(_COLUMNS, [_row(one, wide) for one in ordered], width=0 if wide else width, color=color)
 
@@ -97,7 +97,7 @@ def repeats(spec: ReservationSpec) -> str:
 
 
 def _windows(spec: ReservationSpec, now: float) -> list[str]:
-    """Returns the next windows of a Reservation as texts; none where its times do not parse."""
+    """Returns the open and the next windows of a Reservation as texts, five at most; none where its times do not parse, or all are over."""
     try:
         return [show_span(span) for span in islice(calendar_of(spec).spans(now), _NEXT)]
     except Rejected:

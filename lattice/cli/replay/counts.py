@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, lines: Iterable[bytes], progress: Progress) -> int:
-    """Reads the trace, replays it, writes the schedule, prints the report, and returns DONE; nothing is printed before all of that is done.
+    """Reads the trace, replays it, writes the schedule if a file is named, prints the report, and returns DONE; nothing is printed before
+    all of that is done.
 
     Raises Rejected for flags or a trace that cannot be used.
     """

@@ -20,7 +20,9 @@ class Progress:
         self._drawn = False
 
     def show(self, what: str, share: float) -> None:
-        """Draws the bar for a share between 0 and 1, at most five times a second; work that ends at once shows none."""
+        """Draws the bar for a share (cut to 0 to 1), at most five times a second; nothing in the first fifth of a second, where it is
+        quiet, or without a terminal.
+        """
         if not self._shown or self._now() - self._last < _EVERY_SECONDS:
             return
         self._last = self._now()

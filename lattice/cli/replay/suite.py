@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def run(console: Console, path: str | None) -> int:
-    """Generates a trace, or runs the suite, as the first word says; returns 1 where a verdict of the suite does not hold."""
+    """Generates a trace, or runs the suite, as the first word says; returns FAILED where a verdict of the suite does not hold,
+    else DONE.
+    """
     return (_generate if console.args.words[0] == "generate" else _suite)(console, path)
 
 
@@ -54,9 +56,10 @@ def _generate(console: Console, path: str | None) -> int:
 
 
 def _suite(console: Console, path: str | None) -> int:
-    """Replays the generated traces named (none: all) and prints their verdicts; returns FAILED where one does not hold.
+    """Replays the generated traces named (none: all) and prints their verdicts; returns FAILED where one does not hold; one that could not
+    be judged counts as held.
 
-    Raises Rejected for wrong arguments.
+    Raises Rejected for wrong arguments, and where a job never started.
     """
     args = console.args
     unknown = [word for word in args.words[1:] if word not in synthetic.KINDS]

@@ -47,9 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Sends the order to the gateway, and shows what each node answers; returns 1 where all failed, 7 where some did.
+    """Sends the order to the gateway, and shows what each node answers, of a warming its progress; returns FAILED where all failed,
+    SOME_FAILED where some did.
 
-    Raises Rejected where no nodes are named, or the image does not parse.
+    Raises Rejected where not exactly one of nodes and group is named, or the image does not parse.
     """
     args = console.args
     if bool(args.nodes) == bool(args.group):

@@ -42,8 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Cancels the named or selected allocations, asks first above 10, and returns the exit code; only tells of those that have ended
-    already.
+    """Cancels the named, or the person's own selected, allocations, asks first above 10, and returns the exit code, FAILED where the person
+    says no; only tells of those that have ended already. Errors of single ones are printed.
 
     Raises Rejected where none is named or selected.
     """
@@ -69,7 +69,9 @@ def run(console: Console) -> int:
 
 
 def _mine(console: Console) -> list[Allocation]:
-    """Returns the person's own allocations that have not ended, sorted by namespace and name."""
+    """Returns the person's own allocations in the namespace that have not ended, with `--name` those of this job name, sorted by namespace
+    and name.
+    """
     listed = console.cluster.list(ALLOCATIONS, console.namespace, type=Allocation, fields=f"spec.user={console.user}").items
     name = console.args.name
     found = [one for one in listed if not is_final(one) and (not name or one.spec.tags.get("name") == name)]

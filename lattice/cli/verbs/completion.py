@@ -59,7 +59,7 @@ def run(console: Console) -> int:
 def candidates(words: Sequence[str], outside: Outside) -> list[str]:
     """Returns the words that may complete the last one, some with a description after a tab: verbs, flags, actions, names of objects.
 
-    Of objects at most 200; none where the cluster cannot be asked.
+    Of objects at most 200; none where the cluster cannot be asked, or the verb is unknown. Short flags are not offered.
     """
     *before, last = words or [""]
     verb, _ = split_verb(list(before))

@@ -29,7 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Sets or clears `spec.hold` of each allocation, as the verb says; only a pending one can be held; returns the exit code."""
+    """Sets or clears `spec.hold` of each allocation, as the verb says; only a pending one can be held, any can be released; errors are
+    printed; returns the exit code of all.
+    """
     hold = console.args.verb == "hold"
     found, errors = Finder(console).find_all(console.args.allocations)
     codes = [_set(console, one, hold) for one in found]

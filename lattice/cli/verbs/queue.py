@@ -65,9 +65,10 @@ def _lines(console: Console) -> list[str]:
 
 
 def _ask_queues(console: Console) -> Queues:
-    """Returns the scheduler's answer on its queues, no older than this person's last write where the scheduler can be reached in time.
+    """Returns the scheduler's answer on its queues, of one vcluster if it is named, no older than this person's last write where the
+    scheduler can be reached in time.
 
-    Where it cannot, an older answer is shown with a note.
+    Where it cannot, an older answer is shown with a note; where the version of that write is unknown, without one.
     """
     args = console.args
     which = args.queue or args.vcluster or ""

@@ -63,7 +63,7 @@ def _named(console: Console) -> int:
 
 def _listed(console: Console) -> int:
     """Shows the list of allocations that the flags ask for: from the gateway if it answers and no document is wanted, else from the API
-    server.
+    server. Without flags it is of the person's own, those that ended more than an hour ago left out.
 
     Raises Rejected where flags exclude each other.
     """

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def show_named(console: Console) -> int:
-    """Shows the allocations that the command line names, one in full, several as a table; returns the exit code."""
+    """Shows the allocations that the command line names, one in full (with its steps), several as a table; warns where some wait and no
+    scheduler is alive; returns the exit code of all, errors of single references being printed.
+    """
     found, errors = Finder(console).find_all(console.args.allocations)
     if console.is_document:
         items = [console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=dict[str, Any]) for one in found]

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def show_list(console: Console, wanted: StatusQuery, answer: bytes | None) -> int:
-    """Prints the wanted allocations as a table or a document, from the answer of the gateway (None: from the API server), and
-    returns DONE.
+    """Prints the wanted allocations as a table or a document, from the answer of the gateway (None, or of another version: from the API
+    server), and returns DONE.
+
+    Warns where some wait and no scheduler is alive.
     """
     args = console.args
     found = None if answer is None or console.is_document else read_rows(answer)
