@@ -98,7 +98,9 @@ def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
 
 
 def _options(chosen: argparse.Namespace, kept: Options) -> Options:
-    """Returns the options of an instance: those given, else those kept from earlier."""
+    """Returns the options of an instance: those given, else those kept from earlier; an empty text takes an inventory, a kubeconfig or the
+    components left out away.
+    """
     given = {
         "nodes": chosen.nodes,
         "hollow": chosen.hollow,
@@ -243,7 +245,10 @@ def _starts(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command; returns the exit code: 0, 1 failed, 2 usage, 3 not ready (`status`), 130 interrupted."""
+    """Runs one command; returns the exit code: 0, 1 failed, 3 not ready (`status`), 130 interrupted; wrong usage ends the process with 2.
+
+    Errors of Lattice are printed.
+    """
     chosen = _parser().parse_args(argv)
     lines = terminal(HostClock())
     try:

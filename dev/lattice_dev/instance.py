@@ -100,7 +100,11 @@ class Instance:
             self._settle(here, recorded)
 
     def down(self, *, keep: bool = False) -> None:
-        """Ends every process of the instance and removes every trace; with `keep` its files stay for `up`. No instance is no error."""
+        """Ends every process of the instance and removes every trace; with `keep` its files stay for `up`, and the control plane is stopped
+        last.
+
+        No instance is no error.
+        """
         if keep:
             self._stop_keeping()
             return
@@ -164,14 +168,14 @@ class Instance:
             self._supervisor.stop(recorded, _named(components(here), component).name)
 
     def restart(self, component: str) -> None:
-        """Stops a component, starts it and waits until it is ready."""
+        """Stops a component, starts it and waits until it is ready; raises as `stop` and `start` do."""
         self.stop(component)
         self.start(component)
 
     def kill(self, component: str, signal: int = signals.SIGKILL) -> None:
-        """Sends a signal to a component, SIGKILL by default, after which it waits until the process is gone.
+        """Sends a signal to a component, SIGKILL by default, after which (and no other) it waits until the process is gone.
 
-        Nothing starts the component again before `start` or `up`. Raises NotFound where it does not run.
+        Nothing starts the component again before `start` or `up`. Raises NotFound where it does not run, or its name is unknown.
         """
         here, recorded = self._existing()
         self._supervisor.send(recorded, _named(components(here), component).name, signal)
@@ -218,7 +222,11 @@ class Instance:
         network.mend_between(self._networked().link(one), self._networked().link(other))
 
     def power_off(self, node: str) -> None:
-        """Kills the agent and everything else on the node at once, as a power cut does; the disk stays. `power_on` starts it again."""
+        """Kills the agent and everything else on the node at once, as a power cut does; the disk stays, and one that is off already is no
+        error.
+
+        `power_on` starts it again.
+        """
         here, recorded = self._existing()
         agent = f"agent-{node}"
         if agent in self._supervisor.running(recorded):
@@ -242,10 +250,11 @@ class Instance:
     # -- people and access ------------------------------------------------------------------------------------------------
 
     def add_user(self, name: str, tenant: str, role: str = "user") -> Path:
-        """Gives a user a uid, home, login on the nodes, kubeconfig, and membership of a tenant, made if missing.
+        """Gives a user a uid, home, login on the nodes, kubeconfig, and membership of a tenant, made if missing, by an `admin` role with
+        its admin's rights.
 
-        Returns the path of the kubeconfig. A known user keeps the uid and gets the new tenant and role. Raises Rejected for a name
-        or a role that cannot be.
+        Returns the path of the kubeconfig. A known user keeps the uid and gets the new tenant and role. Raises Rejected for a name or a
+        role that cannot be.
         """
         with state.locked(self.where.directory):
             here, recorded = self._existing()
@@ -314,7 +323,11 @@ class Instance:
         return Programs(Path()) if options.kubeconfig else build.find_or_build(self._progress, self._clock, self._environ)
 
     def _plan(self, recorded: State, claims: ports.Claims) -> Site:
-        """Chooses ports and network that are free, records them, and returns the instance's plan; says which port has changed."""
+        """Chooses ports and network that are free, keeps those of running components, records them, and returns the instance's plan; notes
+        which port has changed.
+
+        Programs that are missing are built.
+        """
         options = recorded.options
         programs = self._programs(options)
         build.build_stub(self._progress, self._environ)
@@ -415,7 +428,7 @@ class Instance:
             kubeconfigs.write(self.where.kubeconfig(f"agent-{node}"), agent)
 
     def _remove_surplus(self, here: Site, recorded: State) -> None:
-        """Stops the components that run and are not wanted any more."""
+        """Stops the recorded components that are not wanted any more; nothing where there are none."""
         wanted = {component.name for component in components(here)}
         surplus = [name for name in recorded.processes if name not in wanted]
         if not surplus:
@@ -486,7 +499,10 @@ class Instance:
         return {user.uid for other in state.others(self.where) for user in other.users.values()}
 
     def _wait_objects(self, here: Site, within: float) -> None:
-        """Waits until tenant and nodes are ready; returns at once where operator or scheduler do not run."""
+        """Waits until tenant and nodes are ready, `within` seconds at most; returns at once where operator or scheduler shall not run.
+
+        Raises Retry after that time.
+        """
         if not all(here.runs(name) for name in ("operator", "scheduler")):
             return
         nodes = [node for node in here.nodes if here.runs(f"agent-{node}")]
@@ -541,7 +557,7 @@ def _patience(options: Options) -> float:
 
 
 def _check(options: Options) -> Options:
-    """Returns the options unchanged. Raises Rejected for too many nodes."""
+    """Returns the options unchanged. Raises Rejected for too many or a negative number of nodes."""
     most = network.MOST_NODES
     if not 0 <= options.nodes <= most:
         raise errors.Rejected(
@@ -553,9 +569,10 @@ def _check(options: Options) -> Options:
 
 
 def _keep_inventory(where: Layout, options: Options) -> Options:
-    """Copies the inventory into the instance, under a name of its content; returns the options with the copy's path and its nodes' number.
+    """Copies the inventory into the instance, under a name of its content; returns the options with the copy's path and its nodes' number,
+    0 without an inventory.
 
-    Raises Rejected where a node of it is a real one of the instance, or the waiting nodes are too many.
+    Raises Rejected where it cannot be read, a node of it is a real one of the instance, or the waiting nodes are too many.
     """
     if not options.inventory:
         return msgspec.structs.replace(options, listed=0)

@@ -76,10 +76,11 @@ class WriteKind:
 
 
 async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
-    """Returns the cost of a write of every kind, measured in so many rounds of `each` writes, with scheduler, operator and agents stopped.
+    """Returns the cost of a write of every kind, measured in so many rounds of `each` writes, with scheduler, operator and hollow agents
+    stopped, and left so.
 
-    Kinds come in another order each round; what the API server does by itself meanwhile is measured too, and taken off. The instance is
-    of no use afterwards: what was written stays.
+    Kinds come in another order each round; what the API server does by itself meanwhile is measured too, and taken off. The instance is of
+    no use afterwards: what was written stays.
     """
     await _hold_nodes(driver)
     for daemon in STOPPED:
@@ -96,7 +97,9 @@ async def measure(driver: Driver, *, rounds: int, each: int) -> list[Figure]:
 
 
 def in_some_order(kinds: Sequence[WriteKind], dice: Dice) -> list[WriteKind]:
-    """Returns the kinds in a random order; those of an allocation's life stay in the order of that life."""
+    """Returns the kinds in an order that the dice choose; those of an allocation's life stay in the order of that life, at the places of
+    their kind.
+    """
     shuffled = sorted(kinds, key=lambda _kind: dice.share())
     life = iter([kind for kind in kinds if kind.of_a_life])
     return [next(life) if kind.of_a_life else kind for kind in shuffled]
@@ -144,7 +147,11 @@ class _ServerMeter:
         self._reading = Round("", 0, *taken, 0.0)
 
     async def round(self, kind: str, at_once: int, calls: Sequence[Call]) -> Round:
-        """Makes the calls, `at_once` at a time; returns what the API server took for them, without its background."""
+        """Makes the calls, `at_once` at a time; returns what the API server took for them, without its background and the readings, and
+        with how many collections ran.
+
+        Waits a moment before and after.
+        """
         clock = self._driver.clock
         await clock.sleep(SETTLE_SECONDS)
         before = await self._read()
@@ -163,7 +170,9 @@ class _ServerMeter:
 
 
 async def _hold_nodes(driver: Driver) -> None:
-    """Starts endless work on half of the nodes, so that Ledger and plans have rows."""
+    """Starts endless work on half of the nodes, on 200 at most, and waits until it is placed and three seconds more, so that Ledger and
+    plans have rows.
+    """
     index = await driver.admin.get(NODE_INDEXES, "lattice", type=NodeIndex)
     count = min(HELD, len(index.spec.names) // 2)
     names = [f"held-{number:04d}" for number in range(count)]
@@ -261,7 +270,9 @@ class _DaemonWrites:
         return [partial(bench.create, ALLOCATIONS, body, NAMESPACE) for body in made]
 
     async def _placements(self, count: int) -> list[Call]:
-        """Returns calls that each write a placement into an Allocation created before, and notes their names."""
+        """Returns calls that each write a placement into an Allocation of the last `_creations`, whatever `count` is, and notes their
+        names.
+        """
         del count
         nodes = sorted(self._names)
         calls: list[Call] = []
@@ -279,7 +290,8 @@ class _DaemonWrites:
     async def _reports(
         self, names: Sequence[str], then: list[str], verdict: Callable[[float], Begun | Over], count: int
     ) -> list[Call]:  # fmt: skip
-        """Returns calls that each write an agent's report into one of these Allocations, whose names are noted in `then`.
+        """Returns calls that each write an agent's report into one of these Allocations (`count` is ignored), whose names become the
+        content of `then`.
 
         Raises TypeError where the reporter would write nothing.
         """

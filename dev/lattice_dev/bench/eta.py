@@ -105,9 +105,10 @@ class Log:
 
 
 def read(file: Path, jobs: int | None = None, nodes: int | None = NODES) -> Log:
-    """Returns the first jobs of a log (None: all), with the starts that EASY gives them; `nodes` None: as many as its header names.
+    """Returns the first jobs of a log (None: all) packed with gzip, with the starts that EASY gives them by the users' estimates; `nodes`
+    None: as many as its header names.
 
-    Raises Rejected where the file is no log, or names no number of nodes.
+    Raises Rejected where the file cannot be read or is no log, or names no number of nodes.
     """
     try:
         lines = gzip.decompress(file.read_bytes()).splitlines()
@@ -158,7 +159,9 @@ class Course:
             self.state.node_cache.put(plain_node(index))
 
     def judge(self, say: Say) -> Iterator[Judged]:
-        """Yields the predictions for the jobs that wait, in order of submission."""
+        """Yields the predictions for the jobs that wait, in order of submission, each made at its submission; plays the whole log while it
+        is read.
+        """
         for number, (now, ends, submissions, starts) in enumerate(_moments(self.log)):
             for job in ends:
                 self._end(job)
@@ -214,7 +217,7 @@ def as_users_say(stage: SimulatorInput) -> SimulatorInput:
 
 
 def _moments(log: Log) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
-    """Yields each second with an event, and the jobs that end, are submitted and start in it."""
+    """Yields each second with an event, ascending, and the jobs that end, are submitted and start in it."""
     work = log.workload
     events = sorted(
         event

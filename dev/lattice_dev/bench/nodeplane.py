@@ -94,7 +94,9 @@ async def against_bare(at: Driver, seen: Watching, file: Path, *, count: int) ->
 
 
 async def start(at: Driver, seen: Watching, name: str, environment: Environment) -> float:
-    """Returns the seconds from the POST of an allocation on the first node to its first process; raises Corrupt where it left no mark."""
+    """Returns the seconds from the POST of an allocation on the first node to its first process, after a short rest and once it has ended;
+    raises Corrupt where it left no mark.
+    """
     mark = at.instance.where.user_home(USER) / f"{MARK}.{name}"
     manifest = work.real(NAMESPACE, name, f'echo $EPOCHREALTIME > "$HOME/{mark.name}"', only=NODE)
     if environment:
@@ -146,7 +148,9 @@ def _children(pid: int) -> list[int]:
 
 
 async def shim(at: Driver, seen: Watching) -> Figure:
-    """Returns the memory of the shim of work that runs; raises Corrupt where none is found."""
+    """Returns the memory of the shim of work that runs, which is started on the first node and cancelled for it; raises Corrupt where none
+    is found.
+    """
     name = "node-shim"
     seen.expect(name)
     await at.user.create(ALLOCATIONS, work.real(NAMESPACE, name, "sleep 600", only=NODE), NAMESPACE)
@@ -199,7 +203,9 @@ async def writes(at: Driver, seen: Watching, file: Path, *, count: int) -> list[
 
 @asynccontextmanager
 async def _registry(at: Driver, file: Path, address: str) -> AsyncIterator[ImageServer]:
-    """Serves the image to operator and nodes, and names the registry in the LatticeConfig, within the block."""
+    """Serves the image to operator and nodes, and names the registry in the LatticeConfig, within the block; at its end, unless by an
+    error, the option is removed.
+    """
     with serving(await asyncio.to_thread(file.read_bytes), address) as server:
         software = {"registry": server.url, "system": "bench"}
         await at.admin.patch(CONFIGS, "lattice", {"spec": {"software": software}})
@@ -231,7 +237,11 @@ def _held(seen: Watching) -> int:
 
 
 def beside(checkout: Path, *, name: str, count: int, progress: Progress) -> list[Figure]:
-    """Returns by how many milliseconds bare work starts later than with another checkout, by turns on an instance of each."""
+    """Returns by how many milliseconds bare work starts later than with another checkout, by turns on an instance of each; both are made
+    for it and removed.
+
+    Raises Rejected where the checkout cannot be run.
+    """
     ours, theirs = Instance(f"{name}-ours", Options(nodes=1), progress=progress), Instance(f"{name}-theirs")
     try:
         ours.up()

@@ -243,7 +243,8 @@ def run(only: Sequence[str], *, name: str, quick: bool, file: Path | None, say: 
 
 
 def trace(only: Sequence[str], *, name: str, quick: bool, say: Say, progress: Progress) -> None:
-    """Traces starts, idle and with work that waits, on an instance whose daemons log every step of a start.
+    """Traces starts, idle and with work that waits, on an instance whose daemons log every step of a start, and says the steps; the
+    instance is made for it and removed.
 
     Raises Rejected where another benchmark than `latency` is asked for.
     """
@@ -290,7 +291,7 @@ async def _traced(instance: Instance, size: Size, count: int, say: Say) -> None:
 
 
 def _measured(bench: Bench | Local | Beside, size: Size, name: str, progress: Progress, say: Say, *, quick: bool) -> list[Figure]:
-    """Returns the figures of a benchmark, wherever it runs; of one beside a peer, the peer's are said at once."""
+    """Returns the figures of a benchmark, wherever it runs; of one beside a peer, which is prepared first, the peer's are said at once."""
     match bench:
         case Local():
             return _here(bench, progress, quick=quick)
