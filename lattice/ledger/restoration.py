@@ -227,7 +227,10 @@ class _Judge:
                 self._enter_order(allocation, order, attempts, rows)
 
     def _write(self, allocation: Allocation, attempts: Mapping[int, Told], rows: Sequence[Row]) -> None:
-        """Adds the patch that shows the ends of the allocation's ended attempts, or the number of the attempt that runs."""
+        """Adds the patch that shows the ends of the allocation's ended attempts, or the number of the attempt that runs.
+
+        Where no node knows its attempt, work that can no longer start is queued again, and other work left as it is.
+        """
         current = max(1, allocation.status.attempt)
         history = [attempts[attempt] for attempt in sorted(attempts) if attempt >= current]
         if history:

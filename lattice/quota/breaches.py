@@ -69,7 +69,7 @@ def _resources(group: Declared, parent: Declared | None) -> Iterator[Breach]:
 
 
 def _sums(group: Declared, children: Sequence[Declared]) -> Iterator[Breach]:
-    """Yields breaches of R11: the mins of the children together are not above the parent's, unless one of them was forced."""
+    """Yields breaches of R11: the mins of the children together are not above the parent's, unless the parent or one of them was forced."""
     if group.forced or any(child.forced for child in children):
         return
     sums: dict[str, int] = {}

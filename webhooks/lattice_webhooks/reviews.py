@@ -138,7 +138,9 @@ def read_review(body: bytes) -> Review:
 
 
 def _unread(body: bytes) -> Review | None:
-    """Returns a review with its refusal where the body is too large to be parsed; None: it is to be parsed."""
+    """Returns a review with its refusal where the body is too large to be parsed; None: it is to be parsed, as every deletion is, and a
+    body that does not name its request at its beginning.
+    """
     uid, asked = _UID.search(body, 0, HEAD_BYTES), _OPERATION.search(body, 0, HEAD_BYTES)
     if uid is None or asked is None or asked[1] == b"DELETE":
         return None

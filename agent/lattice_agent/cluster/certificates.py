@@ -206,7 +206,8 @@ class Renewal:
     async def turn(self) -> float:
         """Reads the certificate and takes one step of a renewal, if one is due; returns the seconds until the next check.
 
-        Failures are logged, and reported as a flaw near the certificate's end; nothing is raised.
+        Failures are logged, and reported as a flaw near the certificate's end, or at once where it cannot be read; another node's is
+        only logged. Nothing is raised.
         """
         try:
             begin, end = await asyncio.to_thread(self._read)

@@ -71,7 +71,7 @@ class Lifecycle:
         return stimulus.instructions
 
     def _handle(self, event: Event, boottime: float) -> list[Instruction]:
-        """Handles one event, as `handle` says, without logging it."""
+        """Handles one event and returns the instructions that follow, in order, as `handle` does, but adds nothing to the stimulus log."""
         out: list[Instruction] = []
         if isinstance(event, PlanRead):
             self._read_plan(event, out)
@@ -289,7 +289,8 @@ class Lifecycle:
 
 
 def _of_another_ledger(seen: Seen, plan: PlanRead) -> bool:
-    """Tells whether the plan's ledger went back since the plan that was seen, even if it has come further since.
+    """Tells whether the plan's ledger went back since the plan that was seen, even if it has come further since; False where one of them
+    has no epoch.
 
     An epoch has one term, a later epoch begins above every seq of those before it, and none is used twice.
     """

@@ -36,8 +36,8 @@ class Step:
 def replay(lines: Iterable[Line]) -> Iterator[Step]:
     """Replays the lines of a log on a fresh machine and yields a step for each, in order; passes on what the machine raises over an event.
 
-    A checkpoint is compared with the machine so far; the first one, and one behind a gap, starts a new machine. An event before any
-    checkpoint yields no step.
+    A checkpoint is compared with the machine so far; the first one, one behind a gap, and one after a header (of a process that
+    continued the file) starts a new machine. An event before any checkpoint yields no step.
     """
     machine: Lifecycle | None = None
     for line in lines:

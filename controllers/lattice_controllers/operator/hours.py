@@ -110,10 +110,11 @@ class Hours:
                 event(log, "UsageNotMirrored", logging.WARNING, tenant=name, reason=error.reason, message=error.message)
 
     async def _mirror(self, name: str, tenant: Tenant) -> None:
-        """Writes one tenant's hours into its status where they differ and 30 s have passed, or at once where a budget has crossed a mark,
-        which is announced.
+        """Writes one tenant's hours into its status where they differ and 30 s have passed since it did so, or at once where none were
+        there, or a budget has crossed a mark, which is announced.
 
-        Sets its metrics either way; a tenant that has used nothing and has no budget gets no usage.
+        Sets its metrics either way; a tenant that has used nothing and has no budget gets no usage. Raises Stale or NotFound where the
+        tenant has changed or is gone.
         """
         now = self._clock.now()
         before = tenant.status.usage

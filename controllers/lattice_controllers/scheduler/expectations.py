@@ -70,6 +70,8 @@ class Expectations:
     def due(self, uid: str) -> bool:
         """Tells whether an expected start deserves a write of its own: it has moved much against what the status shows, and the last write
         because of it is at least 30 s ago.
+
+        False without a forecast or an allocation of this uid.
         """
         found, allocation = self.found.get(uid), self._allocations.get(uid)
         if found is None or allocation is None:
