@@ -44,7 +44,9 @@ class Component:
 
 
 def components(site: Site) -> list[Component]:
-    """Returns the components that an instance shall have, in the order of their start, without those that its options leave out."""
+    """Returns the components that an instance shall have, in the order of their start, without those that its options leave out; for an
+    outside cluster the daemons and agents alone.
+    """
     if site.options.kubeconfig:
         every = [*_daemons(site), *_agents(site)]
     else:

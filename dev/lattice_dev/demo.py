@@ -84,7 +84,9 @@ def failing_open(log: Path) -> str:
 
 
 def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: Callable[[str], None]) -> bool:
-    """Says the end of each example, cancels the one that is to be, and returns whether all ended right and in time."""
+    """Says the end of each example, cancels the one that is to be, takes ended ones out of `open_`, and returns whether all ended right and
+    within 60 s.
+    """
     began, right = time.monotonic(), True
     while open_ and time.monotonic() - began < WITHIN_SECONDS:
         for example, (namespace, name) in list(open_.items()):
@@ -102,7 +104,7 @@ def _ends(cluster: BlockingCluster, open_: dict[Example, tuple[str, str]], say: 
 
 
 def _show(example: Example, name: str, status: dict[str, Any], seconds: float, say: Callable[[str], None]) -> bool:
-    """Says how an example ended, and returns whether that was right."""
+    """Says how an example ended, and returns whether phase and reason, and the exit code if one is due, were right."""
     reason = next((entry["reason"] for entry in status["conditions"] if entry["type"] == "Finished"), "")
     code = status.get("exit", {}).get("code")
     right = (status["phase"], reason) == (example.phase, example.reason) and example.code in (None, code)

@@ -90,7 +90,8 @@ def shipped(part: str) -> Path:
 
 
 def read_manifests(directory: Path, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns every object of the YAML files of a folder, `${NAME}` replaced by `values`, in an order in which they can be applied.
+    """Returns every object of the YAML files of a folder, not of those below it, `${NAME}` replaced by `values`, in an order in which they
+    can be applied.
 
     Raises Rejected for a kind that lattice-dev does not install.
     """
@@ -126,9 +127,11 @@ def apply(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> dict[str, An
 
 
 def install_all(cluster: BlockingCluster, clock: Clock, *, webhook: str, authority: Path, hollow: bool) -> int:
-    """Applies CRDs, waits until each is served, and applies the chart's plain files; returns how many objects these two are.
+    """Applies CRDs, waits until each is served, and applies the chart's plain files and what `hollow` nodes need; returns how many objects
+    of Lattice's CRDs and of these files there are. Kinds of Koordinator are made only where they are missing.
 
-    Webhooks are left out when `webhook`, their URL, is empty. Raises Retry where a CRD is not served in 120 s.
+    Webhooks are left out when `webhook`, their URL, is empty; over an earlier version superseded policies are deleted. Raises Retry where a
+    CRD is not served in 120 s.
     """
     definitions = read_manifests(shipped("crds"), {})
     foreign = read_manifests(shipped("crds") / "koordinator", {})
@@ -163,7 +166,7 @@ def _remove_superseded(cluster: BlockingCluster) -> None:
 
 
 def _not_established(cluster: BlockingCluster, names: Sequence[str]) -> str:
-    """Returns what one of these CRDs lacks; empty where all are established."""
+    """Returns what one of these CRDs that exist lacks; empty where all are established. One that does not exist is not noticed."""
     for item in cluster.list(resources.CRDS).items:
         conditions = {c["type"]: c for c in item.get("status", {}).get("conditions") or []}
         name = item["metadata"]["name"]
@@ -183,7 +186,7 @@ def publish(cluster: BlockingCluster, *, gateway: str, authority: Path, version:
 
 
 def create_missing(cluster: BlockingCluster, manifest: Mapping[str, Any]) -> bool:
-    """Creates an object, which people own from then on; returns False, and changes nothing, when it exists already."""
+    """Creates a cluster object, which people own from then on; returns False, and changes nothing, when it exists already."""
     try:
         cluster.create(_KINDS[manifest["kind"]], manifest)
     except errors.AlreadyExists:
@@ -211,7 +214,10 @@ def home_vcluster(name: str, groups: Sequence[str]) -> dict[str, Any]:
 
 
 def place_nodes(cluster: BlockingCluster, nodes: Iterable[InventoryNode]) -> int:
-    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere. Others stay as they are."""
+    """Writes group and switch of an inventory into `LatticeNode.spec`; returns how many nodes were elsewhere.
+
+    Nodes that it does not name stay as they are, and those without an object are passed over.
+    """
     places = {node.name: {"group": node.group, "switch": node.switch} for node in nodes}
     moved = 0
     for item in cluster.list(resources.NODES).items:
@@ -230,7 +236,8 @@ def tenant_manifest(name: str) -> dict[str, Any]:
 
 
 def grant(cluster: BlockingCluster, tenant: str, user: str, *, admin: bool) -> bool:
-    """Adds a user to a tenant's users, and to its admins with `admin`; creates the tenant where it is missing.
+    """Adds a user to a tenant's users, and to its admins with `admin`; creates the tenant where it is missing, and repeats where somebody
+    else changes it at the same time.
 
     Returns False when nothing had to change; nobody is removed from a list.
     """

@@ -62,7 +62,8 @@ def can_make() -> str:
 
 
 def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
-    """Returns a /24 of `SPACE` that no interface or route of this machine uses, that is not in `taken`, and that `claim` grants.
+    """Returns a /24 of `SPACE` that overlaps no address or route of this machine (the default one aside) and none of `taken`, and that
+    `claim`, asked with `subnet/CIDR`, grants.
 
     Raises Rejected where there is none.
     """
@@ -77,7 +78,11 @@ def free_subnet(taken: Iterable[str], claim: Callable[[str], bool]) -> str:
 
 
 def ensure(network: Network, links: Sequence[NodeLink]) -> None:
-    """Makes what is missing of bridge, namespaces and veth pairs; a second call changes nothing. Raises Retry where a command fails."""
+    """Makes what is missing of bridge, namespaces and veth pairs, and sets the bridge up; a second call changes nothing, a link that `cut`
+    has set down stays so.
+
+    Raises Retry where a command fails.
+    """
     devices = {device["ifname"]: device for device in _ip_json("link", "show")}
     commands: list[str] = []
     if network.bridge not in devices:
@@ -106,7 +111,11 @@ def mend(link: NodeLink) -> None:
 
 
 def cut_between(one: NodeLink, other: NodeLink) -> None:
-    """Makes two nodes send each other's packets to a link address that nobody has; both still reach everybody else."""
+    """Makes two nodes send each other's packets to a link address that nobody has, by their neighbour tables; both still reach everybody
+    else.
+
+    Raises Retry where a command fails.
+    """
     for link, peer in ((one, other), (other, one)):
         _ip_batch([f"neigh replace {peer.address} lladdr {NOBODY} dev eth0 nud permanent"], namespace=link.namespace)
 
@@ -172,7 +181,9 @@ def _ip_json(*arguments: str) -> list[dict[str, Any]]:
 
 
 def _ip_batch(commands: Sequence[str], namespace: Path | None = None) -> None:
-    """Runs commands of `ip`, inside a network namespace if one is given. Raises Retry where one fails."""
+    """Runs commands of `ip` in order, inside a network namespace if one is given; the first that fails ends it and raises Retry, those
+    before it stand.
+    """
     prefix = ["nsenter", f"--net={namespace}"] if namespace else []
     _run([*prefix, "ip", "-batch", "-"], "\n".join(commands) + "\n")
 

@@ -74,7 +74,9 @@ class Authority:
         return pair, True
 
     def _ensure(self) -> bool:
-        """Makes key and certificate of the authority where they are missing or worn, and returns whether it did."""
+        """Makes key and certificate of the authority where they are missing, not valid yet or worn (two thirds of ten years), and returns
+        whether it did; what it issued before then counts no more.
+        """
         if self.pair.certificate.exists() and self.pair.key.exists() and not _worn(_load(self.pair.certificate), self._now):
             return False
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def service_account_key(directory: Path) -> Pair:
 
 
 def _worn(certificate: x509.Certificate, now: float) -> bool:
-    """Tells whether a certificate is not valid yet, or two thirds of its life are over."""
+    """Tells whether a certificate is not valid yet, has ended, or two thirds of its life are over."""
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     return not begin <= now <= begin + (end - begin) * 2 / 3
 
@@ -185,7 +187,7 @@ def _load(path: Path) -> x509.Certificate:
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Returns the key of a file. Raises Corrupt where it is of another kind."""
+    """Returns the key of a file. Raises Corrupt where it is of another kind, ValueError where it is none."""
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise errors.Corrupt(f"{path} is not an elliptic curve key", reason="BadCertificate")

@@ -35,7 +35,9 @@ class Marked:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Returns the process that has this pid now; None when there is none, or only a zombie whose threads have all ended."""
+    """Returns the process that has this pid now, a zombie too while other threads of it end; None when there is none, or only a zombie
+    whose threads have all ended.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -119,7 +121,7 @@ class Launcher:
     def start(self, argv: Sequence[str], *, log: Path, directory: Path, environment: Mapping[str, str]) -> ProcessId:
         """Starts `argv` in a session of its own with both streams appended to `log`, and returns the process; reaps children that ended.
 
-        `environment` is its whole environment. Raises Rejected when it cannot be run.
+        `environment` is its whole environment. Raises Rejected when it cannot be run. It outlives this object.
         """
         self.reap()
         with log.open("ab") as output:
@@ -144,9 +146,10 @@ class Launcher:
         self._children = [pid for pid in self._children if not _collected(pid)]
 
     def stop(self, processes: Sequence[ProcessId], grace_seconds: float) -> None:
-        """Sends TERM to all, suspended ones too, and KILL to those left after the grace period; returns when all have ended.
+        """Sends TERM and CONT to all, so that suspended ones end too, and KILL to those left after the grace period; returns when all have
+        ended.
 
-        Raises Retry if one does not end within 10 s of KILL.
+        Raises Retry if one does not end within 10 s of KILL. Those that have ended already are no error.
         """
         for process in processes:
             send(process, signal.SIGTERM)
@@ -197,9 +200,10 @@ def environment_for(base: Mapping[str, str], mark: str, component: str) -> dict[
 
 
 def kill_scope(root: Path, clock: Clock) -> None:
-    """Kills everything in the cgroup subtree at `root` and removes it (of v1 only the directories); does nothing where there is none.
+    """Kills everything in the cgroup subtree at `root` and removes it (of v1 it kills nothing, and removes the directories alone); does
+    nothing where there is none.
 
-    Raises Retry when processes are left after 10 s.
+    Raises Retry when processes are left after 10 s, OSError for a v1 directory that still has some.
     """
     if not root.is_dir():
         return

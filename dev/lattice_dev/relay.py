@@ -77,7 +77,9 @@ class Relay:
                 self._give_up(time.monotonic())
 
     def _accept(self) -> None:
-        """Accepts a connection and begins one to the other side for it; waits a moment where that fails for want of descriptors."""
+        """Accepts a connection and begins one to the other side for it; resets both where that is refused at once, and waits a moment where
+        no descriptor is left.
+        """
         try:
             accepted, _ = self._listener.accept()
             made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -133,7 +135,10 @@ class Relay:
         self._connecting.discard(end)
 
     def _read(self, end: RelayEnd) -> None:
-        """Takes what an end says and passes it on; raises OSError where it has gone."""
+        """Takes what an end says and passes it on, or keeps it while the other end is not connected; notes the end of what it says.
+
+        Raises OSError where it has gone.
+        """
         data = end.socket.recv(CHUNK)
         if not data:
             end.ended = True
@@ -182,7 +187,7 @@ class Relay:
             self._reset(end)
 
     def _reset(self, end: RelayEnd) -> None:
-        """Ends a connection at once on both sides, whatever waits to be sent."""
+        """Ends a connection at once on both sides by a reset; what waits to be sent is lost."""
         for one in (end, end.other):
             one.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
         self._close(end)

@@ -148,9 +148,10 @@ def wanted_certificates(site: Site) -> list[tuple[str, str, Identity]]:
 
 
 def certify(site: Site, now: float, *, force: bool = False) -> list[str]:
-    """Issues the certificates that are missing, worn or of another identity (all with `force`); returns `AUTHORITY/FILE` of those issued.
+    """Issues the certificates that are missing, worn, of another identity or an earlier authority (all with `force`); returns
+    `AUTHORITY/FILE` of those issued.
 
-    Makes authorities that are missing or worn first. `now`: seconds since the epoch.
+    Makes authorities that are missing or worn first, which `force` does not renew. `now`: seconds since the epoch.
     """
     authorities = {name: Authority(site.where.pki, name, now) for name in AUTHORITIES}
     issued = []

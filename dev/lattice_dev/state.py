@@ -142,7 +142,7 @@ class Layout:
         return self.logs / f"{component}.log"
 
     def scope_root(self) -> Path | None:
-        """Returns the cgroup v2 directory below which this instance's work runs, and makes nothing.
+        """Returns the cgroup v2 directory below which this instance's work runs, whether it is there or not, and makes nothing.
 
         None where this process is not root or the machine has no cgroup v2.
         """
@@ -165,7 +165,9 @@ class Layout:
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
-    """Returns the folder of all instances: `LATTICE_DEV_HOME`, else /var/lib/lattice-dev as root, else ~/.local/state/lattice-dev."""
+    """Returns the folder of all instances: `LATTICE_DEV_HOME`, made absolute, else /var/lib/lattice-dev as root, else
+    ~/.local/state/lattice-dev; makes nothing.
+    """
     if given := environ.get("LATTICE_DEV_HOME"):
         return Path(given).absolute()
     return Path("/var/lib/lattice-dev") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "lattice-dev"

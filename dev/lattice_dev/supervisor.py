@@ -33,7 +33,8 @@ class Supervisor:
     def adopt(self, recorded: State, components: Sequence[Component]) -> list[str]:
         """Records processes that an interrupted command started and did not record; returns the names of their components.
 
-        One that was started with other arguments than now is ended. Records of dead processes are removed.
+        One of the same program that was started with other arguments than now is ended. Records of dead processes are removed, and the
+        state is saved.
         """
         running = self.running(recorded)
         missing = {component.name: component for component in components if component.name not in running}
@@ -62,7 +63,9 @@ class Supervisor:
         return True
 
     def stop(self, recorded: State, name: str) -> None:
-        """Ends a component by TERM, and by KILL after 3 s, and removes its record; returns when the process has ended."""
+        """Ends a component by TERM, and by KILL after 3 s, and removes its record; returns when the process has ended, at once where none
+        is recorded.
+        """
         if process := recorded.processes.get(name):
             self._launcher.stop([process.id], GRACE_SECONDS)
         self._drop(recorded, [name])
@@ -73,7 +76,7 @@ class Supervisor:
         self._drop(recorded, names)
 
     def send(self, recorded: State, name: str, number: int) -> None:
-        """Sends the signal `number` to a component; after SIGKILL it returns when the process is gone.
+        """Sends the signal `number` to a component and keeps its record; after SIGKILL it returns when the process is gone.
 
         Raises NotFound when the component does not run.
         """

@@ -97,8 +97,8 @@ async def _measure(queries: QueryService, waiting: Sequence[str], where: str, sa
 
 
 async def _ask(question: Callable[[], Awaitable[object]], held: AnswerCosts) -> None:
-    """Asks the question once, and notes the longest turn and wait of the loop meanwhile, and the processor time of the answer, all in
-    milliseconds.
+    """Asks the question once, and adds to `held` the longest turn and wait of the loop meanwhile, and the processor time of the whole
+    process for the answer, all in milliseconds.
     """
     turns, waits = [0.0], [0.0]
 
@@ -133,7 +133,7 @@ class _HeldAllocations:
         self.lists = 1
 
     async def reach(self, version: str) -> str:
-        """Returns the version asked for, or the next one where none is, and counts its own version up."""
+        """Counts its own version up, and returns the version asked for, or its own where none is."""
         self.version = str(int(self.version) + 1)
         return version or self.version
 

@@ -128,7 +128,10 @@ def calibration() -> float:
 
 
 def measure(*, quick: bool, say: Say) -> list[Figure]:
-    """Returns all figures of the cycle."""
+    """Returns all figures of the cycle; `quick` leaves the largest size out.
+
+    The first is how much slower this machine is than the design's.
+    """
     sizes = [(100, 1_000), (500, 5_000), (1_000, 10_000), *([] if quick else [(10_000, 100_000)])]
     factor = min(calibration() for _ in range(3)) / LOOP_SECONDS
     found: list[Figure] = [Figure("calibration loop", factor, "of the design's machine", detail="above 1: this machine is slower")]
@@ -185,9 +188,10 @@ def cost_function(state: ClusterState) -> Scoring:
 
 
 def _cycles(made: CoreScene, repeats: int, before: Callable[[], object] = lambda: None) -> tuple[float, int]:
-    """Returns the median milliseconds of a cycle from the same state, and how many it places; a first one is not counted.
+    """Returns the median milliseconds of a cycle from the same state, and how many it places; a first one is not counted. What a cycle
+    places is taken back.
 
-    `before` is called before each cycle.
+    `before` is called before each cycle, outside of its time.
     """
     times: list[float] = []
     placed = 0
@@ -216,7 +220,9 @@ def _scans(made: CoreScene, repeats: int) -> tuple[float, int]:
 
 
 def _after_a_change(made: CoreScene) -> float:
-    """Returns the milliseconds of a cycle for one new allocation after another has ended, with everything else unchanged."""
+    """Returns the median milliseconds of a cycle for one new allocation after another has ended, with everything else unchanged; the state
+    keeps these changes.
+    """
     times: list[float] = []
     newcomers = [replace(made.candidates[number], uid=f"new{number}", key=f"t/new{number}", minimum=1, maximum=1) for number in range(9)]
     list(decide(made.state, "hpc", newcomers[:1], NOW))

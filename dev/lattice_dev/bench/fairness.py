@@ -102,7 +102,9 @@ def shares(size: FairnessSize) -> Iterator[Figure]:
 
 
 def used_by(done: Replayed, size: FairnessSize, whom: Callable[[Ran], str]) -> dict[str, float]:
-    """Returns each one's part of the use from the end of the first day until the last submission."""
+    """Returns each one's part of the node-time used from the end of the first day until `size.days`, by the key that `whom` gives; those
+    who used nothing are absent.
+    """
     begin, end, found = DAY, size.days * DAY, dict[str, float]()
     for one in done.ran:
         lasted = min(one.end, end) - max(one.start, begin)

@@ -52,7 +52,9 @@ async def measure(driver: Driver, seen: Watching, *, nodes: int, count: int, lab
 
 
 def stages(writes: Sequence[Moment], spans: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Returns the median milliseconds of each stretch between a POST and its first process; pure."""
+    """Returns the median milliseconds of each stretch between a POST and its first process, by the stage, or by `A to B`; of a start whose
+    writes are not all found, the stretches before the first that is missing.
+    """
     stretches: dict[str, list[float]] = {}
     for began, first in spans:
         at, named = began, ""

@@ -79,7 +79,8 @@ class Watching:
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
 
     async def until(self, done: Callable[[], bool], *, within: float, what: str) -> None:
-        """Waits until `done` holds; raises Retry(NotInTime) with what was last seen.
+        """Waits until `done` holds, which is asked at once and after changes; raises Retry(NotInTime) with what was last seen after
+        `within` seconds.
 
         Several changes may come before `done` is called again: times are noted when a change comes, not then.
         """
@@ -93,11 +94,15 @@ class Watching:
             raise Retry(f"{what}: not within {within:.0f} s; {self.summary()}", reason="NotInTime") from None
 
     def expect(self, name: str) -> None:
-        """Prepares to wait for the end of an allocation that is not created yet."""
+        """Prepares to wait for the end of an allocation that is not created yet, as `end_of` needs it."""
         self._ends[name] = asyncio.Event()
 
     async def end_of(self, name: str, *, within: float) -> Life:
-        """Waits for the end of an expected allocation, without checking the others; returns its life. Raises Retry(NotInTime)."""
+        """Waits for the end of an allocation that `expect` was called for, without checking the others; returns its life, and expects it no
+        more.
+
+        Raises Retry(NotInTime).
+        """
         over = self._ends[name]
         try:
             async with asyncio.timeout(within):
@@ -120,7 +125,7 @@ class Watching:
         return sum(1 for name in names if (life := self.lives.get(name)) is not None and getattr(life, moment) is not None)
 
     def _on_allocation(self, change: Change[Allocation]) -> None:
-        """Notes a change of an Allocation; one that is gone or was made anew begins a new life."""
+        """Notes a change of an Allocation; the life of one that is gone is dropped, and one that was made anew begins a new life."""
         new = change.new
         if new is None:
             self.lives.pop(change.key.partition("/")[2], None)
@@ -151,7 +156,7 @@ class Watching:
             life.phases.append(allocation.status.phase)
 
     def _on_ledger(self, change: Change[Ledger]) -> None:
-        """Notes which rows a commit of the ledger added and removed."""
+        """Notes which rows a commit of the ledger added and removed; the first one that is seen counts as adding none."""
         if change.new is None or change.new.status is None:
             return
         rows = {row.key for row in rows_of(change.new.status)}

@@ -169,7 +169,7 @@ def question(seed: int, count: int, running: int) -> Question:
 
 
 def answer(asked: Question, clock: Clock) -> tuple[Preemption, float]:
-    """Returns the production decision without a limit of value, and the processor seconds that it took."""
+    """Returns the production decision with hardly a limit of value, and the seconds by `clock` that it took."""
     free = asked.free
     eligible = {index for index, facts in asked.nodes.items() if asked.candidate.need.admits_node(facts)}
     limits = PreemptionLimits(shortest=1e6 * HOUR, longest=1e6 * HOUR)

@@ -69,7 +69,10 @@ def prepare(progress: Progress) -> None:
 
 
 async def bindings(driver: Driver, count: int) -> list[Figure]:
-    """Returns how fast kube-scheduler binds as many pods as nodes: with room for one pod a node, and for `WIDE`."""
+    """Returns how fast kube-scheduler binds as many pods as nodes: with room for one pod a node, and for `WIDE`.
+
+    Stops Lattice's daemons, and leaves its nodes and pods.
+    """
     for daemon in DAEMONS:
         await asyncio.to_thread(driver.instance.stop, daemon)
     _, patches = await driver.baseline()

@@ -81,7 +81,7 @@ def timing(nodes: int, pending: int, say: Callable[[float], None]) -> list[Figur
 
 
 def naive_forecast(snapshot: ForecastSnapshot, forecaster: Forecaster) -> Foreseen:
-    """Returns what `foresee` returns, computed by naive plans."""
+    """Returns starts as `foresee` returns them, computed by naive plans."""
     short, long, uids, silent = simulator_inputs(snapshot, forecaster.run_times)
     starts: dict[str, tuple[float, float]] = {}
     for queue, medians, lates in zip(uids, naive(short), naive(long), strict=True):
@@ -186,7 +186,9 @@ class _Naive:
                 one[2] -= sum(columns.get(column, 0) for column in self.stage.sets[int(one[0])])
 
     def reserve(self, job: Job, now: float) -> list[float]:
-        """Returns set, earliest start and spare nodes of a blocked job; NEVER where none is known."""
+        """Returns set, earliest start and spare nodes of a blocked job, a closing window passed over; NEVER as the start where none is
+        known.
+        """
         columns = self.stage.sets[job.columns]
         free = sum(self.free[column] for column in columns)
         for time in sorted({now, *(max(now, believed) for end, believed, *_rest in self.running if end < NEVER)}):

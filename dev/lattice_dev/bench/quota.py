@@ -153,7 +153,7 @@ def _planted(made: Sequence[Group], node_cache: int, at: int) -> None:
 
 
 def _timed(act: Callable[[int], object], repeats: int) -> float:
-    """Calls `act` with 0, 1, … `repeats` times; returns the median milliseconds of process time of a call."""
+    """Calls `act` with 0, 1, … below `repeats`; returns the median milliseconds of process time of a call."""
     times: list[float] = []
     for at in range(repeats):
         began = time.process_time()

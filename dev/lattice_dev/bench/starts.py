@@ -63,7 +63,7 @@ class TracedStart:
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
-    """Yields the steps in a daemon's log, text or JSON; other lines are ignored."""
+    """Yields the steps in a daemon's log, text or JSON; other lines, and lines without all fields, are ignored."""
     for line in lines:
         if LINE not in line:
             continue
@@ -76,7 +76,7 @@ def read_steps(lines: Iterable[str]) -> Iterator[StepLine]:
 
 
 def whole_starts(steps: Iterable[StepLine]) -> list[TracedStart]:
-    """Returns the starts whose first and last step are among these, each from its first step to its last."""
+    """Returns the starts that end with a first process and whose uid and name one line joins, each from the first step that is there."""
     keys, times = dict[str, str](), dict[str, dict[str, float]]()
     for step in steps:
         keys |= {step.allocation: step.key} if step.key else {}
@@ -106,7 +106,8 @@ def clock_was_set(steps: Sequence[StepLine]) -> bool:
 
 
 def ends(start: TracedStart, steps: Iterable[StepLine]) -> dict[str, float]:
-    """Returns when each step of a start was done, in seconds from its POST, in the order of `STEPS`; raises NotFound without any.
+    """Returns when each step of a start that was logged was done, in seconds from its POST, in the order of `STEPS`, up to `gather` by the
+    last node, after it by the first; raises NotFound without any.
 
     A step that was still under way when a later one was done (the answer to a write comes after its watch event) ends with that.
     """

@@ -107,7 +107,7 @@ def with_every_rule(kind: type[Kind]) -> Schema:
 
 
 def _without_rules(node: Schema) -> Schema:
-    """Returns the node without the CEL rules of itself and of its properties."""
+    """Returns the node without the CEL rules of itself and of its properties at any depth; those in items of lists stay."""
     made = {key: value for key, value in node.items() if key != RULES}
     if "properties" in made:
         made["properties"] = {name: _without_rules(child) for name, child in made["properties"].items()}
@@ -140,7 +140,8 @@ def structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schem
 
 
 def resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """Returns the node with `$ref`, `allOf` of one and `anyOf` with null replaced by their targets; keys beside them win.
+    """Returns the node with `$ref`, and `allOf`, `anyOf` and `oneOf` of one type besides null, replaced by their targets; keys beside them
+    win.
 
     Children are left as they are. Raises TypeError where several types remain.
     """

@@ -112,7 +112,7 @@ class _Outlook:
     changes: list[tuple[float, int]]
 
     def free(self, begin: float, seconds: float) -> int:
-        """Returns the fewest nodes that are free at any time of a span of `seconds` from `begin`."""
+        """Returns the fewest nodes that are free at any time of a span of `seconds` from `begin`; changes at its very end do not count."""
         changes = sorted(self.changes)
         level = sum(count for at, count in changes if at <= begin)
         least = level
@@ -133,10 +133,11 @@ class _Outlook:
 def passed_over(
     jobs: Iterable[Queued], history: Sequence[Commit], *, capacity: int, grace_seconds: float, depth: int = 0
 ) -> list[PassedOver]:
-    """Returns every breach of the rule in a history of commits: a job that waited and fitted while a later one of its class was placed.
+    """Returns every breach of the rule in a history of commits: a job that waited and fitted, by each belief on ends, while a later one of
+    its class was placed.
 
-    The first `depth` blocked jobs hold a promise; a job counts as waiting `grace_seconds` after it was seen. Raises Corrupt for a
-    history that is none: a seq missing, a job claimed twice, too much held.
+    The first `depth` blocked jobs hold a promise; a job counts as waiting `grace_seconds` after it was seen. Raises Corrupt for a history
+    that is none: a seq missing, a job claimed or released twice, too much held.
     """
     by_name = {job.name: job for job in jobs}
     machine, found = _Machine(capacity), []

@@ -71,9 +71,9 @@ def read(wanted: Wanted) -> list[swf.SwfJob]:
 
 
 def run(wanted: Wanted, *, name: str, say: Say, progress: Progress) -> bool:
-    """Makes the instance `name`, runs the trace, and removes the instance; returns True when nothing was found wrong.
+    """Makes the instance `name`, runs the trace, and removes the instance, also after an error; returns True when nothing was found wrong.
 
-    Raises Rejected where an instance of this name stands already.
+    Raises Rejected where an instance of this name stands already, or the log cannot be used, Retry where an end does not come in time.
     """
     jobs = read(wanted)
     span = (jobs[-1].submit - jobs[0].submit) / wanted.compression
@@ -98,9 +98,10 @@ def refuse_existing(where: Layout) -> None:
 
 
 async def on_instance(instance: Instance, jobs: Sequence[swf.SwfJob], wanted: Wanted, say: Say) -> bool:
-    """Submits the jobs to a running instance, waits for every end, judges, and prints; returns True when nothing was found wrong.
+    """Submits the jobs to a running instance, waits for every end and release, judges, and prints; returns True when nothing was found
+    wrong.
 
-    Changes the order of vcluster hpc-batch for good; raises an error where an end does not come in time.
+    Changes the order of vcluster hpc-batch for good; raises Retry where an end does not come in time.
     """
     names = {f"kth-{number:04d}": job for number, job in enumerate(jobs, start=1)}
     sizes = {f"real-{number:02d}": 2 + number % (REAL_NODES - 1) for number in range(1, wanted.beside + 1)}
