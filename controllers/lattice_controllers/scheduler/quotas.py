@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
-from lattice.errors import Denied, NotFound, Rejected
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.lasting import LastKnown
@@ -85,13 +85,17 @@ class Quotas:
     async def run(self) -> None:
         """Looks every 30 s for the Koordinator kinds that the cluster lacked so far, and follows each that has come, until cancelled.
 
-        Ends at once where none is lacking. Errors of the API server are raised.
+        Ends at once where none is lacking. Where the API server fails, which is logged, the next look tells.
         """
         async with asyncio.TaskGroup() as group:
             while self._absent:
                 await self._clock.sleep(ABSENT_SECONDS)
                 for resource, kind in list(self._absent.items()):
-                    found = await self._find(resource, kind)
+                    try:
+                        found = await self._find(resource, kind)
+                    except LatticeError as error:
+                        event(log, "QuotaKindUnknown", resource=resource.name, reason=error.reason, message=error.message)
+                        continue
                     if found is not None:
                         group.create_task(found.run())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from lattice.daemon.clock import ManualClock
+from lattice.errors import NotFound, Retry
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import ELASTIC_QUOTAS, KOORDINATOR_PROFILES, KOORDINATOR_QUOTAS
@@ -17,7 +19,7 @@ from lattice.views import ElasticQuota, KoordinatorProfile, KoordinatorQuota, Me
 from lattice.views.cluster import Capabilities, Config, ConfigSpec, NodeSpec, NodeStatus, QuotaTreeOptions
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.quota_status import QuotaStatus
-from lattice_controllers.scheduler.quotas import Quotas
+from lattice_controllers.scheduler.quotas import ABSENT_SECONDS, Quotas
 from tests.build import allocation, node
 from tests.unit.scheduler.doubles import FakeLedger, Wakes, known
 from tests.unit.scheduling.moments import NOW, holding, pending
@@ -329,3 +331,17 @@ async def test_two_objects_of_one_name_leave_the_later_one_out_and_name_both() -
     assert reason == "NameTaken"
     assert "lattice.dev" in message
     assert "scheduling.sigs.k8s.io" in message
+
+
+async def test_an_api_server_that_fails_ends_no_term_over_kinds_that_the_cluster_may_lack() -> None:
+    site = Site()
+    absent = site.cluster.fail(NotFound("no such kind", reason="NotFound"), verb="list", times=2)
+    assert await site.quotas.load() == []
+    absent.times = 0
+    site.cluster.fail(Retry("it restarts", reason="Unreachable"), verb="list", times=2)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(site.quotas.run())
+        await site.clock.run_for(2 * ABSENT_SECONDS + 1)
+        assert not running.done()
+        running.cancel()
+    assert {sent.resource for sent in site.cluster.sent if sent.verb == "watch"} >= {KOORDINATOR_QUOTAS, KOORDINATOR_PROFILES}
