@@ -50,11 +50,12 @@ def candidate_of(
 
     `blocked`: a reason and a sentence that keep it waiting whatever is free. `quota`: its leaf of the quota tree. `within`: the nodes (bit
     set) that the leaf's tree divides; None: any. `avoid`: the nodes that it takes only where too few others exist. A field of the spec
-    that does not parse (the webhook was away) blocks it with NeverFits and the sentence that names the error.
+    that does not parse (the webhook was away), or a time of creation, blocks it with NeverFits and the sentence that names the error.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
-    need, minimum, maximum, walltime, not_before = Need(), 1, 1, None, 0.0
+    need, minimum, maximum, walltime, not_before, submitted = Need(), 1, 1, None, 0.0, 0.0
     try:
+        submitted = _submitted_at(allocation)
         minimum, maximum = _count(spec.resources.nodes)
         in_image = bool(spec.environment.image)
         need = need_of(spec.resources, indices, spec.data.scratch_bytes, in_image=in_image)
@@ -71,7 +72,7 @@ def candidate_of(
         tenant=spec.tenant,
         vcluster=spec.vcluster,
         preemption_class=lifecycle.preemption_class,
-        submitted=_moment(status.submit_time or meta.creation_timestamp),
+        submitted=submitted,
         minimum=minimum,
         maximum=maximum,
         need=need,
@@ -94,6 +95,17 @@ def candidate_of(
         project=spec.project,
         quota=quota,
     )
+
+
+def _submitted_at(allocation: Allocation) -> float:
+    """Returns when an allocation was submitted, seconds since the epoch; its creation where its status has no time that parses.
+
+    Raises Rejected where that does not parse either.
+    """
+    try:
+        return _moment(allocation.status.submit_time or allocation.metadata.creation_timestamp)
+    except Rejected:
+        return _moment(allocation.metadata.creation_timestamp)
 
 
 def is_preemptible(allocation: Allocation) -> bool:

@@ -24,8 +24,7 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
     """Returns the policy of a vcluster; an interval and a depth that it leaves out come from the LatticeConfig (`options`), all else takes
     its default.
 
-    A duration that does not parse counts as left out, except the longest of borrowing: it counts as 0 s, so that nothing is borrowed or
-    lent.
+    A duration that does not parse counts as left out.
     """
     spec = vcluster.spec
     limits, borrowing, selector = spec.limits, spec.borrowing, spec.nodes.selector
@@ -41,7 +40,7 @@ def policy_of(vcluster: VCluster, options: SchedulingOptions = SchedulingOptions
             borrow=borrowing.borrow,
             max_borrowed=borrowing.max_borrowed,
             priority=borrowing.priority,
-            max_duration=None if borrowing.max_duration is None else seconds(borrowing.max_duration, 0.0),
+            max_duration=_duration(borrowing.max_duration),
             return_grace=seconds(borrowing.return_grace, 0.0),
         ),
         limits=Limits(
@@ -78,40 +77,47 @@ def weights_of(spec: VClusterSpec) -> Weights:
 
 def given_weights(spec: VClusterSpec) -> tuple[Decimal, ...]:
     """Returns the vcluster's own weights as they are written, w1 to w9, exactly; 0 for a weight that is left out or does not parse."""
-    return tuple(_decimal(getattr(spec.weights, name, None)) for name in _WEIGHTS)
+    return tuple(_quantity(getattr(spec.weights, name, None)) or Decimal(0) for name in _WEIGHTS)
 
 
 def terms_of(tenant: Tenant) -> Terms:
-    """Returns the share and the budgets agreed with a tenant, from its spec; a share above 1 counts as 1, one that does not parse as 0, a
-    burst allowance that is 0 or does not parse as 1.
+    """Returns the share and the budgets agreed with a tenant, from its spec; a share above 1 counts as 1, one that does not parse as none,
+    a burst allowance that is 0 or does not parse as 1.
     """
     budget = tenant.spec.budget
-    target = budget.fair_share_target
+    target = _quantity(budget.fair_share_target)
     return Terms(
-        target=None if target is None else min(1.0, float(_decimal(target))),
-        burst_allowance=float(_decimal(budget.burst_allowance)) or 1.0,
+        target=None if target is None else min(1.0, float(target)),
+        burst_allowance=float(_quantity(budget.burst_allowance) or 1),
         budgets=budgets_of(tenant),
     )
 
 
 def energy_price(config: Config | None, now: float) -> float | None:
-    """Returns the price of electricity in the LatticeConfig, in [0, 1], one above as 1, one that does not parse as 0; None: it is not set,
-    or its time of validity is over at `now` or does not parse.
+    """Returns the price of electricity in the LatticeConfig, in [0, 1], one above as 1; None: it is not set or does not parse, or its time of
+    validity is over at `now` or does not parse.
     """
     options = config.spec.scheduling if config is not None else SchedulingOptions()
-    if options.energy_price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
+    price = _quantity(options.energy_price)
+    if price is None or (options.energy_price_until is not None and _moment(options.energy_price_until) <= now):
         return None
-    return min(1.0, float(_decimal(options.energy_price)))
+    return min(1.0, float(price))
 
 
 def seconds(text: str | None, default: float) -> float:
     """Returns a duration in seconds; `default` where the text is absent or does not parse."""
+    found = _duration(text)
+    return default if found is None else found
+
+
+def _duration(text: str | None) -> float | None:
+    """Returns a duration in seconds; None where the text is absent or does not parse."""
     if text is None:
-        return default
+        return None
     try:
         return parse_duration(text)
     except Rejected:
-        return default
+        return None
 
 
 def _moment(text: str) -> float:
@@ -122,11 +128,11 @@ def _moment(text: str) -> float:
         return 0.0
 
 
-def _decimal(quantity: int | str | None) -> Decimal:
-    """Returns a quantity as an exact number; 0 where it is absent or does not parse."""
+def _quantity(quantity: int | str | None) -> Decimal | None:
+    """Returns a quantity as an exact number; None where it is absent or does not parse."""
     if quantity is None:
-        return Decimal(0)
+        return None
     try:
         return Decimal(parse_quantity(quantity))
     except Rejected:
-        return Decimal(0)
+        return None

@@ -16,7 +16,7 @@ from lattice.scheduling.conversion.candidates import candidate_of, holder_of, ne
 from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
-from lattice.units import format_duration, format_time
+from lattice.units import format_duration, format_time, parse_time
 from lattice.views.allocation import Attempt, Resources
 from lattice.views.cluster import Node, VCluster
 from tests import build
@@ -101,6 +101,17 @@ def test_what_does_not_parse_never_fits_and_says_why(spec: dict[str, Any], sente
     assert blocked is not None
     assert blocked[0] == "NeverFits"
     assert sentence in blocked[1]
+
+
+def test_a_time_of_submission_that_does_not_parse_raises_nothing() -> None:
+    right = candidate_of(build.allocation(1), vcluster(), {})
+    late = msgspec.structs.replace(build.allocation(1).status, submit_time="soon")
+    by_creation = candidate_of(msgspec.structs.replace(build.allocation(1), status=late), vcluster(), {})
+    assert (by_creation.submitted, by_creation.blocked) == (parse_time(build.allocation(1).metadata.creation_timestamp), right.blocked)
+    made = msgspec.structs.replace(build.allocation(1).metadata, creation_timestamp="soon")
+    blocked = candidate_of(msgspec.structs.replace(build.allocation(1), status=late, metadata=made), vcluster(), {}).blocked
+    assert blocked is not None
+    assert blocked[0] == "NeverFits"
 
 
 def test_work_without_its_vcluster_says_that_it_is_unknown() -> None:
