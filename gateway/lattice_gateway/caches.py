@@ -34,6 +34,7 @@ MOST_NODES: Final = 4096
 MOST_IMAGES: Final = 50
 LARGEST_ORDER: Final = 64 * 1024
 _ACTIONS: Final = {"status": pb.LIST_IMAGES, "warm": pb.WARM_IMAGE, "evict": pb.EVICT_IMAGE}
+_DEEDS: Final = {"status": "see image caches", "warm": "warm image caches", "evict": "evict images from caches"}
 OpenImages = Callable[[], AbstractAsyncContextManager[UenvImages]]
 
 
@@ -81,7 +82,7 @@ class CacheDesk:
         """Raises Denied where a caller may not do with image caches what an order asks for."""
         verb = "get" if order.action == "status" else "update"
         if not await self._rights.may(identity, Action(verb, NODES.plural, "", subresource="cache")):
-            said = f'"{identity.user}" may not {order.action} image caches: the verb {verb} on latticenodes/cache is missing'
+            said = f'"{identity.user}" may not {_DEEDS[order.action]}: the verb {verb} on latticenodes/cache is missing'
             raise Denied(f"{said}; operators have it", reason="CacheForbidden")
 
     def _chosen(self, order: CacheOrder) -> list[str]:
@@ -117,7 +118,11 @@ class CacheDesk:
             return pb.CacheImage(digest=label.digest)
         async with self._images() as images:
             found, left_out = await images.find(label, MOST_IMAGES)
-            image = closest(label, found, left_out)
+            try:
+                image = closest(label, found, left_out)
+            except NotFound as error:
+                said = "OCI images are not warmed, and are evicted by the id or digest that `lattice cache status` shows"
+                raise NotFound(f"{error.message}; {said}", reason=error.reason) from error
             attached = await images.metadata(image) if order.action == "warm" else None
         return pb.CacheImage(
             source=order.image, digest=image.digest, size=image.layer.size, repository=image.repository.path, layer=image.layer.digest,

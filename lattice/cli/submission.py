@@ -85,7 +85,7 @@ def gather_asked(
         place = f"--{option}" if flag is True else f"--{option}={flag}"
         if known.refused:
             raise Rejected(f"{place}: {known.refused}", reason="NotServed", fields=(option,))
-        if not known.ignored:
+        if not (known.ignored or known.moot):
             given.append((known.slot, Given(option, None if flag is True else str(flag), "command line", place)))
     return merge(given)
 

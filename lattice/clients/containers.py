@@ -45,7 +45,8 @@ async def find_container(
         try:
             digest, document = await registry.manifest_document(repository, reference.version, DOCUMENT_TYPES)
         except NotFound as error:
-            said = f"the registry {place.registry} has no image {place.repository} of {reference.version}"
+            version = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
+            said = f"the registry {place.registry} has no image {place.repository}{version}"
             raise NotFound(f"{said}: {error.message}", reason="ImageNotFound") from error
         try:
             size = await _size(registry, repository, read_image(document))

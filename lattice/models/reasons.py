@@ -160,7 +160,7 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     Reason(
         "ImageNotFound",
         "no image of the registry has the label, id or digest, or no file is there that the user may read; no attempt follows",
-        "`lattice uenv list` shows the site's images; a file must be readable on the nodes",
+        "of a uenv: `lattice uenv list` shows them, a file must be readable on the nodes; of an OCI image: correct the tag, or push it",
     ),
     Reason(
         "ImageRefused",

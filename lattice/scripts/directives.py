@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from lattice.errors import Rejected
 from lattice.scripts.asked import Given
 from lattice.scripts.options import HETJOB, HETJOB_REFUSED, LATTICE, SLURM, SLURM_SHORT, Argument, Option, find
 
 MAX_SCRIPT_BYTES = 65536
+_CUT_IMAGE: Final = re.compile(r"image[=\s]\s*([^\s\\\"'#]+)#")
+"""The registry of an image behind which an open `#` ends the line."""
 DIALECTS = ("SBATCH", "LATTICE")
 """The words that directives begin with, which also name the source of their options."""
 
@@ -192,6 +196,10 @@ def _take(
         raise Rejected(f"{place}: {option.refused}", reason="NotServed", fields=(option.name,))
     if option.ignored:
         warnings.append(f"#{dialect} --{option.name}{_equals(value)} ignored ({option.ignored})")
+        return
+    if option.slot == "image" and (cut := _CUT_IMAGE.search(place)):
+        raise Rejected(rf"{place}: # ends the line; write {cut[1]}\#… or {cut[1]}/…", reason="BadDirective", fields=(option.name,))
+    if option.moot:
         return
     given.append((option.slot, Given(option.name, value, dialect, place)))
 

@@ -17,13 +17,17 @@ class Argument(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its name, its slot, and why it is ignored or refused (empty: it is neither). Options of one slot override each other."""
+    """One option: its name, its slot, and why it is ignored or refused (empty: it is neither). Options of one slot override each other.
+
+    `moot`: it asks for what is so anyway, and is passed over in silence.
+    """
 
     name: str
     slot: str = ""
     argument: Argument = Argument.REQUIRED
     ignored: str = ""
     refused: str = ""
+    moot: bool = False
 
 
 _FULL_NODES = "Lattice uses full-node scheduling"
@@ -102,6 +106,7 @@ _IGNORED: Final = {
     "images come from the site's registry, or are files": ("repo",),
     "only Lattice's own deadline is served: #LATTICE --deadline": ("deadline",),
     "give one walltime": ("time-min",),
+    "your variables are stronger than the image's anyway; --export passes them": ("container-env",),
     _NOTHING: (
         "comment",
         "wckey",
@@ -134,6 +139,8 @@ _IGNORED: Final = {
 }
 _IGNORED_SWITCHES: Final = {
     "use `lattice submit --wait`": ("wait",),
+    "work in an image runs as its user": ("container-remap-root",),
+    "the home is always in the container": ("no-container-mount-home",),
     _NOTHING: (
         "contiguous",
         "overcommit",
@@ -153,12 +160,20 @@ _IGNORED_SWITCHES: Final = {
 }
 _IGNORED_OPTIONAL: Final = ("nice", "get-user-env", "propagate", "no-kill", "immediate", "resv-ports", "x11")
 
+_MOOT_SWITCHES: Final = ("container-mount-home", "no-container-entrypoint", "no-container-remap-root", "container-readonly")
+
 _REFUSED: Final = {
     "array": "job arrays are not served by this release; submit the tasks one by one",
     "dependency": "dependencies are not served by this release; submit when what it depends on has ended",
     "licenses": "licenses are not counted by Lattice; use --constraint for features of nodes",
     "signal": "signals before the end are not sent by this release; TERM comes one grace period before KILL",
+    "environment": "environment files of a container engine are not read; name the image with --container-image",
+    "container-mounts": "a container shows the home, the working directory and what the site lists; remove the option",
+    "container-workdir": "the working directory is that of --chdir: the node's, or the image's where the node has none; use that",
+    "container-save": "what is written to the root of a container goes with the work, and is not saved; remove the option",
+    "container-name": "containers are not kept by name; name the image with --container-image",
 }
+_REFUSED_SWITCHES: Final = {"container-entrypoint": "the image's entrypoint is not run; name the command in the script"}
 HETJOB: Final = ("hetjob", "packjob")
 """Bare words that separate the components of a heterogeneous job."""
 HETJOB_REFUSED: Final = "heterogeneous jobs are not served; submit separate allocations"
@@ -281,6 +296,8 @@ def _slurm() -> dict[str, Option]:
     for why, names in _IGNORED_SWITCHES.items():
         table |= {name: Option(name, argument=Argument.NONE, ignored=why) for name in names}
     table |= {name: Option(name, argument=Argument.OPTIONAL, ignored=_NOTHING) for name in _IGNORED_OPTIONAL}
+    table |= {name: Option(name, argument=Argument.NONE, moot=True) for name in _MOOT_SWITCHES}
+    table |= {name: Option(name, argument=Argument.NONE, refused=why) for name, why in _REFUSED_SWITCHES.items()}
     return table | {name: Option(name, refused=why) for name, why in _REFUSED.items()}
 
 

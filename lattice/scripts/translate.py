@@ -224,10 +224,14 @@ def _software(draft: _Draft) -> dict[str, Any]:
     """Returns images and views; files that are named from the working directory are named from the root. Raises Rejected for options of the
     other kind, and for what does not parse.
 
-    Of an OCI image and software environments the one of the stronger source counts; of the same source they are refused.
+    Of an OCI image and software environments the one of the stronger source counts. Raises Rejected for both of the same source, and for
+    an empty value.
     """
+    for slot in ("image", "uenv", "tools-uenv", "view", "device"):
+        if slot in draft.asked and not draft.value(slot):
+            raise draft.asked[slot].rejected("the value is empty: is a variable unset? Leave the option out to run without it")
     image, uenvs = draft.asked.get("image"), [draft.asked[slot] for slot in ("uenv", "tools-uenv") if draft.value(slot)]
-    if image is not None and image.value and all(_is_stronger(image, other) for other in uenvs):
+    if image is not None and all(_is_stronger(image, other) for other in uenvs):
         return _container(draft, image)
     found: dict[str, Any] = {}
     for slot, name in (("uenv", "uenv"), ("tools-uenv", "toolsUenv")):
@@ -251,7 +255,8 @@ def _software(draft: _Draft) -> dict[str, Any]:
 def _is_stronger(image: Given, uenv: Given) -> bool:
     """Tells whether an OCI image was asked for by a stronger source than a software environment; raises Rejected where by the same."""
     if image.source == uenv.source:
-        raise image.rejected(f"an OCI image and a software environment ({uenv.place}) are asked for: give one of them", "ImageInvalid")
+        beside = "" if uenv.place == image.place else f" ({uenv.place})"
+        raise image.rejected(f"an OCI image and a software environment{beside} are asked for: give one of them", "ImageInvalid")
     return SOURCES.index(image.source) > SOURCES.index(uenv.source)
 
 

@@ -18,6 +18,7 @@ _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _REPOSITORY: Final = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*", re.ASCII)
 _REGISTRY: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?", re.ASCII)
 _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_PATHS: Final = ("/", "./", "../", "~")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -56,6 +57,10 @@ def parse_container(text: str) -> ContainerReference:
     """
     if len(text) > LONGEST_NAME:
         raise _invalid(text[:40] + "…", f"it has {len(text)} characters (limit: {LONGEST_NAME})")
+    if "://" in text:
+        raise _invalid(text, f"leave out {text.partition('://')[0][:40]}://")
+    if text.startswith(_PATHS):
+        raise _invalid(text, "image files are not taken: push the image to a registry of the site")
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _invalid(text, f"{digest[:80]!r} is no digest: write sha256: and 64 hexadecimal digits")

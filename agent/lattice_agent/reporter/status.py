@@ -125,7 +125,8 @@ def _brought(work: Work) -> str:
     """Returns the sentence that every node of the attempt has the images of the site's registry that the work asks for."""
     count, nodes = len(work.status.software), work.status.node_count
     size = sum(image.size for image in work.status.software)
-    images = f"image of {size} bytes" if count == 1 else f"{count} images of {size} bytes in all"
+    shown = f"{size / (1 << 20):.1f}Mi"
+    images = f"image of {shown}" if count == 1 else f"{count} images of {shown} in all"
     return f"each of its {nodes} nodes has its {images}" if nodes > 1 else f"node {work.status.head} has its {images}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lattice.cli.render.text import Column, memory, table
+from lattice.cli.render.text import Column, memory, plural, table
 from lattice.software.answers import CacheRecord, CacheRow
 from lattice.software.labels import ID_LENGTH
 from lattice.units import format_time
@@ -47,7 +47,10 @@ def _cells(record: CacheRecord, *, wide: bool) -> list[tuple[str, ...]]:
     rows = sorted(record.images, key=lambda row: -row.used)
     cells = [(record.node, *_image(row, wide=wide)) for row in rows]
     held = sum(row.size for row in record.images)
-    return [*cells, (record.node, f"{len(rows)} images", "", memory(held), "", f"{memory(record.free)} of {memory(record.total)} free", "")]
+    return [
+        *cells,
+        (record.node, plural(len(rows), "image"), "", memory(held), "", f"{memory(record.free)} of {memory(record.total)} free", ""),
+    ]
 
 
 def _image(row: CacheRow, *, wide: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from lattice.cli.gateway import open_cache
 from lattice.cli.render.caches import cache_table, progress_line
 from lattice.errors import Rejected, Retry
 from lattice.software.answers import CacheOrder, CacheRecord
+from lattice.software.containers import parse_container
 from lattice.software.labels import parse_label
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Examples:
   lattice cache evict --image 3a1f0c9e2b7d4458 --nodes nid001    remove it there"""
 _ACTIONS = {
     "status": "show the images that nodes keep",
-    "warm": "bring an image to nodes before work asks for it",
+    "warm": "bring a uenv image to nodes before work asks for it",
     "evict": "remove an image from nodes that no work there uses",
 }
 
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--nodes", "--node", default="", metavar="NODES", help="names or node sets such as nid[001-064]")
         one.add_argument("--group", default="", metavar="GROUP", help="every node of this group")
         if name != "status":
-            one.add_argument("--image", required=True, metavar="IMAGE", help="a label that names one image, its id, or its digest")
+            one.add_argument("--image", required=True, metavar="IMAGE", help="a label that names one uenv, or an id or digest")
         if name == "warm":
             one.add_argument("--sticky", action="store_true", help="keep it there whatever room is wanted, until it is evicted")
 
@@ -57,7 +58,7 @@ def run(console: Console) -> int:
         raise Rejected("name the nodes: either --nodes, or --group", reason="BadInput")
     image = getattr(args, "image", "")
     if image:
-        parse_label(image)
+        _check_image(image)
     order = CacheOrder(args.action, args.nodes, args.group, image, sticky=getattr(args, "sticky", False))
     last: dict[str, CacheRecord] = {}
     shown: dict[str, int] = {}
@@ -71,6 +72,19 @@ def run(console: Console) -> int:
     finally:
         stream.close()
     return _told(console, [last[node] for node in sorted(last)])
+
+
+def _check_image(image: str) -> None:
+    """Raises Rejected for what is no label of a software environment, with what to do for OCI images where it is the name of one."""
+    try:
+        parse_label(image)
+    except Rejected as error:
+        try:
+            parse_container(image)
+        except Rejected:
+            raise error from None
+        said = f"{error.message}. An OCI image cannot be warmed: a node brings it when work asks for it"
+        raise Rejected(f"{said}. Hint: `lattice cache status` shows its id, by which it can be evicted", reason=error.reason) from error
 
 
 def _read(line: bytes) -> CacheRecord:

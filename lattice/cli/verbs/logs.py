@@ -68,8 +68,7 @@ def run(console: Console) -> int:
         if _earlier(one):
             console.note(f"Note: attempt {one.status.attempt} has not started: {state_line(one)}; earlier output: {_earlier(one)}")
         if not args.follow or is_final(one):
-            console.complain(f"Error: allocation {label(one)} has not started: {state_line(one)}", "  Hint: -f waits for it")
-            return exits.FAILED if is_final(one) else exits.NOT_YET
+            return _say_not_started(console, one)
         console.note(f"Note: waiting for allocation {label(one)} to start: {state_line(one)}")
         try:
             one = until(console, one, lambda now: _has_started(now) or is_final(now)) or one
@@ -78,6 +77,16 @@ def run(console: Console) -> int:
     work = console.cluster.get(ALLOCATIONS, one.metadata.name, one.metadata.namespace, type=Work)
     several = one.status.node_count > 1 and not work.spec.on_head_only
     return _stream(console, one, prefix=several and not args.node, since=since)
+
+
+def _say_not_started(console: Console, one: Allocation) -> int:
+    """Says that there is no output, and why: FAILED for work that ended before it started, NOT_YET for work that may still start."""
+    if is_final(one):
+        said = f"Error: allocation {label(one)} ended before it started: {state_line(one)}"
+        console.complain(said, f"  Hint: `lattice why {label(one)}` says why")
+        return exits.FAILED
+    console.complain(f"Error: allocation {label(one)} has not started: {state_line(one)}", "  Hint: -f waits for it")
+    return exits.NOT_YET
 
 
 def _earlier(one: Allocation) -> str:

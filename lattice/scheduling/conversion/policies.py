@@ -94,8 +94,8 @@ def terms_of(tenant: Tenant) -> Terms:
 
 
 def energy_price(config: Config | None, now: float) -> float | None:
-    """Returns the price of electricity in the LatticeConfig, in [0, 1], one above as 1; None: it is not set or does not parse, or its time of
-    validity is over at `now` or does not parse.
+    """Returns the price of electricity in the LatticeConfig, in [0, 1], one above as 1; None: it is not set or does not parse, or its
+    time of validity is over at `now` or does not parse.
     """
     options = config.spec.scheduling if config is not None else SchedulingOptions()
     price = _quantity(options.energy_price)

@@ -178,6 +178,18 @@ def test_a_script_becomes_the_allocation_that_it_asks_for(case: Case) -> None:
         ("#SBATCH --reservation=a,b", "name one reservation: an allocation runs in one"),
         ("#SBATCH -L matlab", "licenses are not counted"),
         ("#SBATCH --signal=B:USR1@60", "signals before the end"),
+        ("#SBATCH --environment=my.toml", "environment files of a container engine are not read"),
+        ("#SBATCH --container-image=team/app --container-mounts=/a:/b", "and what the site lists"),
+        ("#SBATCH --container-image=team/app --container-workdir=/opt", "that of --chdir"),
+        ("#SBATCH --container-image=team/app --container-save=/a.sqsh", "is not saved"),
+        ("#SBATCH --container-name=mine", "not kept by name"),
+        ("#SBATCH --container-image=team/app --container-entrypoint", "entrypoint is not run"),
+        ("#SBATCH --container-image=registry.example#team/app:1.0", r"write registry.example\#… or registry.example/…"),
+        ("#SBATCH --container-image=docker://registry.example/team/app", "leave out docker://"),
+        ("#SBATCH --container-image=/images/my.sqsh", "image files are not taken: push the image to a registry"),
+        ("#SBATCH --container-image=", "the value is empty"),
+        ("#SBATCH --uenv=''", "the value is empty"),
+        ("#LATTICE --image=", "the value is empty"),
         ("#SBATCH hetjob", "heterogeneous jobs"),
         ("#SBATCH --nodes=<N>", "is not a number of nodes"),
         ("#SBATCH --nodes={{ nodes }}", "is not a number of nodes"),
@@ -408,6 +420,7 @@ def test_software_is_taken_from_directives_and_files_are_named_from_the_root(lin
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("#SBATCH --container-image='nvcr.io#nvidia/pytorch:24.01-py3' # here", {"image": "nvcr.io/nvidia/pytorch:24.01-py3"}),
         ("#SBATCH --container-image=nvcr.io\\#nvidia/pytorch:24.01-py3", {"image": "nvcr.io/nvidia/pytorch:24.01-py3"}),
         (
             "#LATTICE --image=team/app --writable --device=nvidia.com/gpu=0,nvidia.com/gpu=1",
@@ -418,6 +431,13 @@ def test_software_is_taken_from_directives_and_files_are_named_from_the_root(lin
 def test_an_oci_image_is_taken_from_directives_with_what_its_container_has(line: str, expected: dict[str, object]) -> None:
     spec = translated(f"#!/bin/sh\n#SBATCH -N 1\n{line}\nhostname\n").allocation["spec"]
     assert {name: value for name, value in spec["environment"].items() if name in ("image", "writable", "devices")} == expected
+
+
+@pytest.mark.parametrize("name", ["container-mount-home", "no-container-entrypoint", "no-container-remap-root", "container-readonly"])
+def test_what_is_so_in_every_container_is_passed_over_in_silence(name: str) -> None:
+    made = translated(f"#!/bin/sh\n#SBATCH -N 1\n#SBATCH --container-image=team/app --{name}\nhostname\n")
+    assert not [warning for warning in made.warnings if "container" in warning]
+    assert made.allocation["spec"]["environment"]["image"] == "team/app"
 
 
 @pytest.mark.parametrize(

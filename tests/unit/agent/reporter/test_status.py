@@ -136,11 +136,11 @@ def test_with_the_start_the_wait_for_it_is_over() -> None:
 
 
 def test_with_the_start_every_node_has_brought_what_the_work_needs_of_the_registry() -> None:
-    images = [{"source": source, "digest": "sha256:0", "layer": "sha256:1", "size": 1024} for source in ("a/1:v1", "b/1:v1")]
+    images = [{"source": source, "digest": "sha256:0", "layer": "sha256:1", "size": 1 << 20} for source in ("a/1:v1", "b/1:v1")]
     outcome = decide(allocation(software=images, nodeCount=2), Begun(1000.0, 2))
     assert isinstance(outcome, status.Write)
     found = {entry["type"]: (entry["status"], entry["reason"], entry["message"]) for entry in outcome.status["conditions"]}
-    assert found["Staged"] == ("True", "SoftwareStaged", "each of its 2 nodes has its 2 images of 2048 bytes in all")
+    assert found["Staged"] == ("True", "SoftwareStaged", "each of its 2 nodes has its 2 images of 2.0Mi in all")
     bare = decide(allocation(), Begun(1000.0, 1))
     assert isinstance(bare, status.Write)
     assert "Staged" not in {entry["type"] for entry in bare.status["conditions"]}, "nothing was to be brought"

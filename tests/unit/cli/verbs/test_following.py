@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lattice.errors import Retry
 from lattice.kube.resources import CONFIG_MAPS
-from tests.unit.cli.conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago
+from tests.unit.cli.conftest import COMPLETED, FAILED, NOW, RUNNING, WAITING, Bench, ago, said
 
 
 def test_wait_exits_with_the_works_own_code(bench: Bench) -> None:
@@ -84,6 +86,16 @@ def test_logs_of_what_has_not_started_say_so(bench: Bench) -> None:
     result = bench.run("logs", "1")
     assert result.code == 3
     assert "has not started: Pending (WaitingForNodes)" in result.err
+
+
+@pytest.mark.parametrize("words", [("logs", "1"), ("logs", "-f", "1")])
+def test_logs_of_what_ended_before_it_started_name_the_reason_and_wait_for_nothing(bench: Bench, words: tuple[str, ...]) -> None:
+    over = said("Finished", "True", "ImageNotFound", "the registry has no image team/none:1", before=200)
+    bench.allocation("a", number=1, status={"phase": "Failed", "conditions": [over]})
+    result = bench.run(*words)
+    assert result.code == 1
+    assert "ended before it started: Failed (ImageNotFound)" in result.err
+    assert ("lattice why 1" in result.err, "-f waits" in result.err) == (True, False)
 
 
 def test_a_stream_that_ends_before_the_work_is_no_success(bench: Bench) -> None:

@@ -102,7 +102,9 @@ def test_the_price_of_electricity_is_known_for_the_time_that_it_was_given_for() 
 
 
 def test_a_field_that_does_not_parse_takes_its_default() -> None:
-    bad = vcluster(borrowing={"lend": True, "maxDuration": "soon", "returnGrace": "x"}, cycle={"interval": "x"}, preemption={"minRuntime": "x"})
+    bad = vcluster(
+        borrowing={"lend": True, "maxDuration": "soon", "returnGrace": "x"}, cycle={"interval": "x"}, preemption={"minRuntime": "x"}
+    )
     assert policies.policy_of(bad) == Policy("hpc", borrowing=Borrowing(lend=True))
     budget = {"fairShareTarget": "much", "burstAllowance": "much"}
     assert policies.terms_of(msgspec.convert({"metadata": {"name": "a"}, "spec": {"budget": budget}}, Tenant)) == Terms()
