@@ -88,7 +88,9 @@ class Log:
     """The gaps that the trace itself names."""
 
     def settle(self) -> Log:
-        """Sorts the jobs by submission, counts those out of order, and returns the log; raises Rejected (`BadTrace`) without any job."""
+        """Sorts the jobs by submission (equal times keep their order), counts those out of order as changed, and returns the log itself;
+        raises Rejected (`BadTrace`) without any job.
+        """
         if not self.jobs:
             why = ": " + ", ".join(self.left.phrases()) if self.left.counts else ""
             left = f"0 of {self.total} jobs are left" if self.total else "the trace has none"

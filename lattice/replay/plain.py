@@ -14,10 +14,10 @@ GROUP: Final = 64
 
 
 def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: bool = False) -> tuple[Log, Left]:
-    """Returns the jobs that the filter of the published studies keeps, and counts of those left out.
+    """Returns the jobs that the filter of the published studies keeps, and counts of those left out. Raises Rejected where none is left.
 
-    A log's group becomes the tenant, its user the user. Runs are not cut here: the production cycle ends a job at its walltime, the
-    requested time. There is no grace.
+    A log's group becomes the tenant, its user the user, a number of 0 or less none. Runs are not cut here: the production cycle ends a job
+    at its walltime, the requested time. There is no grace.
     """
     workload, left = select(trace, machine, run_stands_in=run_stands_in)
     place = {number: at for at, number in enumerate(trace.job)}
@@ -36,7 +36,7 @@ def jobs_of(trace: Trace, machine: Machine, vcluster: str, *, run_stands_in: boo
 
 
 def alike(count: int) -> list[NodeFacts]:
-    """Returns `count` equal nodes named `n1`, `n2`, … in groups of 64."""
+    """Returns `count` equal free nodes named `n1`, `n2`, …, with leading zeros where there are ten or more, in groups of 64."""
     width = len(str(count))
     return [
         NodeFacts(

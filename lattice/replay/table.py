@@ -13,7 +13,8 @@ COLUMNS = ("job", "tenant", "user", "vcluster", "class", "submit", "start", "end
 
 
 def rows(done: Replayed) -> Iterator[str]:
-    """Yields the CSV lines of a replay: jobs in order of starts, then those withdrawn, then those that never started.
+    """Yields the CSV lines of a replay, a head first: jobs in order of starts, then those withdrawn, then those that never started, without
+    times of their own.
 
     Times in seconds. `groups` counts the topology groups of the job's nodes, `where` is the set of its nodes by name.
     """
