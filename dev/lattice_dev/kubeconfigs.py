@@ -73,7 +73,9 @@ def impersonating(outside: dict[str, Any], user: str, groups: Sequence[str], nam
 
 
 def write(path: Path, config: dict[str, Any]) -> bool:
-    """Writes a kubeconfig, readable by the owner only, where the file is missing or differs; returns False where it has that content."""
+    """Writes a kubeconfig in one step, readable by the owner only, where the file is missing or differs; returns False where it has that
+    content.
+    """
     text = yaml.safe_dump(config, sort_keys=False)
     if path.exists() and path.read_text() == text:
         return False

@@ -23,10 +23,11 @@ NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 def new_user(
     name: str, tenant: str, role: str, known: Mapping[str, User], *, plain: bool, free: Callable[[int], bool] = lambda _: True
 ) -> User:
-    """Returns the entry of a user, and records it nowhere: a known user keeps the uid, a new one gets the first that nobody has.
+    """Returns the entry of a user, and records it nowhere: a known user keeps the uid, a new one gets the first from 20000 on that nobody
+    has.
 
-    Where agents are plain processes (`plain`) a new one gets the machine's own uid, if any; `free` says whether no other instance has a
-    uid. Raises Rejected for a name that cannot be a login, or an unknown role.
+    Where agents are plain processes (`plain`) a new one gets the uid that the machine knows for this login, if any; `free` says whether no
+    other instance has a uid. Raises Rejected for a name that cannot be a login, or an unknown role.
     """
     if not NAME.fullmatch(name):
         raise errors.Rejected(f"{name!r} cannot be a login: 1 to 31 of a-z, 0-9, '_' and '-', a letter first", reason="BadName")

@@ -45,7 +45,7 @@ class Claims:
         return True
 
     def claim_port(self, port: int) -> bool:
-        """Claims a port until `close`; returns False when it is claimed or in use."""
+        """Claims a port until `close`; returns False when it is claimed or in use. A port that is in use stays claimed."""
         return self.claim(f"port/{port}") and is_free(port)
 
     def close(self) -> None:
@@ -55,7 +55,9 @@ class Claims:
 
 @contextlib.contextmanager
 def claimed(count: int) -> Iterator[list[int]]:
-    """Yields so many free ports, which no other process of lattice-dev chooses during the block; raises Rejected when there are fewer."""
+    """Yields so many free ports of `PASSING`, which no other process of lattice-dev chooses during the block; raises Rejected when there
+    are fewer.
+    """
     with contextlib.closing(Claims()) as claims:
         candidates = filter(claims.claim_port, PASSING)
         yield [_next(candidates, PASSING) for _ in range(count)]

@@ -41,7 +41,9 @@ class Answers:
     client: Pair | None = None
 
     def missing(self) -> str:
-        """Asks once; returns the status with the failed checks or the begin of the answer, or the connection's error; empty: 200, ready."""
+        """Asks once, 3 s at most for each step; returns the status with the failed checks or the begin of the answer, or the connection's
+        error; empty: 200, ready.
+        """
         connection = self._connect()
         try:
             connection.request("GET", self.path)

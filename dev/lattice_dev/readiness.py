@@ -27,7 +27,7 @@ class Objects:
             return str(error)
 
     def _missing_tenant(self) -> str:
-        """Returns which tenant is not Ready, and why; empty where all are."""
+        """Returns which tenant is not Ready, and why; empty where all are. Raises NotFound for one that does not exist."""
         for name in self.tenants:
             tenant = self.cluster.get(resources.TENANTS, name)
             ready = {c["type"]: c for c in tenant.get("status", {}).get("conditions", [])}.get("Ready", {})

@@ -42,7 +42,8 @@ class HostClock:
 
 
 def wait_until(done: Callable[[], str], *, within: float, clock: Clock, what: str, every: float = 0.05) -> None:
-    """Calls `done` every `every` seconds until it returns ""; any other answer says what is missing.
+    """Calls `done` at once and then every `every` seconds until it returns ""; any other answer says what is missing. What it raises is
+    passed on.
 
     Raises Retry with reason NotReady and the last answer after `within` seconds; `what` names the thing waited for in that error.
     """

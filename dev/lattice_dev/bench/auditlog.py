@@ -78,7 +78,11 @@ _decode = msgspec.json.Decoder(_AuditEntry).decode
 
 
 def count_writes(lines: Iterable[bytes], *, leave_out: frozenset[str] = frozenset()) -> Writes:
-    """Returns the writes in these lines, without the resources in `leave_out`; a cut last line is left out."""
+    """Returns the writes in these lines, without the resources in `leave_out` and questions that store nothing; a cut last line is left
+    out.
+
+    All requests, those too, are counted in `requests`.
+    """
     writes = Writes()
     for line in lines:
         if not line.endswith(b"\n"):

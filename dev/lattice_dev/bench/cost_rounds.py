@@ -42,7 +42,9 @@ class Cost:
 
 
 def costs(rounds: Sequence[Round]) -> dict[str, Cost]:
-    """Returns the cost of a write of each kind."""
+    """Returns the cost of a write of each kind, its part of all collections by what it allocates included; a round without a write raises
+    ZeroDivisionError.
+    """
     each = collection_seconds(rounds)
     allocated = sum(max(0.0, one.allocated) for one in rounds)
     rate = each * sum(one.collections for one in rounds) / allocated if allocated > 0 else 0.0
@@ -50,7 +52,9 @@ def costs(rounds: Sequence[Round]) -> dict[str, Cost]:
 
 
 def collection_seconds(rounds: Iterable[Round]) -> float:
-    """Returns the processor time of one collection: the slope of a round's time over its collections, within each kind."""
+    """Returns the processor time of one collection, at least 0: the slope of a round's time over its collections, within each kind; 0 where
+    no kind's rounds differ in these.
+    """
     product = squares = 0.0
     for mine in _by_kind(rounds).values():
         time = sum(one.seconds for one in mine) / len(mine)

@@ -40,7 +40,9 @@ class Driver:
         return await self.timed(at_once, (partial(self.user.create, ALLOCATIONS, manifest, NAMESPACE) for manifest in manifests))
 
     async def baseline(self) -> tuple[float, float]:
-        """Returns the creations and the changes a second of lean ConfigMaps, by the same client and with as many at once."""
+        """Returns the creations and the changes a second of lean ConfigMaps, by the administrator and with as many at once; they are
+        deleted again.
+        """
         names = [f"bench-{number:04d}" for number in range(BASELINE_OBJECTS)]
         maps = [work.lean_config_map(NAMESPACE, name) for name in names]
         admin = self.admin
@@ -62,7 +64,9 @@ class Driver:
         return took
 
     async def clear(self, seen: Watching) -> None:
-        """Deletes every allocation of the namespace, and waits until all are gone."""
+        """Deletes every allocation of the namespace that `seen` knows, as the user, and waits until all are gone; raises Retry where that
+        takes too long.
+        """
         names = list(seen.lives)
         within = 120.0 + len(names) / 5
         await self.timed(CONNECTIONS, (partial(self._delete, name) for name in names))
@@ -74,7 +78,10 @@ class Driver:
             await self.user.delete(ALLOCATIONS, name, NAMESPACE)
 
     async def timed(self, at_once: int, calls: Iterable[Callable[[], Awaitable[object]]]) -> float:
-        """Makes all calls, `at_once` at a time; returns the seconds that they took. The first error ends the rest, and is raised."""
+        """Makes all calls, `at_once` at a time; returns the seconds that they took.
+
+        The first error of Lattice's ends the rest, and is raised.
+        """
         waiting = iter(calls)
 
         async def work_off() -> None:

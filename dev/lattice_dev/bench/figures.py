@@ -19,7 +19,7 @@ class Aim:
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """Tells whether a value meets the aim."""
+        """Tells whether a value meets the aim; the aim's own value does."""
         return value >= self.value if self.at_least else value <= self.value
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the value divided by the baseline; None without a baseline."""
+        """Returns the value divided by the baseline; None without a baseline, or with one of 0."""
         if self.baseline is None or not self.baseline.value:
             return None
         return self.value / self.baseline.value
@@ -73,7 +73,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def shown(value: float) -> str:
-    """Returns a value with three significant digits: `0.0123`, `12.3`, `1230`."""
+    """Returns a value with three significant digits (`0.0123`, `12.3`), all digits before the point, at most six after it: `1230`."""
     if value == 0 or math.isinf(value) or math.isnan(value):
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))

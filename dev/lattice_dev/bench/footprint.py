@@ -27,7 +27,7 @@ NOT_COUNTED = frozenset({"etcd", "kube-apiserver", "hollow"})
 
 
 async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure]:
-    """Returns the resident memory of every daemon with all hollow nodes busy and the other allocations waiting."""
+    """Returns the resident memory of every component with all hollow nodes busy and the other allocations waiting; the work stays."""
     names = [f"memory-{number:05d}" for number in range(allocations)]
     running = min(nodes, allocations)
     async with driver.watch() as seen:
@@ -75,7 +75,7 @@ def resident_mib(pid: int) -> float:
 
 
 def _mebibytes(pid: int, file: str, line: str) -> float:
-    """Returns a line of a file of /proc in MiB; raises NotFound when the process has ended."""
+    """Returns a line of a file of /proc in MiB; raises NotFound when the process has ended, Corrupt where the file has no such line."""
     try:
         lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError as error:
@@ -87,7 +87,7 @@ def _mebibytes(pid: int, file: str, line: str) -> float:
 
 
 def commands(instance: Instance, allocations: int) -> list[Figure]:
-    """Returns the wall time of `lattice status` and `lattice --help`, beside Python itself and the like of kubectl."""
+    """Returns the median wall time of `lattice status` and `lattice --help`, beside the like of kubectl and Python itself."""
     lattice = str(Path(sys.executable).with_name("lattice"))
     environ = {**os.environ, "KUBECONFIG": str(instance.kubeconfig(USER)), "NO_COLOR": "1"}
     kubectl = [instance.site().programs.path("kubectl"), "get", "allocations", "-n", NAMESPACE]
@@ -110,7 +110,7 @@ def commands(instance: Instance, allocations: int) -> list[Figure]:
 
 
 def _wall(argv: Sequence[str], environ: Mapping[str, str]) -> float:
-    """Returns the median milliseconds of several runs of a command; raises Corrupt when it fails.
+    """Returns the median milliseconds of 15 runs of a command; raises Corrupt when one of them fails.
 
     A run before them is not counted: it writes the bytecode that an installed program has.
     """

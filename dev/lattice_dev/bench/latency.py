@@ -102,7 +102,11 @@ async def _writes(driver: Driver, offset: int) -> list[Moment]:
 
 
 async def _one(driver: Driver, seen: Watching, name: str, nodes: int) -> tuple[TracedStart, list[float]]:
-    """Starts one allocation after a rest; returns it with the second since the epoch at which each node's process ran."""
+    """Starts one allocation after a rest, and returns it once it has ended, with the second since the epoch at which each node's process
+    ran.
+
+    Raises Corrupt where a process left no time.
+    """
     home = driver.instance.where.user_home(USER)
     script = f'echo $EPOCHREALTIME > "$HOME/{MARKS}.$LATTICE_JOB_ID.$LATTICE_NODE_RANK"'
     manifest = work.real(NAMESPACE, name, script, nodes=nodes, only=FIRST_NODES)
@@ -127,7 +131,9 @@ def _read(file: Path, name: str) -> float:
 
 
 async def fill_queue(driver: Driver, seen: Watching, count: int) -> float:
-    """Creates one allocation that holds the fifth node, and `count` that wait for that node; returns the seconds of their creation."""
+    """Creates one allocation that holds the fifth node, and `count` that wait for that node, and waits until each has a reason; returns the
+    seconds of the creation of the latter.
+    """
     await driver.create([work.real(NAMESPACE, "latency-holder", "sleep 3600", only=HELD_NODE, walltime=3600)])
     await seen.until(lambda: seen.count_reached("started", ["latency-holder"]) == 1, within=30, what="the holder of the fifth node")
     names = [f"latency-waits-{number:04d}" for number in range(count)]

@@ -32,7 +32,9 @@ ASKED: Final = (
 
 
 async def measure(driver: Driver, counts: Sequence[int]) -> list[Figure]:
-    """Returns wall time of `lattice status` and p95 of the answers to each question, with so many held allocations that wait."""
+    """Returns for each of `counts` (ascending) the wall time of `lattice status` and p95 of the answers to each question, with so many held
+    allocations that wait; they stay.
+    """
     figures: list[Figure] = []
     public = (await driver.admin.get(CONFIG_MAPS, "lattice-public", "lattice-system", type=dict[str, Any]))["data"]
     config = load(str(driver.instance.kubeconfig(USER)))

@@ -70,7 +70,9 @@ class Player:
         self._digested = 0
 
     def play(self, submitted: int) -> dict[str, object]:
-        """Plays until so many jobs are submitted, or to the end where there are no more; returns the answer of one turn."""
+        """Plays until so many jobs are submitted, or to the end where there are no more; returns the CPU seconds of this turn, the digest
+        of all starts and nodes so far, and whether it is over.
+        """
         world, last, going = self._world, submitted >= self.jobs, True
         began = time.process_time()
         while (last or world.submitted < submitted) and (going := world.advance()):

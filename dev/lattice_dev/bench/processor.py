@@ -38,7 +38,9 @@ class ProgramTimes:
         self._before = self._now()
 
     def spent(self, count: int) -> dict[str, float]:
-        """Returns milliseconds of each program for each of `count` things that were done, the most first."""
+        """Returns milliseconds of each program since this was made, for each of `count` (above 0) things that were done, the most first; of
+        a name's several processes only those that run now count.
+        """
         now = self._now()
         spent = {name: 1000 * (seconds - self._before.get((name, pid), 0.0)) / count for (name, pid), seconds in now.items()}
         return dict(sorted(spent.items(), key=lambda entry: -entry[1]))

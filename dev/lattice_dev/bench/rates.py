@@ -17,7 +17,9 @@ LEAST_MILLISECONDS = 0.05
 
 
 async def creations(driver: Driver, count: int) -> Figure:
-    """Returns how many one-node allocations are created a second, many at once, each through the webhooks; they stay for the scheduler."""
+    """Returns how many one-node allocations are created a second, 48 at once, each through the webhooks; they stay for the scheduler, which
+    the caller has stopped.
+    """
     lean, _ = await driver.baseline()
     times = ProgramTimes(driver.instance)
     took = await driver.create([work.hollow(NAMESPACE, _name(number), seconds=None) for number in range(count)])
@@ -60,7 +62,9 @@ async def admissions(driver: Driver, count: int) -> list[Figure]:
 
 
 async def lives(driver: Driver, *, seconds: float, outstanding: int) -> Figure:
-    """Returns how many allocations that end at once come to their end a second, `outstanding` under way at a time, for `seconds`."""
+    """Returns how many allocations that end at once come to their end a second, `outstanding` under way at a time, for `seconds`; those
+    that end later do not count.
+    """
     begun = ended = 0
     times = ProgramTimes(driver.instance)
     async with driver.watch() as seen:

@@ -37,7 +37,9 @@ _EVERY: Final = (
 
 
 def log_path() -> Path:
-    """Returns the path of KTH-SP2.swf.gz in `LATTICE_DATA`, or `shared/data` beside the checkout; raises NotFound naming both."""
+    """Returns the path of KTH-SP2.swf.gz in `LATTICE_DATA`, or where that is not set in `shared/data` beside the checkout; raises NotFound
+    where it is not there.
+    """
     folder = Path(os.environ.get("LATTICE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
     path = folder / "KTH-SP2.swf.gz"
     if not path.is_file():

@@ -35,7 +35,9 @@ class Stream:
     """Most nodes of each job; 0: as many as the least."""
 
     def jobs(self, nodes: int, begin: float, end: float, dice: Dice) -> Iterable[TraceJob]:
-        """Yields jobs at random times that amount to this load."""
+        """Yields jobs at random times between `begin` and `end`, ascending, that amount to this load of so many nodes on average; they have
+        no id.
+        """
         mean = sum(self.sizes) / len(self.sizes) * sum(self.runs) / len(self.runs)
         at = begin
         while (at := at + dice.gap(mean / (self.load * nodes))) < end:
@@ -48,7 +50,10 @@ class Stream:
 
 
 def log_of(jobs: Iterable[TraceJob], shares: Mapping[str, float] | None = None) -> Log:
-    """Returns a log of these jobs; those without a name are numbered."""
+    """Returns a log of these jobs, in order of submission; those without an id are numbered.
+
+    `shares` become the tenants' terms, None: no tenant has any.
+    """
     ordered = sorted(jobs, key=lambda job: job.submit)
     named = [job if job.id else replace(job, id=f"j{number}") for number, job in enumerate(ordered)]
     return Log("made", named, total=len(named), tenants={name: TenantTerms(share=share) for name, share in (shares or {}).items()})
@@ -100,7 +105,9 @@ def two_users(days: float, nodes: int = NODES) -> Log:
 
 
 def ranges(days: float, least: int, most: int, nodes: int = NODES, seed: int = 47) -> Log:
-    """Returns tenant `a`, which asks for nearly the whole machine, and `b`, whose jobs ask for `least` to `most` nodes."""
+    """Returns tenant `a`, which asks for 85 % of the machine, and `b`, whose jobs ask for `least` to `most` nodes; the times of `b` do not
+    depend on these.
+    """
     dice = Dice(seed)
     fixed = Stream(0.85, "a", "a0", (4, 8, 16, 32), (HOUR, 2 * HOUR)).jobs(nodes, 0.0, days * DAY, dice)
     count = Stream(0.3, "b", "b0", (16,), (2 * HOUR,)).jobs(nodes, 0.0, days * DAY, Dice(seed + 6))

@@ -88,7 +88,9 @@ def replayer(checkout: Path, name: str, jobs: int) -> Iterator[Replayer]:
 
 
 def interleave(ours: Replayer, theirs: Replayer, say: Callable[[float], None]) -> list[Turn]:
-    """Plays both replays to their ends, turn by turn; raises Corrupt where a start or a node differs."""
+    """Plays both replays to their ends, turn by turn, who goes first alternating; raises Corrupt where a start or a node differs, Rejected
+    where a process has ended.
+    """
     turns: list[Turn] = []
     over = False
     while not over:

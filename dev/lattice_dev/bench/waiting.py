@@ -55,7 +55,9 @@ def measure(*, quick: bool, say: Say) -> list[Figure]:
 
 
 def _figure(made: CoreScene, name: str) -> Figure:
-    """Returns the figure of a cycle in which one newcomer joins a long queue on a full machine."""
+    """Returns the figure of a cycle in which one newcomer joins a long queue on a full machine; the scene is filled for it, and loses its
+    last candidate.
+    """
     state, last = made.state, made.candidates.pop()
     placed = _placed(decide(state, "hpc", made.candidates, NOW))
     for candidate in placed:
@@ -89,7 +91,7 @@ def _placed(outcomes: Iterable[object]) -> list[Candidate]:
 
 
 def _windows(made: CoreScene) -> None:
-    """Sets reservation windows of eight days."""
+    """Sets eight reservation windows of an hour each, one an hour from the fifth hour on, each on 300 nodes."""
     made.state.set_windows(
         ReservationWindow(f"w{day}", NOW + (5 + day) * HOUR, NOW + (6 + day) * HOUR, mask_of(range(day * 64, day * 64 + WIDTH)))
         for day in range(8)
@@ -97,7 +99,11 @@ def _windows(made: CoreScene) -> None:
 
 
 def _tree(made: CoreScene, groups: int) -> None:
-    """Plants a group for each tenant, and as many more as wanted; each is guaranteed its part, and may have a quarter of all."""
+    """Plants a group for each tenant, and others up to `groups` in all; each tenant's is guaranteed its part, and each may have a quarter
+    of all.
+
+    Puts the candidates into their tenants' groups.
+    """
     state, nodes = made.state, len(made.state.node_cache.nodes)
     each = max(1, nodes // (2 * TENANTS))
     names = [f"t{number}" for number in range(groups)]

@@ -55,7 +55,7 @@ def _figures(what: str, groups: int, ready: tuple[float, list[float]], seen: tup
 
 
 async def _plant(driver: Driver, groups: int) -> None:
-    """Creates about so many groups: departments with ten teams each; the submissions belong to the first team."""
+    """Creates about so many groups: departments with ten teams each, one at least; the submissions belong to the first team."""
     departments = max(1, groups // (A_DEPARTMENT + 1))
     for number in range(departments):
         top = _quota(f"bench-d{number:04d}", isParent=True, min={"nodes": A_DEPARTMENT})
@@ -97,7 +97,9 @@ def _review(kind: str, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load(driver: Driver, count: int, ask: Callable[[], Awaitable[None]]) -> tuple[float, list[float]]:
-    """Asks `count` times on open connections, 16 at a time; returns the seconds that all took together, and those of each."""
+    """Asks `count` times on open connections, 16 at a time, after some that are not measured; returns the seconds that all took together,
+    and those of each.
+    """
     await driver.timed(AT_ONCE, (ask for _ in range(2 * AT_ONCE)))
     took: list[float] = []
 

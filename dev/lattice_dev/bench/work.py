@@ -24,7 +24,9 @@ def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None =
 
 
 def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: int = 600, only: str = "") -> Manifest:
-    """Returns an allocation that runs a line of bash on every one of its nodes; `walltime` in seconds, `only`: a node set, empty: any."""
+    """Returns an allocation that runs a line of bash once on every one of its nodes and is never requeued; `walltime` in seconds, `only`: a
+    node set, empty: any.
+    """
     resources: Manifest = {"constraints": {"nodeList": only}} if only else {}
     return _allocation(namespace, name, nodes, walltime, resources, entrypoint=f"bash -c {quoted(script)}")
 

@@ -21,7 +21,8 @@ NOT_OF_A_LIFE = frozenset({"tenants", "vclusters", "latticenodes", "nodeindexes"
 
 
 async def measure(driver: Driver, *, nodes: int, count: int) -> list[Figure]:
-    """Submits `count` allocations of so many hollow nodes together; returns the writes that took effect, and all requests, for each one.
+    """Submits `count` allocations of so many hollow nodes together; returns the writes that took effect, and all requests, for each one,
+    and deletes them again.
 
     Of a plan's size it submits no more than there are whole plans, and raises Rejected where there is none.
     """

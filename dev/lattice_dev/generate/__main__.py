@@ -29,7 +29,9 @@ def _stubs(root: Path) -> dict[Path, str]:
 
 
 def drifted(root: Path) -> list[Path]:
-    """Returns the paths, sorted, of files that differ from what would be generated, are missing, or exist without a source."""
+    """Returns the paths, sorted, of files that differ from what would be generated, are missing, or exist without a source in a folder of
+    generated files (the chart's aside).
+    """
     wanted = generated(root)
     folders = {path.parent for path in wanted} - {root / "charts" / "lattice" / "files"}  # most of that folder is written by hand
     standing = {path for folder in folders for path in folder.glob("*.*")}

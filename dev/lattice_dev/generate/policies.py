@@ -44,7 +44,9 @@ def rules_of_parts() -> tuple[tuple[str, Rule], ...]:
 
 
 def _rules_below(node: Schema, path: tuple[str, ...]) -> Iterator[Rule]:
-    """Yields the rules of a node of the schema at a path of the spec, and of the properties below; raises TypeError for one of entries."""
+    """Yields the rules of a node of the schema at a path of the spec, and of the properties below, each kept where the path is absent;
+    raises TypeError for a rule of the entries of a list or map.
+    """
     own = ".".join(("self", *path))
     absent = [f"!has({'.'.join(('self', *path[:depth]))})" for depth in range(1, len(path) + 1)]
     for entry in node.get(RULES, ()):
@@ -87,7 +89,9 @@ def _policy(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 
 def _sentence(rule: Rule, *, unchanged: str = "") -> str:
-    """Returns the CEL of a rule's sentence where it is broken, and of '' where it is kept, or where the field `unchanged` is as before."""
+    """Returns the CEL that gives a rule's sentence where it is broken, and '' where it is kept, or where the field `unchanged` (empty:
+    none) is as before.
+    """
     kept = f"({condition(rule)})"
     if unchanged:
         kept += f" || (oldObject != null && variables.spec.?{unchanged} == variables.former.?{unchanged})"

@@ -31,8 +31,9 @@ class SwfJob:
 def first_jobs(lines: Iterable[str], count: int, machine: int) -> list[SwfJob]:
     """Returns the first `count` jobs that the filter keeps, in the order of the log.
 
-    Dropped are jobs without processors (allocated, else requested) or with more than `machine`, without run time or without requested
-    time; a run is cut at the requested time. Raises Rejected with the line's number for what is no log, and when there are fewer jobs.
+    Dropped are jobs without processors (allocated, else requested) or with more than `machine`, without run time or without requested time;
+    a run is cut at the requested time. Raises Rejected with the line's number for what is no log, as far as it was read, and when there are
+    fewer jobs.
     """
     jobs = list(islice(_kept(lines, machine), count))
     if len(jobs) < count:
