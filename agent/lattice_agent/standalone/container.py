@@ -328,8 +328,7 @@ def _workdir(making: Making) -> str:
     if _is_directory(making, asked):
         return str(asked)
     said = f"the working directory {asked!r} is neither on the node, where work may have it, nor in the image"
-    if not making.request["workdir_of_node"]:
-        said = f"the image has no directory {asked!r}; a working directory of the system is the image's: name another with --chdir"
+    said = f"{said}; a directory of the system is the image's: name one that it has with --chdir"
     raise ContainerFailure(said, START_FAILED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from lattice.cli.submission import name_of
@@ -155,3 +156,21 @@ def test_the_tenants_namespace_is_used(bench: Bench) -> None:
 
 def test_an_empty_name_of_a_file_is_told(bench: Bench) -> None:
     assert bench.run("submit", "").err == "Error: the name of the file is empty\n"
+
+
+@pytest.mark.parametrize("flag", ["--image=", "--uenv=", "--tools-uenv=", "--view=", "--device="])
+def test_an_empty_image_is_no_work_without_an_image(bench: Bench, flag: str) -> None:
+    result = bench.run("submit", flag, "--walltime=1h", "--dry-run=client", "--", "true")
+    assert (result.code, f"{flag}: the value is empty" in result.err) == (2, True)
+
+
+def test_flags_of_containers_that_are_not_served_are_refused_and_those_that_are_so_anyway_pass(bench: Bench) -> None:
+    asked = ("submit", "--image=team/app", "--walltime=1h", "--dry-run=client")
+    refused = bench.run(*asked, "--container-mounts=/a:/b", "--", "true")
+    assert (refused.code, "what the site lists" in refused.err) == (2, True)
+    assert bench.run(*asked, "--container-mount-home", "--", "true").code == 0
+
+
+def test_an_oci_image_cannot_be_warmed_and_the_refusal_says_how_one_is_evicted(bench: Bench) -> None:
+    result = bench.run("cache", "warm", "--image=registry.example/team/app:1.0", "--nodes=nid001")
+    assert (result.code, "An OCI image cannot be warmed" in result.err, "its id" in result.err) == (2, True, True)
