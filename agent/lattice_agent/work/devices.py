@@ -14,8 +14,11 @@ from lattice.errors import Rejected
 
 MOST_NAMED: Final = 20
 """Devices that a refusal names."""
-HOOKS_RUN: Final = ("prestart", "createRuntime", "createContainer", "startContainer")
-"""Hooks of a specification that the runtime runs while it makes the container."""
+HOOKS_RUN: Final = ("prestart", "createRuntime", "createContainer")
+"""Hooks of a specification that the runtime runs while it makes the container: those whose programs are the node's.
+
+The program of a `startContainer` hook is the image's, and would run as root.
+"""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from aiohttp.test_utils import TestServer
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected, Retry
-from lattice.views.allocation import SoftwareImage
+from lattice.views.allocation import OCI, SoftwareImage
 from lattice_agent.attempts import Key, NodeWork
 from lattice_agent.host.images import Images
 from lattice_agent.host.threads import Threads
@@ -266,6 +266,26 @@ async def test_an_image_whose_layers_are_not_those_of_its_allocation_is_refused(
     )
     with pytest.raises(Rejected, match="has other layers than its allocation says"):
         await images.bring(forged)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "said"),
+    [
+        pytest.param("", "PrologueFailed", r"takes 1024\.0Pi?.*the image cache may hold", id="more than an empty cache holds"),
+        pytest.param(OCI, "ImageRefused", r"software\.largestImage", id="more than an OCI image may have"),
+    ],
+)
+async def test_an_image_that_says_to_be_too_large_is_refused_at_once_and_makes_no_cache_full(
+    registry: Registry, images: Images, kind: str, reason: str, said: str
+) -> None:
+    lie = msgspec.structs.replace(registry.image, kind=kind, size=1 << 60)
+    begun = time.monotonic()
+    with pytest.raises(Rejected, match=said) as refused:
+        await images.bring(replace(registry.work(), software=(lie,), largest_image=100 << 30))
+    assert refused.value.reason == reason
+    assert time.monotonic() - begun < 5, "it waits for no room"
+    assert await images.fullness() == ("", ())
+    assert registry.ranges == []
 
 
 async def test_two_attempts_share_one_pull(registry: Registry, images: Images) -> None:

@@ -46,6 +46,7 @@ def test_a_later_directory_is_stronger() -> None:
     ("edits", "said"),
     [
         ({"hooks": [{"hookName": "poststop", "path": "/bin/x"}]}, "wants to run at poststop, which is not served"),
+        ({"hooks": [{"hookName": "startContainer", "path": "/bin/x"}]}, "wants to run at startContainer, which is not served"),
         ({"deviceNodes": [{"path": "dev/x"}]}, "'dev/x' is no absolute path"),
         ({"deviceNodes": [{"path": "/dev/x", "type": "p"}]}, "is of the type 'p'"),
         ({"mounts": [{"hostPath": "/a/../b", "containerPath": "/c"}]}, "is no absolute path"),
