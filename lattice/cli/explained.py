@@ -10,7 +10,7 @@ import msgspec
 
 from lattice.cli.gateway import ANSWER_SECONDS, ask
 from lattice.cli.leadership import leadership
-from lattice.cli.render.allocations import label, reason_sentence
+from lattice.cli.render.allocations import attempt_sentence, label, reason_sentence
 from lattice.cli.render.answers import (
     blocker_table,
     change_lines,
@@ -50,8 +50,15 @@ def answer_fully(console: Console, one: Allocation, seconds: float = ANSWER_SECO
     """
     answer = explain_allocation(one)
     if not is_final(one):
-        answer = _with_scheduler(console, one, answer, seconds)
+        answer = _with_failure(one, _with_scheduler(console, one, answer, seconds))
     return _with_weights(console, one, answer)
+
+
+def _with_failure(one: Allocation, answer: Why) -> Why:
+    """Returns the answer with what ended the last attempt, where the allocation waits for the next one after a failure; else unchanged."""
+    if answer.reason != "RetryBackOff" or not one.status.attempts:
+        return answer
+    return msgspec.structs.replace(answer, message=f"{answer.message}; attempt {attempt_sentence(one.status.attempts[-1])}")
 
 
 def explain_allocation(one: Allocation) -> Why:

@@ -154,8 +154,9 @@ END_REASONS: Final[tuple[Reason, ...]] = (
     ),
     Reason(
         "PrologueFailed",
-        "the site's preparation of a node failed: the next attempt avoids the node, work.prologueRetries times in a row",
-        "ask the operators to look at the node and the hook that the message names",
+        "a node could not be prepared, by a hook of the site, an image, a device or scratch space: the next attempt avoids the node,"
+        " work.prologueRetries times in a row",
+        "correct the request where the message blames it; else ask the operators to look at the node that it names",
     ),
     Reason(
         "ImageNotFound",

@@ -233,9 +233,9 @@ class Images:
     async def _pull_with_room(self, image: SoftwareImage, sources: ImageSources, pauses: Sequence[float]) -> None:
         """Makes room for an image and pulls it; while nothing may go, tries again after each of the pauses.
 
-        Raises Retry (CacheFull) after the last of them, Rejected where even an empty cache could not hold it, and as `_pull` does.
+        Raises Retry (CacheFull) after the last of them, Rejected for an OCI image larger than one may be, and as `_pull` does.
         """
-        await self._check_size(image, sources)
+        check_size(image, sources)
         for pause in (*pauses, None):
             try:
                 await self._make_room(image)
@@ -251,19 +251,6 @@ class Images:
             else:
                 self._lacking = None
                 return
-
-    async def _check_size(self, image: SoftwareImage, sources: ImageSources) -> None:
-        """Raises Rejected for an image that says to be larger than one may be (ImageRefused), or than the cache (PrologueFailed).
-
-        Whoever pushes an image chooses what it says: such a one fills no cache, and leaves no node to be avoided.
-        """
-        if image.is_container and 0 < sources.largest < image.size:
-            said = f"its layers take {format_bytes(image.size)}, more than {format_bytes(sources.largest)} (software.largestImage)"
-            raise Rejected(f"{image.source}: {said}; make it smaller, or ask the operators for more", reason=IMAGE_REFUSED)
-        capacity = await self._disk.call(self.cache.capacity)
-        if room_for(image) > capacity:
-            said = f"{image.source} takes {format_bytes(room_for(image))}, and the image cache may hold {format_bytes(capacity)} in all"
-            raise Rejected(f"{said}: ask the operators for more", reason=PROLOGUE_FAILED)
 
     async def _make_room(self, image: SoftwareImage) -> None:
         """Evicts images until the missing bytes of this image, and of all others that are being pulled, fit into the cache."""
@@ -347,6 +334,16 @@ class Images:
         finally:
             self.pulling.pop(image.digest, None)
         _judge(last, image)
+
+
+def check_size(image: SoftwareImage, sources: ImageSources) -> None:
+    """Raises Rejected (ImageRefused) for an OCI image that says to be larger than one may be.
+
+    Whoever pushes an image chooses what it says: such a one evicts nothing, and leaves no node with a full cache.
+    """
+    if image.is_container and 0 < sources.largest < image.size:
+        said = f"its layers take {format_bytes(image.size)}, more than {format_bytes(sources.largest)} (software.largestImage)"
+        raise Rejected(f"{image.source}: {said}; make it smaller, or ask the operators for more", reason=IMAGE_REFUSED)
 
 
 def room_for(image: SoftwareImage) -> int:

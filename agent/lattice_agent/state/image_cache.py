@@ -239,10 +239,6 @@ class ImageCache:
         found = os.statvfs(self.directory)
         return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
-    def capacity(self) -> int:
-        """Returns the bytes that the images of the cache may take together."""
-        return self.room().total * self.limits.percent // 100
-
     def make_room(self, need: int, in_use: Collection[str]) -> list[CachedImage]:
         """Removes the least recently used images until `need` bytes fit, but none `in_use` (digests) and none that is sticky; returns them.
 

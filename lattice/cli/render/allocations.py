@@ -79,7 +79,7 @@ def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str
     """
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
-    attempts = "\n".join(_attempt(attempt) for attempt in status.attempts)
+    attempts = "\n".join(map(attempt_sentence, status.attempts))
     return fields(
         [
             ("Allocation", f"{status.number or ''} {one.metadata.namespace}/{one.metadata.name}".strip()),
@@ -170,11 +170,12 @@ def _used(end: Exit | None) -> str:
     return ", ".join(filter(None, words))
 
 
-def _attempt(attempt: Attempt) -> str:
-    """Returns one earlier attempt as a line: reason, exit code, nodes, times."""
+def attempt_sentence(attempt: Attempt) -> str:
+    """Returns one earlier attempt as a line: its number, reason, exit code, nodes, times, and what its node said."""
     code = f", exit {attempt.exit.code}" if attempt.exit is not None and attempt.exit.code is not None else ""
-    when = f"{attempt.start_time or 'never started'} to {attempt.end_time or '?'}"
-    return f"{attempt.attempt}: {attempt.reason}{code}, on {attempt.nodes or 'no node'}, {when}"
+    when = f"{attempt.start_time} to {attempt.end_time or '?'}" if attempt.start_time else f"never started, ended {attempt.end_time or '?'}"
+    said = f": {attempt.message}" if attempt.message else ""
+    return f"{attempt.attempt}: {attempt.reason}{code}, on {attempt.nodes or 'no node'}, {when}{said}"
 
 
 def _next(one: Allocation) -> str:

@@ -102,7 +102,7 @@ class GroupCounts(SizedGroups):
         """Counts `by` more nodes of a group (fewer if negative): in `total` at once, in the groups when they are next asked about."""
         noted = self.noted
         noted[rank] = noted.get(rank, 0) + by
-        self.total += by
+        self.total += by  # pyright: ignore[reportIncompatibleMethodOverride] - an attribute is read as a property, and quicker
 
     @property
     def groups(self) -> dict[int, int]:

@@ -107,6 +107,17 @@ def test_why_as_a_document_has_the_published_schema_with_and_without_the_schedul
     assert document["scheduler"]["message"] == "only the object was asked: the gateway cannot be reached"
 
 
+def test_why_says_what_ended_the_last_attempt_while_the_next_one_is_delayed(desk: Bench) -> None:
+    failed = {"attempt": 1, "reason": "PrologueFailed", "nodes": "nid001", "endTime": ago(30), "message": "the device x is unknown"}
+    delayed = said("Scheduled", "False", "RetryBackOff", "the next attempt follows in 19s", before=30)
+    desk.allocation("b", number=2, status={"phase": "Pending", "attempts": [failed], "conditions": [delayed]})
+    answers(desk, msgspec.structs.replace(WHY, reason="RetryBackOff", message="the next attempt follows in 18s"))
+    text = " ".join(desk.run("why", "2").out.split())
+    assert "the next attempt follows in 18s; attempt 1: PrologueFailed, on nid001, never started, ended" in text
+    assert "the device x is unknown" in text
+    assert "the device x is unknown" in desk.run("status", "2").out
+
+
 def test_without_the_scheduler_the_object_answers_and_says_since_when_it_is_silent(bench: Bench) -> None:
     alive(bench, 90)
     bench.allocation("b", number=2, status=WAITING)
