@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from lattice.cli.stream import SILENCE_SECONDS, GatewayStream
 from lattice.errors import Denied, NotFound, Rejected, Retry, TooMany
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LONGEST_PAUSE = 8.0
 """Longest pause between two tries of a question that the gateway refused because too many are under way."""
+_THIS_MACHINE = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Hosts to which a token may go without TLS."""
 ANSWER_SECONDS = 40.0
 """How long an answer may take; the gateway allows the scheduler 30 s."""
 
@@ -57,12 +59,25 @@ def gateway_at(console: Console, data: Mapping[str, Any]) -> str:
     """Returns the gateway's URL without a slash at its end: of LATTICE_GATEWAY, else of the user's configuration, else of the published
     `data`.
 
-    Raises Rejected where it is empty, or neither https nor on this machine: the user's token would be readable on the way.
+    Raises Rejected where it is empty, names a user, or is neither https nor on this machine: the user's token would be readable on the
+    way.
     """
     url = _named(console) or str(data.get("gateway") or "")
-    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-        raise Rejected(f"the gateway {url!r} is no https:// address", reason="BadInput")
+    if not _keeps_tokens_secret(url):
+        raise Rejected(f"the gateway {url!r} is no https:// address, such as https://gateway.example:8443", reason="BadInput")
     return url.rstrip("/")
+
+
+def _keeps_tokens_secret(url: str) -> bool:
+    """Tells whether a URL is of https, or of http to exactly this machine, and has a host, a valid port if any, and no user."""
+    if not url.isprintable() or any(character in url for character in " \\@"):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host in _THIS_MACHINE))
 
 
 def open_logs(console: Console, namespace: str, name: str, **query: str) -> GatewayStream:

@@ -54,7 +54,7 @@ def run(console: Console) -> int:
     at; raises NotFound for one that has no output.
     """
     args = console.args
-    if args.tail and not args.tail.isdigit():
+    if args.tail and not (args.tail.isascii() and args.tail.isdigit()):
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
     if args.output in ("yaml", "name"):
         raise Rejected(

@@ -98,6 +98,36 @@ def test_logs_of_what_ended_before_it_started_name_the_reason_and_wait_for_nothi
     assert ("lattice why 1" in result.err, "-f waits" in result.err) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1.evil.example", "http://localhost@evil.example", "http://localhost.evil.example:8443", "http://[::1]@evil.example",
+        "http://127.0.0.1:80@evil.example/", "http://127.0.0.1\\@evil.example", "http://local\thost", "http://[::1", "http://localhost:x",
+        "https://alice:pw@gateway.example", "https://", "http://", "ftp://localhost", "//localhost",
+    ],
+)  # fmt: skip
+def test_a_token_goes_to_no_gateway_that_is_neither_https_nor_this_machine(bench: Bench, url: str) -> None:
+    bench.environ["LATTICE_GATEWAY"] = url
+    bench.allocation("a", number=1, status=RUNNING)
+    result = bench.run("logs", "-f", "1")
+    assert (result.code, bench.questions) == (2, [])
+    assert "is no https:// address" in result.err
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8443", "http://localhost", "http://[::1]:8443/", "https://gateway.example/lattice"])
+def test_a_gateway_of_https_or_on_this_machine_is_asked(bench: Bench, url: str) -> None:
+    bench.environ["LATTICE_GATEWAY"] = url
+    bench.allocation("a", number=1, status=RUNNING)
+    bench.run("logs", "-f", "1")
+    assert bench.questions == ["/v1/namespaces/physics/allocations/a/logs?follow=true"]
+
+
+def test_lines_are_counted_by_the_digits_0_to_9_alone(bench: Bench) -> None:
+    bench.allocation("a", number=1, status=RUNNING)
+    result = bench.run("logs", "1", "--tail=²")
+    assert (result.code, result.err) == (2, "Error: --tail=²: not a number of lines\n")
+
+
 def test_a_stream_that_ends_before_the_work_is_no_success(bench: Bench) -> None:
     bench.environ["LATTICE_GATEWAY"] = "https://g"
     bench.allocation("a", number=1, status=RUNNING)
