@@ -150,7 +150,8 @@ def _merged(options: Mapping[str, _Option], flags: Mapping[str, Any], program: s
     Raises Rejected where a value does not parse, a name is unknown, or a required setting is missing.
     """
     variables = _variables(options, program, environ)
-    path = flags["config"] or variables.pop("config", None)
+    named = variables.pop("config", None)
+    path = flags["config"] or named
     values: dict[str, Any] = {name: option.default for name, option in options.items() if not option.required}
     if path:
         values.update(_from_file(options, str(path)))

@@ -42,6 +42,14 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
     assert (given.workers, given.lease_seconds, given.node, given.features) == (3, 2.0, "file", ("x", "y"))
 
 
+def test_the_flag_that_names_the_file_beats_the_variable(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("workers: 1\n")
+    (tmp_path / "b.yaml").write_text("workers: 2\n")
+    named = str(tmp_path / "b.yaml")
+    assert read("--config", str(tmp_path / "a.yaml"), LATTICE_PROBE_CONFIG=named).workers == 1
+    assert read(LATTICE_PROBE_CONFIG=named).workers == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "environ", "text", "sentence"),
     [
