@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_NODES_IN_A_SET = 16_384
 """Most names of a node set; a set that expands to more is refused."""
+_MOST_DIGITS = 18
+"""Most digits of a number in a range."""
 
 _DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,12})s)?", re.ASCII)
 _QUANTITY = re.compile(r"\+?([0-9]{1,30})(?:\.([0-9]{1,30}))?(m|k|Ki|[MGTPE]i?)?", re.ASCII)
@@ -193,7 +195,7 @@ def fold_nodes(names: Sequence[str]) -> str:
 def parse_ranges(text: str) -> list[int]:
     """Returns the numbers of `0-3,7`, in the order written, repeated ones too; none for empty text.
 
-    Raises Rejected for other text, and for a range that runs backwards or has more than 16,384 numbers.
+    Raises Rejected for other text, for numbers of more than 18 digits, for a range that runs backwards, and for more than 16,384 numbers.
     """
     if not text:
         return []
@@ -202,10 +204,15 @@ def parse_ranges(text: str) -> list[int]:
         low, dash, high = part.partition("-")
         if not _digits(low) or (dash and not _digits(high)):
             raise Rejected(f"{_shown(text)} is not a list of ranges such as 0-3,7: {_shown(part)} is no number or range", reason="BadRange")
+        if len(low) > _MOST_DIGITS or len(high) > _MOST_DIGITS:
+            raise Rejected(f"a number in {_shown(part)} has more than {_MOST_DIGITS} digits", reason="BadRange")
         first = int(low)
         last = int(high) if dash else first
-        if last < first or last - first >= MAX_NODES_IN_A_SET:
-            raise Rejected(f"the range {_shown(part)} in {_shown(text)} runs backwards or is too long", reason="BadRange")
+        if last < first or last - first >= MAX_NODES_IN_A_SET - len(numbers):
+            raise Rejected(
+                f"the range {_shown(part)} in {_shown(text)} runs backwards, or makes more than {MAX_NODES_IN_A_SET} numbers",
+                reason="BadRange",
+            )
         numbers.extend(range(first, last + 1))
     return numbers
 
@@ -315,7 +322,7 @@ def _runs(text: str, start: int, inner: str, room: int) -> _Runs:
     for part in inner.split(","):
         low, dash, high = part.partition("-")
         last = high if dash else low
-        if not _digits(low) or not _digits(last) or len(last) > 18:
+        if not _digits(low) or not _digits(last) or len(last) > _MOST_DIGITS:
             raise _bad_set(text, position, f"{_shown(part)}, which is no number or range,")
         if int(last) < int(low) or len(last) < len(low) or (last.startswith("0") and len(last) != len(low)):
             raise _bad_set(text, position, f"the range {_shown(part)}, which runs backwards or changes its width,")

@@ -90,7 +90,7 @@ def split_address(address: str) -> tuple[str, int]:
     65535 included.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressWrong")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -120,6 +120,8 @@ def _size(given: Given, key: str, value: str) -> str:
 def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
     """Returns the GPUs a node (None: none asked for; 1 where no number is given; the last entry's of several), their type (empty: any), and
     the other resources of `--gres`, which are not counted.
+
+    Raises Rejected for a number of more than nine digits, or of others than 0 to 9.
     """
     count: int | None = None
     kind = ""
@@ -132,7 +134,7 @@ def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
         fields = [piece for field in fields for piece in field.split("=")]
         count = 1
         if fields and fields[-1].isdigit():
-            count = int(fields.pop())
+            count = _number(given, "gres", fields.pop())
         kind = fields[0] if fields else kind
     return count, kind, others
 

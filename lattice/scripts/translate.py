@@ -553,7 +553,7 @@ def _checked(given: Given, read: Callable[[Given], T]) -> T:
 def _count(given: Given) -> int:
     """Returns a whole number from 1 to 16,777,216. Raises Rejected for anything else."""
     text = (given.value or "").strip()
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= 16_777_216:
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or not 1 <= int(text) <= 16_777_216:
         raise given.rejected(f"{text!r} is not a number from 1 on")
     return int(text)
 
@@ -665,7 +665,7 @@ def _class(draft: _Draft) -> int | None:
         where = "" if given.place == f"--qos={text}" else f"{given.place}: "
         draft.warnings.append(f"--qos={text} ignored ({where}{why})")
         return None
-    if not text.isascii() or not text.isdigit() or not 0 <= int(text[:9]) <= 10:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > 10:
         raise given.rejected(f"{text!r} is not a preemption class from 0 to 10", "BadPreemptionClass")
     return int(text)
 

@@ -124,6 +124,6 @@ def _nodes(text: str) -> int | str:
 
 def _depth(text: str) -> int:
     """Returns a whole number from 0 to 1000. Raises ArgumentTypeError for anything else."""
-    if not text.isascii() or not text.isdigit() or int(text[:6]) > 1000:
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1000")
     return int(text)

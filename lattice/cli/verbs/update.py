@@ -52,9 +52,10 @@ def change_of(args: argparse.Namespace) -> dict[str, Any]:
     if args.walltime:
         lifecycle["walltime"] = walltime_of(args.walltime)
     if args.preemption_class is not None:
-        if not args.preemption_class.isdigit() or int(args.preemption_class) > 10:
-            raise Rejected(f"--preemption-class={args.preemption_class}: not a class from 0 to 10", reason="BadInput")
-        lifecycle["preemptionClass"] = int(args.preemption_class)
+        text = args.preemption_class
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > 10:
+            raise Rejected(f"--preemption-class={text}: not a class from 0 to 10", reason="BadInput")
+        lifecycle["preemptionClass"] = int(text)
     if args.name:
         tags["name"] = args.name
     for pair in args.tag:

@@ -231,3 +231,9 @@ async def test_the_systems_clock_goes_on() -> None:
     await clock.sleep(0.01)
     assert clock.monotonic() > before
     assert abs(clock.now() - time.time()) < 5
+
+
+@pytest.mark.parametrize("port", ["65536", "²", "", "9" * 5000])
+def test_an_address_whose_port_is_none_is_refused(port: str) -> None:
+    with pytest.raises(Rejected, match="no HOST:PORT"):
+        metrics.split_address(f"127.0.0.1:{port}")

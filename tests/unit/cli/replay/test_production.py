@@ -158,6 +158,8 @@ def test_jobs_that_never_start_are_a_warning_and_an_exit_code_of_its_own(bench: 
         (["{}/slurm.txt", "--nodes=8", "--time-zone=Mars/Olympus"], "--time-zone=Mars/Olympus is no time zone such as Europe/Zurich"),
         (["{}/slurm.txt", "--nodes=8", "--class-of=urgent"], "--class-of=urgent: write QOS=CLASS"),
         (["{}/slurm.txt", "--nodes=8", "--class-of=urgent=11"], "--class-of=urgent=11: write QOS=CLASS"),
+        (["{}/slurm.txt", "--nodes=8", "--class-of=urgent=00011"], "--class-of=urgent=00011: write QOS=CLASS"),
+        (["{}/slurm.txt", "--nodes=8", "--depth=0000009999"], "'0000009999' is no whole number from 0 to 1000"),
         (["{}/slurm.txt", "--nodes=8", "--target-wait=soon"], "'soon' is not a duration"),
         (["{}/slurm.txt", "--nodes=8", "--depth=-1"], "'-1' is no whole number from 0 to 1000"),
         (["{}/slurm.txt", "--nodes=8", "--weights={}/now.yaml", "--weights={}/now.yaml"], "a profile 'now' is given already"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 
 from tests.unit.cli.conftest import COMPLETED, RUNNING, WAITING, Bench, three_nodes
@@ -73,6 +74,13 @@ def test_update_sends_only_what_was_named(bench: Bench) -> None:
     spec = bench.read("a")["spec"]
     assert spec["lifecycle"] == {"walltime": "2h", "preemptionClass": 7}
     assert spec["tags"] == {"x": "1"}
+
+
+@pytest.mark.parametrize("text", ["²", "11", "0000000011", "9" * 5000])
+def test_a_preemption_class_is_a_number_from_0_to_10(bench: Bench, text: str) -> None:
+    bench.allocation("a", number=1, status=WAITING)
+    result = bench.run("update", "1", f"--preemption-class={text}")
+    assert (result.code, "not a class from 0 to 10" in result.err) == (2, True)
 
 
 def test_what_has_ended_takes_no_walltime_any_more(bench: Bench) -> None:
