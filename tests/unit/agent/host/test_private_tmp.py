@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
+import shutil
 import signal
 import stat
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -174,7 +173,7 @@ def test_a_user_who_renames_his_own_directory_there_has_root_change_nothing(plac
         with suppress(BaseException):
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-            for number in itertools.count():
+            for number in range(100):
                 own = Path(f"/tmp/in-the-way-{number}")
                 own.mkdir()
                 (own / "tmp").symlink_to(victim)
@@ -184,8 +183,7 @@ def test_a_user_who_renames_his_own_directory_there_has_root_change_nothing(plac
                         break
         os._exit(0)
     try:
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
+        for _ in range(500):
             with suppress(OSError):
                 assert private_tmp.make(made) == f"{made}/tmp"
                 assert Path(made).lstat().st_uid == 0
@@ -195,7 +193,7 @@ def test_a_user_who_renames_his_own_directory_there_has_root_change_nothing(plac
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         for path in (*Path("/tmp").glob("in-the-way-*"), *(set(Path("/tmp").glob(f"{leftovers.ASIDE}*")) - before), Path(made)):
-            leftovers.remove_tree(str(path))
+            shutil.rmtree(path, ignore_errors=True)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o755
 
 
