@@ -17,7 +17,7 @@ from lattice.daemon.https import error_response
 from lattice.daemon.logs import event
 from lattice.daemon.process import first_cause
 from lattice.daemon.tasks import CANCELLED_INSIDE, is_cancelled
-from lattice.errors import LatticeError, Retry, TooMany
+from lattice.errors import LatticeError, Retry, TooMany, UnknownOutcome
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS
@@ -52,6 +52,8 @@ AGAIN_SECONDS: Final = {"POST plan": 2.0}
 USUAL_AGAIN_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 300.0
 """Time between two checks of the rights of a reader whose stream is open."""
+MOST_UNCHECKED: Final = 3
+"""Checks in a row of a reader's rights that errors may prevent; the next one that is prevented ends the stream."""
 LOGS: Final = "/namespaces/{namespace}/allocations/{name}/logs"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Question = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
@@ -113,13 +115,19 @@ class Server:
         """
 
         async def measured(request: web.Request) -> web.StreamResponse:
-            """Answers a request and measures that; a reader that has left, and an error that is not Lattice's own, count as 499."""
+            """Answers a request and measures that; a reader that has left counts as 499, an error that is not Lattice's own as 500."""
             begun = self._clock.monotonic()
-            status = "499"  # the reader has left
+            status = "500"
             try:
                 response = await _answered(answer, request)
                 status = str(response.status)
                 return response
+            except web.HTTPException as error:
+                status = str(error.status)
+                raise
+            except (asyncio.CancelledError, ClientConnectionError):
+                status = "499"  # the reader has left
+                raise
             finally:
                 self._metrics.requests.labels(method, status).inc()
                 self._metrics.seconds.labels(method).observe(max(0.0, self._clock.monotonic() - begun))
@@ -217,13 +225,24 @@ class Server:
     async def _recheck(self, request: web.Request, allocation: Allocation) -> None:
         """Raises Denied as soon as the caller may no longer read this output, by a check every 5 minutes; else runs until cancelled.
 
-        An error of the API server in that is raised, too.
+        A check that a passing error of the API server prevents is made again 5 minutes later; the fourth such error in a row is raised, and
+        other errors at once.
         """
+        unchecked = 0
         while True:
             await self._clock.sleep(RECHECK_SECONDS)
-            identity = await self._identify(request)
-            await self._rights.may_read_logs(identity, allocation.metadata.namespace, allocation.metadata.name)
-            await self._rights.may_see_work_of(identity, allocation)
+            try:
+                identity = await self._identify(request)
+                await self._rights.may_read_logs(identity, allocation.metadata.namespace, allocation.metadata.name)
+                await self._rights.may_see_work_of(identity, allocation)
+                unchecked = 0
+            except (Retry, UnknownOutcome) as error:
+                unchecked += 1
+                if unchecked > MOST_UNCHECKED:
+                    raise
+                event(
+                    log, "RightNotChecked", logging.WARNING, allocation=allocation.metadata.key, reason=error.reason, message=error.message
+                )
 
 
 async def _answered(answer: Answer, request: web.Request) -> web.StreamResponse:

@@ -21,6 +21,8 @@ class ReviewingCluster(FakeCluster):
         self.reviews: list[str] = []
         self.reviewed: list[Mapping[str, str]] = []
         """What each SubjectAccessReview was about."""
+        self.failures: list[Exception] = []
+        """Errors of the next reviews, each of one."""
         self.leaks = 0
         """So many reviews are cancelled from inside."""
 
@@ -30,6 +32,8 @@ class ReviewingCluster(FakeCluster):
         if self.leaks:
             self.leaks -= 1
             raise asyncio.CancelledError
+        if self.failures and resource in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS):
+            raise self.failures.pop(0)
         if resource == TOKEN_REVIEWS:
             self.reviews.append("token")
             user = self.tokens.get(spec["token"])

@@ -17,12 +17,13 @@ import pytest
 from grpc import aio
 
 from lattice.daemon.clock import Clock, ManualClock, SystemClock
-from lattice.errors import TooMany
+from lattice.errors import Retry, TooMany, UnknownOutcome
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from lattice_gateway.__main__ import Gateway, Outside, Settings, build
 from lattice_gateway.identity import Identity
+from lattice_gateway.server import MOST_UNCHECKED
 from tests.unit.gateway.authority import Authority, Pair
 from tests.unit.gateway.reviews import ReviewingCluster
 
@@ -481,3 +482,54 @@ async def test_a_right_that_is_taken_away_ends_a_long_stream(tmp_path: Path) -> 
             await clock.run_for(301)
             last = json.loads(await response.content.readline())
             assert ("end" in last, last["reason"]) == (False, "LogsForbidden")
+
+
+@asynccontextmanager
+async def followed(tmp_path: Path) -> AsyncIterator[tuple[World, ManualClock, Callable[[], Any]]]:
+    """A stream that has begun and goes on: its world, the clock, and what reads its next record."""
+    clock = ManualClock()
+
+    async def script(request: pb.ReadLogsRequest) -> AsyncIterator[pb.LogChunk]:
+        yield pb.LogChunk(stream=pb.STDOUT, time=1.0, data=b"begun\n")
+        await asyncio.Event().wait()
+
+    async with started(tmp_path, clock) as world:
+        await world.agent("n1", script)
+        await world.allocation(**RUNNING)
+        async with asyncio.timeout(20), world.get(PATH + "?follow=1") as response:
+
+            async def record() -> Any:
+                return json.loads(await response.content.readline())
+
+            assert (await record())["text"] == "begun"
+            yield world, clock, record
+
+
+@pytest.mark.parametrize("error", [Retry("etcd elects", reason="Unavailable"), UnknownOutcome("cut off", reason="Timeout")])
+async def test_a_passing_error_of_the_check_of_rights_ends_no_stream_and_a_refusal_does(tmp_path: Path, error: Exception) -> None:
+    async with followed(tmp_path) as (world, clock, record):
+        for _ in range(2):  # a check that is made begins the count anew
+            world.cluster.failures = [error] * MOST_UNCHECKED
+            await clock.run_for(MOST_UNCHECKED * 300 + 1)
+            assert world.cluster.failures == []
+            await clock.run_for(300)
+        world.cluster.failures = [error]
+        await clock.run_for(300)
+        world.cluster.grants.clear()
+        await clock.run_for(300)
+        assert (await record())["reason"] == "LogsForbidden"
+
+
+async def test_rights_that_cannot_be_checked_for_long_end_a_stream(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (world, clock, record):
+        world.cluster.failures = [Retry("etcd is away", reason="Unavailable")] * (MOST_UNCHECKED + 1)
+        await clock.run_for((MOST_UNCHECKED + 1) * 300 + 1)
+        assert (await record())["reason"] == "Unavailable"
+
+
+async def test_an_error_that_is_not_lattices_own_counts_as_500(world: World) -> None:
+    world.cluster.failures = [ZeroDivisionError("a defect")]
+    async with world.get() as response:
+        assert response.status == 500
+    assert world.metric("lattice_api_requests_total", method="GET logs", status="500") == 1
+    assert world.metric("lattice_api_requests_total", method="GET logs", status="499") is None
