@@ -12,7 +12,7 @@ from lattice.errors import Corrupt, LatticeError, NotFound
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import LEDGERS
 from lattice.ledger.format import decode_shard
-from lattice.views import Ledger, LedgerStatus, TenantAccount
+from lattice.views import Ledger, TenantAccount
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,10 @@ class LedgerMirror:
         """When the newest reading began (monotonic); a row that it does not show was not committed by then."""
         self._cluster = cluster
         self._clock = clock
-        self._status: LedgerStatus | None = None
-        self._counted: int | None = None
+        self._lost = False
+        self._shards: tuple[str, ...] = ()
+        self._counted: tuple[str, ...] = ()
+        """The shards whose rows the counts are of."""
         self._by_node: Counter[int] = Counter()
         self._by_vcluster: Counter[str] = Counter()
         self._by_tenant: Counter[str] = Counter()
@@ -58,7 +60,8 @@ class LedgerMirror:
             status = None  # no scheduler has led yet: nobody holds anything
         else:
             status = ledger.status
-        self.begun, self._status = begun, status
+        self.begun, self._lost = begun, status is None and (self._lost or bool(self._shards))
+        self._shards = status.shards if status is not None else ()
         accounts = dict(status.tenants) if status is not None else {}
         changed = {name for name in accounts.keys() | self.accounts.keys() if accounts.get(name) != self.accounts.get(name)}
         self.accounts = accounts
@@ -78,17 +81,17 @@ class LedgerMirror:
         except LatticeError as error:
             event(log, "LedgerNotRead", logging.WARNING, reason=error.reason, message=error.message)
 
-    async def holders_of_node(self, index: int) -> int:
-        """Returns how many rows of the last reading that had a Ledger, releasing ones included, hold the node with this index; 0 before
-        any.
+    async def holders_of_node(self, index: int) -> int | None:
+        """Returns how many rows of the last reading, releasing ones included, hold the node with this index; 0 before there is a Ledger,
+        None once it is lost, as work runs on without it.
 
         Raises Corrupt for a shard that does not decode.
         """
         await self._count()
-        return self._by_node[index]
+        return None if self._lost else self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Returns how many rows of the last reading that had a Ledger, releasing ones included, belong to a tenant, by name; 0 before any.
+        """Returns how many rows of the last reading, releasing ones included, belong to a tenant, by name; 0 without a Ledger or reading.
 
         Raises Corrupt for a shard that does not decode.
         """
@@ -96,8 +99,7 @@ class LedgerMirror:
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Returns how many rows of the last reading that had a Ledger, releasing ones included, belong to a vcluster, by name; 0 before
-        any.
+        """Returns how many rows of the last reading, releasing ones included, belong to a vcluster, by name; 0 without a Ledger or reading.
 
         Raises Corrupt for a shard that does not decode.
         """
@@ -105,18 +107,21 @@ class LedgerMirror:
         return self._by_vcluster[name]
 
     async def _count(self) -> None:
-        """Counts the rows of the last reading, unless that is done or there was no Ledger, yielding after each shard; a newer reading that
+        """Counts the rows of the last reading, unless these shards are counted already, yielding after each shard; a newer reading that
         comes meanwhile is counted after it.
 
         Raises Corrupt for a shard that does not decode.
         """
-        while self._status is not None and self._counted != self._status.seq:
-            status = self._status
+        while self._shards is not self._counted:
+            shards = self._shards
+            if shards == self._counted:
+                self._counted = shards  # the next call compares no text
+                return
             by_node, by_vcluster, by_tenant = Counter[int](), Counter[str](), Counter[str]()
-            for shard in status.shards:
+            for shard in shards:
                 for row in decode_shard(shard):
                     by_node.update(row.nodes)
                     by_vcluster[row.vcluster] += 1
                     by_tenant[row.tenant] += 1
                 await self._clock.sleep(0)
-            self._counted, self._by_node, self._by_vcluster, self._by_tenant = status.seq, by_node, by_vcluster, by_tenant
+            self._counted, self._by_node, self._by_vcluster, self._by_tenant = shards, by_node, by_vcluster, by_tenant

@@ -190,7 +190,7 @@ class NodeStates:
     async def _holders(self, node: Node) -> int | None:
         """Returns how many ledger rows hold a draining or drained node, 0 where it has no index.
 
-        None: its state is another one, or the last reading of the ledger began less than 1 s after this process saw that state.
+        None: its state is another one, the Ledger is lost, or its last reading began less than 1 s after this process saw that state.
         """
         state, begun = self._begun.get(node.metadata.name, ("", 0.0))
         if state not in (machine.DRAINING, machine.DRAINED) or state != node.status.state:

@@ -35,6 +35,7 @@ from lattice.ledger.reports import ANNOTATION, NodeReport, format_report
 from lattice.units import format_time
 from lattice_controllers.operator.__main__ import Operator, Outside
 from lattice_controllers.operator.kinds import RESYNC_SECONDS, Kinds, Named
+from lattice_controllers.operator.ledger import LedgerMirror
 from lattice_controllers.operator.metrics import OperatorMetrics
 
 UID = "11111111-1111-1111-1111-111111111111"
@@ -321,6 +322,40 @@ async def test_a_node_is_drained_only_when_the_ledger_names_no_holder(world: Wor
         await world.cluster.patch(NODES, "n1", {"spec": {"drain": None}})
         await world.live(10, "n1", "n2")
         assert world.state("n1") == "Ready"
+
+
+async def test_rows_are_those_of_the_last_reading_though_the_ledger_went_or_came_back_at_the_same_seq(world: World) -> None:
+    mirror = LedgerMirror(world.cluster, world.clock)
+
+    async def held() -> tuple[int | None, int, int]:
+        await mirror.read()
+        found = asyncio.gather(mirror.holders_of_node(0), mirror.holders_of_tenant("physics"), mirror.holders_of_vcluster("hpc"))
+        await world.clock.run_for(1)
+        first, second, third = await found
+        return first, second, third
+
+    assert await held() == (0, 0, 0)
+    await world.ledger(row(0, 1))
+    assert await held() == (1, 1, 1)
+    stored = world.cluster.snapshot(LEDGERS)["lattice"]
+    status = {**stored["status"], "shards": [encode_shard([row(1), row(2)]), *["1||"] * 63]}
+    await world.cluster.replace(LEDGERS, "lattice", {**stored, "status": status}, subresource="status")
+    assert await held() == (0, 2, 2)
+    await world.cluster.delete(LEDGERS, "lattice")
+    assert await held() == (None, 0, 0)
+
+
+async def test_a_node_is_not_drained_while_the_ledger_is_lost(world: World) -> None:
+    await world.ledger(row(1))
+    async with world.running():
+        await world.ready_nodes("n1")
+        await world.cluster.delete(LEDGERS, "lattice")
+        await world.cluster.patch(NODES, "n1", {"spec": {"drain": {"reason": "fan", "by": "olga"}}})
+        await world.live(20, "n1")
+        assert world.state("n1") == "Draining"
+        await world.ledger()
+        await world.live(5, "n1")
+        assert world.state("n1") == "Drained"
 
 
 async def test_disable_is_at_once_and_enable_needs_a_heartbeat(world: World) -> None:
