@@ -60,8 +60,9 @@ class LedgerMirror:
             status = None  # no scheduler has led yet: nobody holds anything
         else:
             status = ledger.status
-        self.begun, self._lost = begun, status is None and (self._lost or bool(self._shards))
-        self._shards = status.shards if status is not None else ()
+        self.begun, self._lost = begun, status is None and bool(self._shards)
+        if status is not None:
+            self._shards = status.shards
         accounts = dict(status.tenants) if status is not None else {}
         changed = {name for name in accounts.keys() | self.accounts.keys() if accounts.get(name) != self.accounts.get(name)}
         self.accounts = accounts
@@ -91,7 +92,7 @@ class LedgerMirror:
         return None if self._lost else self._by_node[index]
 
     async def holders_of_tenant(self, name: str) -> int:
-        """Returns how many rows of the last reading, releasing ones included, belong to a tenant, by name; 0 without a Ledger or reading.
+        """Returns how many rows of the Ledger that was read last, releasing ones included, belong to a tenant, by name; 0 before any.
 
         Raises Corrupt for a shard that does not decode.
         """
@@ -99,7 +100,7 @@ class LedgerMirror:
         return self._by_tenant[name]
 
     async def holders_of_vcluster(self, name: str) -> int:
-        """Returns how many rows of the last reading, releasing ones included, belong to a vcluster, by name; 0 without a Ledger or reading.
+        """Returns how many rows of the Ledger that was read last, releasing ones included, belong to a vcluster, by name; 0 before any.
 
         Raises Corrupt for a shard that does not decode.
         """

@@ -19,7 +19,7 @@ from lattice.cli.hints import BOOK, PROGRAMS, meant_by, meant_by_option
 from lattice.cli.registry import ALIASES, VERBS, overview, split_verb
 from lattice.errors import Denied, Retry
 from lattice.kube.resources import CONFIGS, TENANTS
-from lattice.scripts.options import SLURM, SLURM_SHORT
+from lattice.scripts.options import SLURM, SLURM_SHORT, Argument
 
 from .conftest import Bench
 
@@ -126,7 +126,8 @@ def test_long_options_of_sbatch_count_on_the_command_line_and_what_is_moot_is_sa
 def test_every_option_of_sbatch_that_is_refused_in_a_script_is_refused_on_the_command_line(bench: Bench) -> None:
     for name, option in SLURM.items():
         if option.refused:
-            result = bench.run("submit", f"--{name}=1", "--", "true")
+            given = f"--{name}" if option.argument is Argument.NONE else f"--{name}=1"
+            result = bench.run("submit", given, "--", "true")
             assert (result.code, option.refused.partition(";")[0] in result.err) == (2, True), name
 
 

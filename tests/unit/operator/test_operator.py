@@ -342,7 +342,7 @@ async def test_rows_are_those_of_the_last_reading_though_the_ledger_went_or_came
     await world.cluster.replace(LEDGERS, "lattice", {**stored, "status": status}, subresource="status")
     assert await held() == (0, 2, 2)
     await world.cluster.delete(LEDGERS, "lattice")
-    assert await held() == (None, 0, 0)
+    assert await held() == (None, 2, 2), "a tenant that has work waits for it"
 
 
 async def test_a_node_is_not_drained_while_the_ledger_is_lost(world: World) -> None:
