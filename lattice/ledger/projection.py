@@ -161,7 +161,11 @@ def staged(allocation: Allocation, reason: str, message: str, *, seq: int, now: 
 
 
 def ended(allocation: Allocation, end: End, *, number: int, seq: int, now: float) -> Patch:
-    """Returns the patch with the end of the allocation, which is final; an end time, exit and report that the status has already stay."""
+    """Returns the patch that shows the final end of the allocation; an end time, exit and report that the status has already stay.
+
+    `number` is the allocation's own number, written where the status has none yet, `seq` is the ledger's, and `now` is in seconds since the
+    epoch.
+    """
     status = allocation.status
     going = without_conditions(status.conditions, (kinds.ENDING,))
     conditions = with_condition(

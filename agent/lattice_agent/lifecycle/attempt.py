@@ -153,10 +153,10 @@ def restored(known: Known) -> Attempt:
 
 
 def recalled(attempt: Attempt, known: Known) -> Attempt:
-    """Returns the attempt as the disk records it, with row, walltime and terms kept, where this process has prepared it, or is ending it,
-    and has never started it; else as it is.
+    """Returns the attempt as rebuilt from the disk, with row, walltime and terms kept, where this process is preparing or ending it and has
+    never started it; else it returns the attempt as it is.
 
-    It is LOST where the disk shows neither a start nor an end.
+    The rebuilt attempt is LOST where the disk shows neither a start nor an end.
     """
     if attempt.stage not in (Stage.PREPARING, Stage.TERMINATING, Stage.KILLING) or attempt.starts:
         return attempt

@@ -285,5 +285,5 @@ def _mebibytes(count: int) -> str:
 
 
 def _count(nodes: tuple[str, ...]) -> str:
-    """Returns words for these nodes: their number, or the name of a single one."""
+    """Returns `node NAME` for a single node, else `N nodes`, for use in a sentence."""
     return f"{len(nodes)} nodes" if len(nodes) != 1 else f"node {nodes[0]}"

@@ -76,11 +76,10 @@ class Profiles:
         return SECONDS
 
     async def _one(self, profile: KoordinatorProfile, standing: Mapping[str, KoordinatorQuota]) -> None:
-        """Brings the root quota of one profile up to date, and writes into the profile's annotation what is wrong, or removes it; an
-        existing quota without Lattice's label is left alone.
+        """Brings the root quota of one profile up to date (0 where the profile selects no nodes), and writes into the profile's annotation
+        that it does not read or selects no nodes, or removes the annotation; `standing` has Koordinator's quotas by namespace/name.
 
-        A profile that does not read leaves its quota as it is; one that selects no nodes gets a root of 0. `standing`: Koordinator's
-        quotas by namespace/name.
+        It leaves the quota alone where the profile does not read, and, without telling so, where the quota lacks Lattice's label.
         """
         metadata = profile.metadata
         try:

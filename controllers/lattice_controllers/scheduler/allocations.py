@@ -159,10 +159,10 @@ class Allocations:
         """The expected starts that statuses show; `Forecasts` hands each new forecast to it."""
 
     def on_allocation(self, change: Change[Allocation]) -> None:
-        """Handles a change of the informer of Allocations: keeps the new version, or drops all that is kept of an allocation that is gone,
-        or was made anew under its name.
+        """Handles a change of the informer of Allocations: it keeps the new version unless a newer one is known, and drops all that is kept
+        of an allocation that is gone, also where another one of its name has taken its place.
 
-        Enqueues the allocation to be reconciled either way.
+        It enqueues each allocation concerned, the old and the new one, to be reconciled.
         """
         if change.new is not None:
             self._cache.keep(change.new)

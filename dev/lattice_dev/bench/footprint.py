@@ -70,7 +70,9 @@ def _held(pid: int) -> Held:
 
 
 def resident_mib(pid: int) -> float:
-    """Returns VmRSS of a process in MiB; raises NotFound when it has ended."""
+    """Returns the resident memory (VmRSS) of a process in MiB; it raises NotFound when the process is gone, and Corrupt when it has no
+    memory of its own, as a zombie or a kernel thread.
+    """
     return _mebibytes(pid, "status", "VmRSS:")
 
 

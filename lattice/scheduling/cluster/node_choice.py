@@ -115,7 +115,9 @@ class NodeChoice:
         return known
 
     def _fewest_groups(self, pool: FreeCounts, nodes: int) -> int:
-        """Returns what `limit` does, counted anew."""
+        """Computes, without the kept values of `limit`, the fewest groups that `nodes` nodes would take if all usable nodes of the pool
+        were free, within one known fingerprint where several must be equal; it returns 0 where so many do not exist.
+        """
         empty = pool.capped({bucket: bucket.usable for bucket in pool.buckets})
         parts = [part for name, part in empty.parts.items() if name] if self.conformance == REQUIRED and nodes > 1 else [empty.whole]
         return min((part.fewest(nodes) for part in parts if part.total >= nodes), default=0)
@@ -144,8 +146,10 @@ class NodeChoice:
         return None
 
     def _in_one_group(self, pool: FreeCounts, nodes: int) -> Counts | None:
-        """Chooses nodes of one fingerprint (of any, for one node or where conformance is ignored) and the plainest hardware in one group,
-        the best possible choice; None where no group has enough.
+        """Chooses nodes in one group, only of the class of hardware under the least pressure and of one known fingerprint (of any, for one
+        node or where conformance is ignored); `pool` must have the buckets of the own pool.
+
+        It returns None where no group has enough of these, although other hardware, or several groups, may still do.
         """
         plainest = pool if len(self.pool.kinds) <= 1 else _adjusted_alike(self._plain_pools()[0], pool)
         if nodes == 1 or self.conformance == IGNORED:

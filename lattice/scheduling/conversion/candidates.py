@@ -46,11 +46,13 @@ def candidate_of(
     within: int | None = None,
     avoid: int = 0,
 ) -> Candidate:
-    """Returns the candidate of a pending allocation (`vcluster` None: it does not exist); `indices`: the index of each node by name.
+    """Returns the candidate of a pending allocation; a field of the spec or a time of creation that does not parse blocks it with NeverFits
+    and the error's sentence, unless `blocked` (a reason and a sentence that keep it waiting) is given, and a grace period that does not
+    parse counts as 30 s.
 
-    `blocked`: a reason and a sentence that keep it waiting whatever is free. `quota`: its leaf of the quota tree. `within`: the nodes (bit
-    set) that the leaf's tree divides; None: any. `avoid`: the nodes that it takes only where too few others exist. A field of the spec
-    that does not parse (the webhook was away), or a time of creation, blocks it with NeverFits and the sentence that names the error.
+    `vcluster` is None where it does not exist, `indices` has the index of each node by name, `back_off_until` is in seconds since the
+    epoch, `quota` is its leaf of the quota tree, `within` the nodes (bit set) that the leaf's tree divides (None: any), and `avoid` the
+    nodes that it takes only where too few others exist.
     """
     spec, status, meta = allocation.spec, allocation.status, allocation.metadata
     need, minimum, maximum, walltime, not_before, submitted = Need(), 1, 1, None, 0.0, 0.0

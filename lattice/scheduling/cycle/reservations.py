@@ -229,9 +229,12 @@ class CycleReservations:
         self._state.settle_cycle(self._vcluster, self._kept, [move for move in moves if move is not None])
 
     def _seek(self, candidate: Candidate, shape: RequestShape, held: BackfillReservation | None) -> BackfillReservation | None:
-        """Returns the reservation to give: the own one of before, or an earlier one; None: it may hold none, or no start is known.
+        """Returns the reservation to give, without adding it to the table: an earlier one than the candidate's own of before (`held`, which
+        the caller has taken out of the table, or a revoked one), else its own; the earliest possible one, even a later one, where it has
+        none or its own is no longer possible.
 
-        Notes what the search waited for.
+        It returns None where a newcomer finds the depth reached, or no start is known; in strict order it notes the buckets that the
+        candidate waits for.
         """
         if shape.duration <= NEAR:
             self.lasting = False  # its end is rounded less from moment to moment

@@ -122,7 +122,9 @@ def _waiting_place(context: QueryContext, candidate: Candidate) -> Place | None:
 
 
 def _chain(context: QueryContext, found: Subject, reader: Reader) -> Iterator[Gate]:
-    """Yields a row for each gate of the cycle's chain, in order; gates are not checked for work that holds nodes."""
+    """Yields a row for each gate of the cycle's chain, in order, also for those behind a gate that blocks; for work that holds nodes no
+    gate is checked, and every row says Passes or Unlimited.
+    """
     for gate in GATES:
         checked = gate.check(context.state, found.candidate, context.now) if found.candidate is not None else None
         yield _ROWS[gate.name](context, found, reader, checked if isinstance(checked, Waiting) else None)

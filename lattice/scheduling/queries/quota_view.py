@@ -241,9 +241,8 @@ def _share(one: GroupState, key: str) -> Share:
 
 
 def _default(forest: Forest, *, yours: bool) -> list[QuotaGroup]:
-    """Returns the group of work that is bound to no group; empty where there is no such work and the reader has none.
-
-    `yours`: the reader has some.
+    """Returns, as a list of one, the group of work that is bound to no group, marked as the reader's own where `yours`; the list is empty
+    where there is no such work, no limit is set for it, and the reader has none.
     """
     one = forest.standing(DEFAULT)
     keys = dict.fromkeys([*one.max, *one.request])
