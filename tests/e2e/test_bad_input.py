@@ -186,7 +186,7 @@ SUBMITTED = {
     "a misspelt flag": Given(("--nodez=3", "--", "true"), ("--nodez=3", "did you mean --nodes?", "lattice submit --help")),
     "a secret": Given(("--export=MY_TOKEN", "--", "true"), ("MY_TOKEN looks like a secret",)),
     "another user": Given(("--user=bob", "--", "true"), ('spec.user is "bob"', "runas"), 5),
-    "what is not served": Given(("--image=x", "--", "true"), ("--image=x: OCI images", "not served"), 2),
+    "what is not served": Given(("--array=0-9", "--", "true"), ("--array=0-9", "not served"), 2),
 }
 
 

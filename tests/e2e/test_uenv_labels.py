@@ -69,7 +69,7 @@ def test_work_names_a_label_and_runs_in_its_image_on_every_node(registry: Regist
 
 def test_work_is_staged_once_every_node_has_its_image_and_bare_work_never(registry: RegistryProgram, me: Person) -> None:
     me.apply("staged", nodes=2, entrypoint="sleep 2", environment={"uenv": "app/42:v1"})
-    status = until(lambda: (found := me.get("staged")["status"]).get("startTime") and found, within=60, what="its start")
+    status = until(lambda: (found := me.get("staged").get("status", {})).get("startTime") and found, within=60, what="its start")
     (staged,) = [one for one in status["conditions"] if one["type"] == "Staged"]
     assert (staged["status"], staged["reason"]) == ("True", "SoftwareStaged")
     assert staged["message"].startswith("each of its 2 nodes has its image of ")
