@@ -208,7 +208,10 @@ class SoftwareOptions(Part):
     container_mounts: Annotated[
         list[Annotated[str, Field(max_length=1024, pattern=r"^/[^/].*$")]], Field(max_length=64, json_schema_extra=kube(list_type="set"))
     ] = Field(default_factory=list)
-    """Directories of the nodes that work in OCI images sees at the same path, such as /scratch, beside its home and working directory."""
+    """Directories of the nodes that work in OCI images sees at the same path, such as /scratch, beside its home and working directory.
+
+    None of the system's, which are the image's own: /etc, /usr and their like, nor anything below /proc, /sys and /dev.
+    """
     largest_image: Quantity = "100Gi"
     """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
     trusted_keys: Annotated[list[TrustedKey], Field(max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (
@@ -217,6 +220,15 @@ class SoftwareOptions(Part):
     """Keys of which one must have signed an image where signatures are required."""
     require_signature: SignatureRule = Field(default_factory=SignatureRule)
     """Tenants and vclusters whose work runs signed images alone."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.containerMounts) || self.containerMounts.all(path, !path.matches("
+            "'^/((proc|sys|dev)(/.*)?|(bin|boot|etc|lib|lib32|lib64|root|run|sbin|tmp|usr|var)/?)$'))",
+            "spec.software.containerMounts names a directory of the system, which is the image's own in a container; name one below it,"
+            " or remove it",
+        ),
+    )
 
 
 class LatticeConfigSpec(Part):

@@ -115,6 +115,23 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
     "a prefix with a space": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"userPrefixes": ["a b:"]}}}, "userPrefixes"),
     "a drain that rings": ("latticenodes", "LatticeNode", "nid001", {"spec": {"drain": {"reason": "\x07"}}}, "spec.drain.reason"),
     "a user in colours": ("tenants", "Tenant", "t", {"spec": {"access": {"users": ["\x1b[31malice"]}}}, "spec.access.users"),
+    "directories that containers show": (
+        "latticeconfigs",
+        "LatticeConfig",
+        "lattice",
+        {"spec": {"software": {"containerMounts": ["/scratch", "/etc/slurm", "/opt/site", "/run/munge", "/process"]}}},
+        "",
+    ),
+    **{
+        f"a directory of the system in containers, {path}": (
+            "latticeconfigs",
+            "LatticeConfig",
+            "lattice",
+            {"spec": {"software": {"containerMounts": ["/scratch", path]}}},
+            "spec.software.containerMounts names a directory of the system",
+        )
+        for path in ("/proc", "/sys/fs/cgroup", "/dev/", "/etc", "/usr")
+    },
     "uid 0": ("latticeconfigs", "LatticeConfig", "lattice", {"spec": {"work": {"minUid": 0}}}, "spec.work.minUid"),
     "a node": ("latticenodes", "LatticeNode", "nid001", {"spec": {"group": "g0", "drain": {"reason": "disk"}}}, ""),
     "a drain without reason": ("latticenodes", "LatticeNode", "nid001", {"spec": {"drain": {"by": "me"}}}, "spec.drain.reason: Required"),
