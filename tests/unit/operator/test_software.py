@@ -304,7 +304,9 @@ async def test_a_thousand_of_one_label_ask_the_registry_a_few_times(site: Site) 
         for number in range(1000):
             await site.submit(f"job-{number}")
         await site.clock.run_for(30)
-    assert all(site.status(f"job-{number}")["software"] == [PINNED] for number in range(1000))
+    stored = site.cluster.snapshot(ALLOCATIONS)
+    assert len(stored) == 1000
+    assert all(one["status"]["software"] == [PINNED] for one in stored.values())
     assert len(site.asked) < 20
 
 
