@@ -145,9 +145,10 @@ def test_a_working_directory_that_is_nowhere_is_refused_and_an_unknown_device_na
     message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
     assert (reason(status), "neither on the node" in message) == ("StartFailed", True), status
     me.apply("device", entrypoint="true", environment={"image": APP, "devices": ["vendor.example/none=0"]})
-    status = me.ended("device", within=60)
-    message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
-    assert (reason(status), "its CDI specifications name none" in message) == ("PrologueFailed", True), status
+    first, *_ = until(lambda: me.get("device").get("status", {}).get("attempts"), within=30, what="the end of its first attempt")
+    assert (first["reason"], "its CDI specifications name none" in first["message"]) == ("PrologueFailed", True), first
+    assert "its CDI specifications name none" in " ".join(me.lattice("why", "device").stdout.split())
+    me.lattice("cancel", "device")
 
 
 @pytest.mark.parametrize(
