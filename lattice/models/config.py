@@ -208,10 +208,7 @@ class SoftwareOptions(Part):
     container_mounts: Annotated[
         list[Annotated[str, Field(max_length=1024, pattern=r"^/[^/].*$")]], Field(max_length=64, json_schema_extra=kube(list_type="set"))
     ] = Field(default_factory=list)
-    """Directories of the nodes that work in OCI images sees at the same path, such as /scratch, beside its home and working directory.
-
-    None of the system's, which are the image's own: /etc, /usr and their like, nor anything below /proc, /sys and /dev.
-    """
+    """Directories of the nodes, none of the system, that work in OCI images sees at the same path beside its home, such as /scratch."""
     largest_image: Quantity = "100Gi"
     """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
     trusted_keys: Annotated[list[TrustedKey], Field(max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (
