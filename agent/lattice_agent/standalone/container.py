@@ -129,7 +129,7 @@ def _mount_node(making: Making) -> None:
     if _opened(making, OWN, os.O_NOFOLLOW) is not None:
         raise ContainerFailure(f"the image cannot be used: {OWN} is the place of Lattice's own files in a container", IMAGE_REFUSED)
     for target in ("/proc", "/sys", "/dev"):
-        _mount_point(making, target, directory=True)
+        _make_mount_point(making, target, directory=True)
     for name, text in _tables(making).items():
         path = f"{making.bundle}/{name}"
         _write(path, text)
@@ -181,7 +181,7 @@ def _is_shown(making: Making, target: str, real: str) -> bool:
 def _place(making: Making, place: int, target: str, real: str, options: tuple[str, ...] | list[str]) -> None:
     """Attaches a copy of the mount that an open descriptor shows in the bundle, and notes it; closes the descriptor."""
     directory = stat.S_ISDIR(os.fstat(place).st_mode)
-    _mount_point(making, target, directory=directory)
+    _make_mount_point(making, target, directory=directory)
     own = f"{making.bundle}/binds/{len(making.mounts)}"
     if directory:
         os.mkdir(own, 0o700)
@@ -195,8 +195,8 @@ def _place(making: Making, place: int, target: str, real: str, options: tuple[st
     making.places[target] = real
 
 
-def _mount_point(making: Making, target: str, *, directory: bool) -> str:
-    """Makes a mount point in the container's root where there is none, and returns `target`, on whose way there is no symbolic link.
+def _make_mount_point(making: Making, target: str, *, directory: bool) -> None:
+    """Makes a mount point in the container's root where there is none; on the way to it there is no symbolic link then.
 
     A link of the image is refused there, since where it leads is the image's choice, and may be what is mounted before; in place of a
     link at one of `REPLACED` a file is made. Raises ContainerFailure, also where the image has something else there.
@@ -214,7 +214,6 @@ def _mount_point(making: Making, target: str, *, directory: bool) -> str:
             raise ContainerFailure(f"the image cannot be used: {target} is not {wanted} in it", IMAGE_REFUSED)
     finally:
         os.close(place)
-    return target
 
 
 def _real(making: Making, path: str) -> str:

@@ -206,10 +206,8 @@ class NodeChoice:
 
     def _ask(self, pool: FreeCounts) -> Ask:
         """Returns the relation that nodes of a pool must have to each other for this class: conformance, most groups, spread."""
-        usable = None
-        if self.key.fullest:
-            by_group = pool.by_group
-            usable = lambda rank: max(1, sum(bucket.usable for bucket in by_group[rank]))  # noqa: E731
+        by_group = pool.by_group if self.key.fullest else None
+        usable = (lambda rank: max(1, sum(bucket.usable for bucket in by_group[rank]))) if by_group is not None else None
         limit = (lambda nodes: self.limit(pool, nodes)) if self.tight else None
         return Ask(self.conformance, limit, self.key.topology == SPREAD, usable)
 
