@@ -15,6 +15,7 @@ from lattice_dev.waiting import Clock
 
 MARK = "LATTICE_DEV_MARK"
 COMPONENT = "LATTICE_DEV_COMPONENT"
+MARKS_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,14 @@ def _read_mark(pid: int) -> tuple[str, Marked] | None:
     return values[MARK], Marked(found, values.get(COMPONENT, ""), tuple(argv))
 
 
+def _has_environment(pid: int) -> bool:
+    """Tells whether the environment of a process can be read and holds a variable."""
+    try:
+        return bool(Path(f"/proc/{pid}/environ").read_bytes())
+    except OSError:
+        return False
+
+
 def in_network_namespace(inode: int) -> list[ProcessId]:
     """Returns every process whose network namespace has this inode number, without the caller."""
     return [found for pid in _pids() if _network_inode(pid) == inode and (found := identify(pid))]
@@ -139,7 +148,18 @@ class Launcher:
                 raise errors.Rejected(f"{argv[0]} cannot be started: {error}", reason="ProgramMissing") from error
         child.returncode = 0  # it outlives this object on purpose: subprocess shall neither wait for it nor complain
         self._children.append(child.pid)
-        return identify(child.pid) or ProcessId(child.pid, 0)
+        found = identify(child.pid) or ProcessId(child.pid, 0)
+        self._await_marks(found)
+        return found
+
+    def _await_marks(self, process: ProcessId) -> None:
+        """Waits until the environment of a process that is being executed can be read, so that `marked` finds it; 1 s at most.
+
+        The kernel says that a program is executed a moment before it has laid down its environment.
+        """
+        deadline = self._clock.monotonic() + MARKS_SECONDS
+        while not _has_environment(process.pid) and alive(process) and self._clock.monotonic() < deadline:
+            self._clock.sleep(0.001)
 
     def reap(self) -> None:
         """Collects those children of this launcher that ended, so that none stays a zombie."""

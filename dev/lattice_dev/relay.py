@@ -66,13 +66,20 @@ class Relay:
         self._connecting: set[RelayEnd] = set()
 
     def serve(self) -> None:
-        """Carries connections until the process ends."""
+        """Carries connections until the process ends.
+
+        It accepts after all other events of a round: a new connection has the number of one that was closed before, and would take its
+        events for its own.
+        """
         while True:
+            accepts = False
             for number, event in self._epoll.poll(LOOK_SECONDS if self._connecting else -1):
                 if number == self._listener.fileno():
-                    self._accept()
+                    accepts = True
                 elif end := self._ends.get(number):
                     self._handle(end, event)
+            if accepts:
+                self._accept()
             if self._connecting:
                 self._give_up(time.monotonic())
 

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import secrets
 import socket
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import pytest
 from lattice_dev import relay
 
 PAYLOAD = bytes(range(256)) * 32768
+BEGIN_SECONDS, PASS_SECONDS = 30.0, 60.0
+"""Ten times what they take where other tests have both processors."""
+MOST_WRITTEN = 1 << 30
+"""More than all sockets on the way hold."""
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -20,12 +25,20 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+def free_address() -> tuple[str, int]:
+    """A free port of a loopback address of its own: one of 127.0.0.1 may be an outgoing connection's before the relay has it."""
+    host = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
+    with socket.create_server((host, 0)) as probe:
+        return host, probe.getsockname()[1]
+
+
 @contextlib.contextmanager
 def relayed(to: tuple[str, int]) -> Iterator[tuple[str, int]]:
     """The program as an instance starts it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        listen = probe.getsockname()
-    argv = [sys.executable, "-I", "-S", str(Path(relay.__file__)), "--listen", f"127.0.0.1:{listen[1]}", "--to", f"127.0.0.1:{to[1]}"]
+    listen = free_address()
+    argv = [
+        sys.executable, "-I", "-S", str(Path(relay.__file__)), "--listen", f"{listen[0]}:{listen[1]}", "--to", f"{to[0]}:{to[1]}",
+    ]  # fmt: skip
     process = subprocess.Popen(argv)
     try:
         yield listen
@@ -43,7 +56,7 @@ async def echoing() -> AsyncIterator[tuple[str, int]]:
 
 
 async def _connect(address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    for _ in range(250):
+    for _ in range(int(BEGIN_SECONDS / 0.02)):
         try:
             return await asyncio.open_connection(*address)
         except ConnectionRefusedError:
@@ -55,7 +68,7 @@ async def _through(listen: tuple[str, int]) -> None:
     reader, writer = await _connect(listen)
     writer.write(PAYLOAD)
     writer.write_eof()
-    assert await asyncio.wait_for(reader.read(-1), 20) == PAYLOAD
+    assert await asyncio.wait_for(reader.read(-1), PASS_SECONDS) == PAYLOAD
     writer.close()
     await writer.wait_closed()
 
@@ -76,22 +89,20 @@ async def test_who_does_not_read_holds_the_sender_back_and_nobody_else() -> None
     async with echoing() as to:
         with relayed(to) as listen:
             _, writer = await _connect(listen)
-            for _ in range(8):  # 64 MiB, of which nothing is read
-                writer.write(PAYLOAD)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(writer.drain(), 1)
+                for _ in range(MOST_WRITTEN // len(PAYLOAD)):  # of which nothing is read
+                    writer.write(PAYLOAD)
+                    await asyncio.wait_for(writer.drain(), 1)
             await _through(listen)
             writer.transport.abort()
             await _through(listen)
 
 
 async def test_a_connection_ends_at_once_when_nobody_listens_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as second:
-        nobody = second.getsockname()
-    with relayed(nobody) as listen:
+    with relayed(free_address()) as listen:
         reader, writer = await _connect(listen)
         with contextlib.suppress(ConnectionResetError):  # as good as an end: the peer is told
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), BEGIN_SECONDS) == b""
         writer.close()
 
 
@@ -107,9 +118,9 @@ async def test_a_side_that_vanishes_takes_the_other_with_it() -> None:
         with relayed(server.sockets[0].getsockname()) as listen:
             reader, writer = await _connect(listen)
             writer.write(b"x")
-            (await asyncio.wait_for(accepted.get(), 5)).transport.abort()
+            (await asyncio.wait_for(accepted.get(), BEGIN_SECONDS)).transport.abort()
             with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), 5) == b""
+                assert await asyncio.wait_for(reader.read(), BEGIN_SECONDS) == b""
             writer.close()
 
 
