@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from lattice_agent.standalone import runner
 
 LOADED = "print('LOADED ' + json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 
@@ -106,3 +109,19 @@ def test_a_daemon_holds_no_authorities_that_it_does_not_ask_for_and_trusts_nobod
 @pytest.mark.parametrize("package", ["lattice_agent", "lattice_controllers.scheduler", "lattice_webhooks", "lattice_gateway"])
 def test_a_daemon_reads_no_yaml_to_start(package: str) -> None:
     assert "yaml" not in loaded(f"import importlib, json, sys\nimportlib.import_module({package + '.__main__'!r})\n")
+
+
+STANDALONE = """
+import json, sys
+from types import ModuleType
+sys.modules["lattice_agent"] = package = ModuleType("lattice_agent")
+package.__path__ = [{folder!r}]
+import lattice_agent.standalone.runner, lattice_agent.standalone.shim, lattice_agent.standalone.hold, lattice_agent.standalone.hook
+"""
+
+
+def test_the_runner_and_the_shims_that_it_forks_load_no_module_that_they_could_do_without() -> None:
+    code = STANDALONE.format(folder=str(Path(runner.__file__).parent.parent)) + LOADED
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    unwanted = {"dataclasses", "inspect", "typing", "traceback", "socket", "ast", "tokenize", "subprocess", "logging", "tempfile"}
+    assert set(json.loads(done.stdout.rpartition("LOADED ")[2])) & unwanted == set()

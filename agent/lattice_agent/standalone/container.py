@@ -15,10 +15,12 @@ import os
 import stat
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
 
 from lattice_agent.standalone import container_tasks, hold, mount_targets, namespaces, private_tmp, shim, streams
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 IMAGE_REFUSED, START_FAILED = "ImageRefused", "StartFailed"
 """Reasons of END_REASONS for what would fail on every node; a failure without one is the node's."""
@@ -42,16 +44,14 @@ class ContainerFailure(Exception):
         self.reason = reason
 
 
-@dataclass
 class Making:
     """One container on its way: the request, the image's root, and what is mounted in it so far, as mounts of the runtime's config."""
 
-    request: dict[str, Any]
-    identity: streams.UserIdentity
-    root: int = -1
-    mounts: list[dict[str, Any]] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)
-    """By target: the real path on the node of what is mounted there; empty: it has none."""
+    def __init__(self, request: dict[str, Any], identity: streams.UserIdentity) -> None:
+        self.request, self.identity, self.root = request, identity, -1
+        self.mounts: list[dict[str, Any]] = []
+        self.places: dict[str, str] = {}
+        """By target: the real path on the node of what is mounted there; empty: it has none."""
 
     @property
     def bundle(self) -> str:

@@ -14,10 +14,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
 
 from lattice_agent.standalone import forks
+from lattice_agent.standalone.records import Record
+
+TYPE_CHECKING = False  # as typing's, which a shim does not load
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 GATE = 3
@@ -27,8 +30,7 @@ HIGH = 16
 EXEC_SECONDS, LOOK_SECONDS = 60.0, 0.002
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(Record):
     """The container of an attempt, and how its tasks are started in it."""
 
     runtime: str
@@ -45,8 +47,7 @@ class Container:
     """The process of the runtime specification without arguments and variables."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Record):
     """One task to be started: its arguments and variables, and the descriptors of its output and its errors."""
 
     argv: list[str]

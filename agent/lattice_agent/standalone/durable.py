@@ -15,7 +15,10 @@ import json
 import os
 import time
 from contextlib import suppress
-from typing import Any
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 FORMAT = 1
 """The format that is written; `state.journal.NEWEST` and the one before are read."""

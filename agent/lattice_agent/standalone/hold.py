@@ -17,11 +17,14 @@ import signal
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from lattice_agent.standalone import mount_targets, namespaces, shim, streams
 from lattice_agent.standalone.mount_targets import TargetFlaw
+from lattice_agent.standalone.records import Record
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 NAME = b"lattice-hold"
 OOM_SCORE = -900
@@ -57,8 +60,7 @@ class HoldFailure(Exception):
         self.reason = reason
 
 
-@dataclass
-class Image:
+class Image(Record):
     """One image on its way: the descriptor of its file, its mount that stands nowhere yet, where that goes, and what its metadata says."""
 
     source: str

@@ -12,7 +12,10 @@ import select
 import signal
 import time
 from contextlib import suppress
-from typing import Any
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 STDOUT_BYTES, STDERR_BYTES = 1 << 20, 16 << 10
 """So much of what a hook prints is kept: the beginning of its output, the end of its errors."""

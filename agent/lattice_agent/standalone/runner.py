@@ -15,12 +15,13 @@ import json
 import os
 import select
 import signal
-import socket
 import struct
 import sys
-import traceback
 from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 64 << 20
@@ -37,18 +38,19 @@ def load_shim() -> ModuleType:
 class Runner:
     """Reads requests, forks a child for each, and passes the child's answer on."""
 
-    def __init__(self, sock: socket.socket, shim: ModuleType) -> None:
-        self._sock, self._shim = sock, shim
+    def __init__(self, socket: int, shim: ModuleType) -> None:
+        """Speaks with the agent through the descriptor `socket`."""
+        self._socket, self._shim = socket, shim
         self._buffer = bytearray()
         self._said: dict[int, tuple[int, bytearray]] = {}
         self._poll = select.poll()
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self._poll.register(socket, select.POLLIN)
 
     def serve(self) -> None:
         """Serves requests, each in a child of its own, until the agent has closed its end of the socket."""
         while True:
             for fd, _ in self._poll.poll():
-                if fd != self._sock.fileno():
+                if fd != self._socket:
                     self._hear(fd)
                 elif not self._receive():
                     return
@@ -58,7 +60,7 @@ class Runner:
 
         Raises ValueError for a request above 64 MiB.
         """
-        data = self._sock.recv(1 << 20)
+        data = os.read(self._socket, 1 << 20)
         self._buffer += data
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
@@ -95,7 +97,7 @@ class Runner:
         """
         code = 1
         try:
-            self._sock.close()
+            os.close(self._socket)
             match request["op"]:
                 case "start":
                     self._shim.run(self._shim.Launch(**request["launch"]), report)
@@ -129,7 +131,9 @@ class Runner:
     def _answer(self, number: int, answer: dict[str, Any]) -> None:
         """Sends one framed answer to the agent; raises ConnectionError where that is gone."""
         body = json.dumps({"id": number} | answer).encode()
-        self._sock.sendall(LENGTH.pack(len(body)) + body)
+        rest = memoryview(LENGTH.pack(len(body)) + body)
+        while rest:
+            rest = rest[os.write(self._socket, rest) :]
 
 
 def run_hook(request: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +175,17 @@ def note_crash(request: dict[str, Any]) -> None:
     directory = request.get("launch", {}).get("directory", "")
     with contextlib.suppress(OSError):
         fd = os.open(os.path.join(directory, "crash"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if directory else 2
-        os.write(fd, traceback.format_exc().encode())
+        os.write(fd, told_of(sys.exception()).encode(errors="replace"))
+
+
+def told_of(error: BaseException | None) -> str:
+    """Returns an exception as lines of text with the places it came through; `traceback`, which formats it for others, is not loaded."""
+    lines, trace = [], error.__traceback__ if error is not None else None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        lines.append(f"  File {code.co_filename}, line {trace.tb_lineno}, in {code.co_name}\n")
+        trace = trace.tb_next
+    return f"{''.join(lines)}{type(error).__name__}: {error}\n"
 
 
 def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
@@ -204,10 +218,10 @@ def probe(streams: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Serves requests on the socket whose descriptor is the only argument."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children vanish by themselves; pidfds tell the agent
-    sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.set_inheritable(False)
+    socket = int(sys.argv[1])
+    os.set_inheritable(socket, False)
     with contextlib.suppress(ConnectionError):  # the agent was killed while it was told something
-        Runner(sock, load_shim()).serve()
+        Runner(socket, load_shim()).serve()
 
 
 if __name__ == "__main__":

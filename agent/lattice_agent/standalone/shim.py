@@ -21,10 +21,9 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
 
 from lattice_agent.standalone import container_tasks, durable, forks, leftovers, meters, namespaces, private_tmp, scratch_mount, streams
+from lattice_agent.standalone.records import Record
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
     PIPE_BYTES,
@@ -36,6 +35,10 @@ from lattice_agent.standalone.streams import (
     UserIdentity,
 )
 
+TYPE_CHECKING = False  # as typing's, which a shim does not load
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
 SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
 """When memory is short the kernel takes the work, not the process that keeps its exit code, whatever the agent's own score."""
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, F_SETPIPE_SZ = 1, 15, 36, 38, 1031
@@ -45,8 +48,7 @@ JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Record):
     """Everything that decides what is started, decoded from the agent's JSON."""
 
     directory: str
@@ -67,32 +69,32 @@ class Launch:
     work_procs: list[str]
     """The files by which tasks join the scope: those of the v1 cgroups, then that of the v2 tree."""
     work_kill: str
-    meters: dict[str, str] = field(default_factory=dict)
+    meters: dict[str, str]
     """By name, the files in which the kernel counts what the work uses (`meters.read`)."""
+    private_tmp_keep: list[str]
+    mounts: list[str]
+    """What is mounted where `hold_procs` leads: a private /tmp goes on showing it, and the tasks gain no privileges."""
+    container: dict[str, Any]
+    """The fields of `container_tasks.Container` in which the tasks run; empty: they run on the node itself."""
+    private: dict[str, str]
+    """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
+    groups: list[int]
     max_processes: int = 0
     core_bytes: int | None = None
     """The limit of core files that the work may raise; None: as the agent's own."""
     remove_leftovers: bool = False
     private_tmp: bool = False
-    private_tmp_keep: list[str] = field(default_factory=list)
     hold_procs: str = ""
     """The file that names the process in whose mount namespace the tasks begin; empty: there is none."""
-    mounts: list[str] = field(default_factory=list)
-    """What is mounted there: a private /tmp goes on showing it, and the tasks gain no privileges."""
     scratch: str = ""
     """Its scratch space, which a private /tmp goes on showing; empty: there is none."""
     scratch_bytes: int = 0
     """The size of the file system in memory that is mounted there for the tasks; 0: none is, the directory itself is the space."""
-    container: dict[str, Any] = field(default_factory=dict)
-    """The fields of `container_tasks.Container` in which the tasks run; empty: they run on the node itself."""
-    private: dict[str, str] = field(default_factory=dict, repr=False)
-    """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     alone: bool = False
     """Whether nobody has asked for this start before, so that no other shim can take the right: a failure is then the end."""
     note: str = ""
     user: int | None = None
     group: int | None = None
-    groups: list[int] = field(default_factory=list)
 
     @property
     def tmp_place(self) -> str:
@@ -105,8 +107,7 @@ class Launch:
         return UserIdentity(self.user, self.group, tuple(self.groups))
 
 
-@dataclass
-class Task:
+class Task(Record):
     """One task and its end; `status` is the wait status, None: it has not ended."""
 
     rank: int
@@ -134,8 +135,7 @@ def start_ticks(pid: int | str) -> int:
         os.close(fd)
 
 
-@dataclass(frozen=True)
-class StopWatch:
+class StopWatch(Record):
     """The clock of one attempt, whose times differ by what has passed even if somebody sets the machine's clock meanwhile.
 
     It holds the same moment on two clocks.

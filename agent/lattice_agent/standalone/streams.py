@@ -15,7 +15,8 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+from lattice_agent.standalone.records import Record
 
 FORMAT = 1
 SEGMENTS = 8
@@ -42,8 +43,7 @@ class StartFailure(Exception):
     """Raised when the work cannot be started; its text is the sentence for people."""
 
 
-@dataclass(frozen=True)
-class UserIdentity:
+class UserIdentity(Record):
     """The user that the work runs as; `user` or `group` None: the process keeps its own ids."""
 
     user: int | None = None

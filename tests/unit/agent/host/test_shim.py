@@ -26,7 +26,8 @@ def launch(place: Path, **changes: Any) -> dict[str, Any]:
     return {
         "directory": str(place / "state"), "run_directory": str(place / "run"), "uid_text": UID, "attempt": 1, "boot": "boot-1",
         "argv": ["/bin/true"], "environment": {}, "task_environments": [{}], "first_rank": 0, "workdir": "/", "stdout": "", "stderr": "",
-        "log_bytes": 1 << 20, "open_files": 1024, "shim_procs": "", "work_procs": [], "work_kill": "",
+        "log_bytes": 1 << 20, "open_files": 1024, "shim_procs": "", "work_procs": [], "work_kill": "", "meters": {}, "private_tmp_keep": [],
+        "mounts": [], "container": {}, "private": {}, "groups": [],
     } | changes  # fmt: skip
 
 

@@ -1,0 +1,27 @@
+"""Makes classes of named values, as `dataclasses` does, which with `inspect` takes 2 MiB of every shim; of standard library alone."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing's, without loading typing
+if TYPE_CHECKING:
+    from typing import Any, dataclass_transform
+else:
+
+    def dataclass_transform():
+        """Returns a decorator that changes nothing: only type checkers ask for it."""
+        return lambda cls: cls
+
+
+@dataclass_transform()
+class Record:
+    """Holds the values that a subclass annotates, given by position or by name; one with a value in the class may be left out."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Raises TypeError for a value that is missing, unknown or one too many."""
+        names = tuple(type(self).__annotations__)
+        values = dict(zip(names, given, strict=False))
+        missing = [name for name in names[len(given) :] if name not in named and not hasattr(type(self), name)]
+        wrong = [name for name in named if name in values or name not in names]
+        if missing or wrong or len(given) > len(names):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(names)}; missing: {missing}, wrong: {wrong}, by position: {len(given)}")
+        self.__dict__.update(values | named)
