@@ -9,6 +9,7 @@
 | `pinning` | whether an allocation's images are resolved, so that it may be placed |
 | `containers` | names of OCI images, and the registry of the site that each means |
 | `container_documents` | index, manifest and configuration of an OCI image |
-| `signatures` | who has signed an image, as cosign signs, and whose work needs that |
+| `claims`, `signatures` | what was signed of an image, and who has signed it, as cosign signs |
+| `site_rules` | whose images must be signed, and which devices work in images may name |
 | `references` | the images and views that work asks for, and what no node could set up of them |
 """

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from lattice.errors import Corrupt, Rejected
-from lattice.views.allocation import SoftwareRequirement
-from lattice.views.cluster import SignatureRule, TrustedKey
+from lattice.software.claims import SignedClaim
+from lattice.views.cluster import TrustedKey
 
 SIMPLE_SIGNING: Final = "application/vnd.dev.cosign.simplesigning.v1+json"
 BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -26,24 +26,7 @@ SIGNATURE_ANNOTATION: Final = "dev.cosignproject.cosign/signature"
 PAYLOAD_TYPE: Final = "cosign container image signature"
 STATEMENT_TYPE: Final = "application/vnd.in-toto+json"
 SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
-EVERYBODY: Final = "*"
 PublicKey = EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
-
-
-class SignedClaim(msgspec.Struct, frozen=True):
-    """Holds a document that says which image is meant, and a signature of it; `type` empty: simple signing, else that of the envelope."""
-
-    payload: bytes
-    signature: bytes
-    type: str = ""
-
-    @property
-    def signed(self) -> bytes:
-        """Returns the bytes that were signed: the payload, or what an envelope (DSSE) makes of it."""
-        if not self.type:
-            return self.payload
-        kind = self.type.encode()
-        return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
 
 
 class _Image(msgspec.Struct):
@@ -80,12 +63,6 @@ class _Envelope(msgspec.Struct, rename="camel"):
 
 class _Bundle(msgspec.Struct, rename="camel"):
     dsse_envelope: _Envelope
-
-
-def wants_signature(asked: SoftwareRequirement, tenant: str, vcluster: str, rule: SignatureRule) -> bool:
-    """Tells whether the images of work must be signed: it asks for that, or the site does for its tenant or its vcluster."""
-    named = {tenant, EVERYBODY} & set(rule.tenants) if tenant else EVERYBODY in rule.tenants
-    return asked.signature or bool(named) or vcluster in rule.vclusters or EVERYBODY in rule.vclusters
 
 
 def claim_of(payload: bytes, annotation: str) -> list[SignedClaim]:

@@ -115,6 +115,7 @@ class SoftwareReferences(View, frozen=True):
     tools_uenv: str = ""
     view: str = ""
     image: str = ""
+    devices: tuple[str, ...] = ()
     require: SoftwareRequirement = SoftwareRequirement()
 
 

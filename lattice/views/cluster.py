@@ -493,6 +493,7 @@ class SoftwareOptions(View, frozen=True):
     resolve_timeout: str = "1h"
     pull_timeout: str = "30m"
     container_mounts: tuple[str, ...] = ()
+    container_devices: tuple[str, ...] = ()
     registries: tuple[ImageRegistry, ...] = ()
     largest_image: int | str = "100Gi"
     trusted_keys: tuple[TrustedKey, ...] = ()

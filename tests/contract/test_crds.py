@@ -122,6 +122,13 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         {"spec": {"software": {"containerMounts": ["/scratch", "/etc/slurm", "/opt/site", "/run/munge", "/process"]}}},
         "",
     ),
+    "kinds of devices": (
+        "latticeconfigs", "LatticeConfig", "lattice", {"spec": {"software": {"containerDevices": ["nvidia.com/gpu", "a/b"]}}}, "",
+    ),
+    "a device in place of its kind": (
+        "latticeconfigs", "LatticeConfig", "lattice", {"spec": {"software": {"containerDevices": ["nvidia.com/gpu=all"]}}},
+        "spec.software.containerDevices[0]",
+    ),
     **{
         f"a directory of the system in containers, {path}": (
             "latticeconfigs",

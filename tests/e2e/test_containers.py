@@ -60,7 +60,7 @@ def registry(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: 
         built = image(system, app, env=("PATH=/bin:/app", "FROM_IMAGE=yes"), workdir="/app")
         digest = push(program.host, "team/app", "1.0", built)
         registries = [{"name": "images.example", "url": f"http://{program.host}"}]
-        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registries": registries}}})
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registries": registries, "containerDevices": ["vendor.example/none"]}}})
         yield digest
         admin.patch(CONFIGS, "lattice", {"spec": {"software": None}})
 
@@ -149,6 +149,12 @@ def test_a_working_directory_that_is_nowhere_is_refused_and_an_unknown_device_na
     assert (first["reason"], "its CDI specifications name none" in first["message"]) == ("PrologueFailed", True), first
     assert "its CDI specifications name none" in " ".join(me.lattice("why", "device").stdout.split())
     me.lattice("cancel", "device")
+    me.apply("kind", entrypoint="true", environment={"image": APP, "devices": ["vendor.example/other=0"]})
+    status = me.ended("kind")
+    message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
+    assert (reason(status), status.get("attempts")) == ("ImageRefused", None), status
+    assert "'vendor.example/other=0'" in message
+    assert "of vendor.example/none on this site (software.containerDevices)" in message
 
 
 @pytest.mark.parametrize(

@@ -12,26 +12,26 @@ import base64
 import ipaddress
 import logging
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lattice.daemon.logs import event
 from lattice.daemon.node_certificates import AGENT, API, GROUP, PEER, SHORTEST_SECONDS, SIGNERS, USAGES, request_name
-from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CERTIFICATE_REQUESTS
 from lattice.units import format_time
+from lattice_agent.cluster.certificate_facts import fits_key, read_certificate
 from lattice_agent.cluster.registration import Flaw
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.standalone.durable import sync_directory, write_durably
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ PATIENCE_SECONDS: Final = 30.0
 NEXT: Final = ".next"
 WORDS: Final = {API: "for the API server", PEER: "for agents and gateways"}
 NOTHING = Flaw("", "")
+REQUEST: Final = (sys.executable, "-m", "lattice_agent.certificate_request")
+REQUEST_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,11 @@ def complete(pair: Pair) -> None:
     A new certificate that fits no kept key is deleted; so are leftovers of a renewal that was finished.
     """
     if not pair.given.exists():
-        if pair.certificate.exists() and pair.asked.exists() and _fits(pair.certificate.read_bytes(), pair.asked.read_bytes()):
+        if pair.certificate.exists() and pair.asked.exists() and fits_key(pair.certificate.read_bytes(), _private(pair.asked.read_bytes())):
             _drop(pair)
         return
     certificate, asked = pair.given.read_bytes(), pair.asked.read_bytes() if pair.asked.exists() else b""
-    if asked and _fits(certificate, asked):
+    if asked and fits_key(certificate, _private(asked)):
         _install(pair, certificate, _private(asked))
     else:
         pair.given.unlink()
@@ -109,56 +111,22 @@ def _drop(pair: Pair) -> None:
             path.unlink()
 
 
-def _fits(certificate: bytes, key: bytes) -> bool:
-    """Tells whether a certificate (PEM) belongs to the key in this content; False where one of them does not parse."""
-    from cryptography import x509
-
-    try:
-        return x509.load_pem_x509_certificate(certificate).public_key() == _public(key)
-    except ValueError:
-        return False
-
-
-def _public(key: bytes) -> PublicKeyTypes:
-    """Returns the public key of a private key (PEM, a request after it is ignored); raises ValueError where it does not parse."""
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    return load_pem_private_key(_private(key), password=None).public_key()
-
-
 def _private(asked: bytes) -> bytes:
     """Returns the key from the content of a file that holds a key and a request; all of it where there is no request."""
     return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
 
 
-def make_request(node: str, hosts: Sequence[str]) -> bytes:
-    """Returns a new key and a certificate request for the node's user, both as PEM.
-
-    `hosts` are the names and addresses for a server certificate; empty: none.
-    """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, GROUP), x509.NameAttribute(NameOID.COMMON_NAME, AGENT + node)])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
-    request = builder.sign(key, hashes.SHA256())
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
-    return private + request.public_bytes(serialization.Encoding.PEM)
-
-
-def _general(host: str) -> x509.GeneralName:
-    """Returns a host as a name for a certificate: an IP address or a DNS name."""
-    from cryptography import x509
-
+def _made_request(node: str, hosts: Sequence[str]) -> bytes:
+    """Returns a new key and a certificate request for the node, made by a process of its own. Raises Retry where that fails."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
+        return subprocess.run(
+            (*REQUEST, node, *hosts), stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=REQUEST_SECONDS, cwd="/",
+            env={**kept, "LANG": "C.UTF-8"},
+        ).stdout  # fmt: skip
+    except subprocess.SubprocessError as error:
+        said = getattr(error, "stderr", None) or b""
+        raise Retry(f"no key is made: {error}: {said.decode(errors='replace')[-300:]}", reason="KeyNotMade") from error
 
 
 def hosts_of(node: str, address: str) -> tuple[str, ...]:
@@ -296,33 +264,29 @@ class Renewal:
 
         Raises Rejected where it is not this node's.
         """
-        from cryptography import x509
-
         complete(self._pair)
-        found = x509.load_pem_x509_certificate(self._pair.certificate.read_bytes())
-        if AGENT + self._node not in [one.value for one in found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]:
+        found = read_certificate(self._pair.certificate.read_bytes())
+        if AGENT + self._node not in found.names:
             raise Rejected(f"{self._pair.certificate} is not of {AGENT}{self._node}: it is left alone", reason="CertificateForeign")
-        return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+        return found.begins, found.ends
 
     def _take(self, certificate: bytes) -> float:
         """Puts the issued certificate and its key into place; returns its end, seconds since the epoch.
 
         Raises Rejected for a certificate that does not belong to the kept key.
         """
-        from cryptography import x509
-
         asked = self._pair.asked.read_bytes()
-        if not _fits(certificate, asked):
+        if not fits_key(certificate, _private(asked)):
             self._pair.asked.unlink()
             raise Rejected("the certificate that was given does not belong to the key that asked for it", reason="CertificateUnusable")
         _install(self._pair, certificate, _private(asked))
-        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+        return read_certificate(certificate).ends
 
     def _request(self) -> bytes:
         """Returns the PEM request kept beside the key, made anew with a new key where there is none."""
         path = self._pair.asked
         if not path.exists():
-            write_durably(str(path.parent), path.name, make_request(self._node, self._hosts))
+            write_durably(str(path.parent), path.name, _made_request(self._node, self._hosts))
         return b"".join(path.read_bytes().partition(b"-----BEGIN CERTIFICATE REQUEST-----")[1:])
 
     # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────

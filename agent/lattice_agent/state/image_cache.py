@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from lattice.errors import Rejected, Retry
-from lattice.software.signatures import SignedClaim
+from lattice.software.claims import SignedClaim
 from lattice_agent.standalone import durable
 
 CACHE_FULL: Final = "CacheFull"

@@ -6,7 +6,7 @@ import msgspec
 
 from lattice.ledger.plans import PlanRow
 from lattice.lifecycle.grace import grace_seconds
-from lattice.software.signatures import wants_signature
+from lattice.software.site_rules import check_devices, wants_signature
 from lattice.units import parse_duration, parse_time, quantity_bytes
 from lattice.views.allocation import SoftwareImage
 from lattice.views.cluster import ConfigSpec
@@ -46,8 +46,11 @@ def walltime_of(allocation: Allocation, row: PlanRow) -> float | None:
 def assign(allocation: Allocation, row: PlanRow, node: str, config: ConfigSpec) -> NodeWork:
     """Returns an allocation's work on `node`, one of the row's (ValueError for another): with defaults and the site's limits, names and
     patterns expanded.
+
+    Raises Rejected for devices that the site does not let work name.
     """
     spec, terms = allocation.spec, terms_of(allocation, node, row.head, config)
+    check_devices(spec.environment.devices, config.software.container_devices)
     signed = wants_signature(spec.environment.require, spec.tenant, spec.vcluster, config.software.require_signature)
     rank = row.nodes.index(node)
     account = config.work.account_of(spec.user)

@@ -29,12 +29,14 @@ from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.lifecycle.conditions import FALSE, condition, encode, with_condition, without_conditions
 from lattice.lifecycle.settle import is_final
 from lattice.models.conditions import SOFTWARE_REFUSED, SOFTWARE_RESOLVED
+from lattice.software.claims import SignedClaim
 from lattice.software.containers import ContainerReference, parse_container
 from lattice.software.image_metadata import ImageMetadata
 from lattice.software.labels import UenvLabel
 from lattice.software.pinning import asked_images, names_registry
 from lattice.software.references import MountedImage, check_images, parse_views
-from lattice.software.signatures import SignedClaim, check_signed, wants_signature
+from lattice.software.signatures import check_signed
+from lattice.software.site_rules import check_devices, wants_signature
 from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Allocation
 from lattice.views.allocation import OCI, SoftwareImage
@@ -197,6 +199,7 @@ class SoftwareResolver:
         asked, since = allocation.spec.environment, self._seen.get(allocation.metadata.uid, self._clock.monotonic())
         signed = wants_signature(asked.require, allocation.spec.tenant, allocation.spec.vcluster, options.require_signature)
         if asked.image:
+            check_devices(asked.devices, options.container_devices)
             return [await self._container(parse_container(asked.image), options, since, signed=signed)]
         references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
         found = [

@@ -21,7 +21,7 @@ from lattice.software.catalog import UenvRepository
 from lattice.software.containers import ContainerReference
 from lattice.software.image_metadata import ImageMetadata, View
 from lattice.software.labels import UenvLabel
-from lattice.software.signatures import SignedClaim
+from lattice.software.claims import SignedClaim
 from lattice.views import Allocation
 from lattice.views.cluster import SoftwareOptions
 from lattice_controllers.operator.software import SoftwareResolver
@@ -91,7 +91,7 @@ class Site:
         del options
         yield self
 
-    async def submit(self, name: str = "job", namespace: str = "physics", **environment: str) -> None:
+    async def submit(self, name: str = "job", namespace: str = "physics", **environment: str | list[str]) -> None:
         """Work that asks for these."""
         body = {"metadata": {"name": name}, "spec": {"environment": environment or {"uenv": "prgenv/24.11:v1"}}}
         await self.cluster.create(ALLOCATIONS, body, namespace)
@@ -147,11 +147,14 @@ async def test_an_oci_image_is_pinned_by_its_digest_with_its_registry(site: Site
     async with site.running():
         await site.submit(image="team/app:1")
         await site.submit("refused", image="Team/App")
+        await site.submit("device", image="team/app:1", devices=["a/b=c"])
         await site.clock.run_for(1)
     pinned = {"source": "team/app:1", "digest": DIGEST, "size": 512, "repository": "p/team/app", "kind": "Oci", "registry": "r.example"}
     assert site.status()["software"] == [pinned]
     assert site.said("refused")[:2] == ("False", "ImageRefused")
     assert "is no repository" in site.said("refused")[2]
+    assert site.said("device")[:2] == ("False", "ImageRefused")
+    assert "software.containerDevices" in site.said("device")[2]
 
 
 async def test_an_oci_image_waits_for_its_registry(site: Site) -> None:

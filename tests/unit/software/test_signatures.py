@@ -7,7 +7,9 @@ import json
 import pytest
 
 from lattice.errors import Corrupt, Rejected
-from lattice.software.signatures import SIGNATURE_ANNOTATION, SignedClaim, check_signed, claim_of, claims_of, wants_signature
+from lattice.software.claims import SignedClaim
+from lattice.software.signatures import SIGNATURE_ANNOTATION, check_signed, claim_of, claims_of
+from lattice.software.site_rules import wants_signature
 from lattice.views.allocation import SoftwareRequirement
 from lattice.views.cluster import SignatureRule, TrustedKey
 from tests.signatures import KEY, OTHER_KEY, signature, signed_image

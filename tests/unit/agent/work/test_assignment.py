@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lattice.views.cluster import CompatOptions, ConfigSpec, WorkOptions
+from lattice.errors import Rejected
+from lattice.views.cluster import CompatOptions, ConfigSpec, SoftwareOptions, WorkOptions
 from lattice.views.work import Work as Allocation
 from lattice_agent.work.assignment import assign, terms_of
 from tests.build import uid
@@ -69,6 +70,13 @@ def test_an_agent_kills_work_within_the_most_grace_whoever_admitted_more() -> No
     assert (
         terms_of(found, "n1", "n1", ConfigSpec()).grace_seconds == assign(found, run(nodes=NODES), "n1", ConfigSpec()).grace_seconds == 900
     )
+
+
+def test_an_agent_takes_no_work_that_names_devices_which_the_site_does_not_list() -> None:
+    found = allocation(environment={"image": "app", "devices": ["a/b=c"]})
+    assert assign(found, run(nodes=NODES), "n1", ConfigSpec(software=SoftwareOptions(container_devices=("a/b",)))).devices == ("a/b=c",)
+    with pytest.raises(Rejected, match="containerDevices"):
+        assign(found, run(nodes=NODES), "n1", ConfigSpec())
 
 
 def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
