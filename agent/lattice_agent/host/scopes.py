@@ -5,7 +5,7 @@ where there is one), the tasks. `work` carries the limits and holds no process, 
 asked for nothing but `cgroup.kill`, `cgroup.events` and `cpu.stat`, so it serves a pure v2 machine and a hybrid one, whose v2 tree has no
 controllers: there limits stand in cgroups of the v1 hierarchies, which the tasks join beside. A v2 scope is made before the cgroups beside
 it and removed after them: whoever finds the scope finds all of them. `ProcessScopes` is what remains without the right to make cgroups: it
-finds processes by the environment that their shim gave them, which a process can shed.
+finds processes by the environment that their shim gave them, allocation, attempt and node, which a process can shed.
 """
 
 from __future__ import annotations
@@ -271,11 +271,15 @@ class CgroupScopes:
 
 
 class ProcessScopes:
-    """Scopes without cgroups: the processes whose environment names the attempt, and their descendants."""
+    """Scopes without cgroups: the processes whose environment names the attempt on this node, and their descendants.
+
+    Another agent of the same user may have the same attempt on another node of the same machine.
+    """
 
     kind, complete = "processes", False
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self._node = node
         self._made: set[Key] = set()
 
     def make(self, key: Key, limits: WorkLimits = NO_LIMITS) -> None:
@@ -319,8 +323,8 @@ class ProcessScopes:
         return True
 
     def work(self, key: Key) -> list[int]:
-        """Returns the pids of the work whose environment still names the attempt, and of their descendants; empty: none is found."""
-        marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key)}
+        """Returns the pids of the work whose environment still names attempt and node, and of their descendants; empty: none is found."""
+        marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key, self._node)}
         return sorted(marked | set(shim.descendants(*marked)))
 
     def whole(self, key: Key) -> list[int]:
@@ -387,16 +391,16 @@ def choose(node: str, root: Path | None) -> Scopes:
     mounts = Path("/proc/self/mounts").read_text()
     found = find_mount(mounts)
     if found is None:
-        return ProcessScopes()
+        return ProcessScopes(node)
     mount, kind = found
     delegated = DelegatedScope(mount) if root is None and manages_cgroups() and os.geteuid() == 0 else None
     try:
         above = mount / SLICE if delegated is None else delegated.path
         scopes = CgroupScopes(root or above / node, kind, Controllers(mount, find_controllers(mounts), find_hierarchies(mounts)), delegated)
         probe = scopes.root / "cgroup.kill"
-        return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes()
+        return scopes if probe.exists() and os.access(probe, os.W_OK) else ProcessScopes(node)
     except OSError:
-        return ProcessScopes()
+        return ProcessScopes(node)
 
 
 def _is_populated(cgroup: Path) -> bool:
@@ -426,10 +430,11 @@ def _members(path: Path) -> list[int]:
     return [pid for pid in found if pid > 0]
 
 
-def _names(process: Path, key: Key) -> bool:
-    """Tells whether the environment of a process (a directory of /proc) names the attempt; False where it cannot be read."""
+def _names(process: Path, key: Key, node: str) -> bool:
+    """Tells whether the environment of a process (a directory of /proc) names the attempt on a node; False where it cannot be read."""
     try:
         variables = (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return f"LATTICE_ALLOC_ID={key.uid}".encode() in variables and f"LATTICE_ATTEMPT={key.attempt}".encode() in variables
+    wanted = (f"LATTICE_ALLOC_ID={key.uid}", f"LATTICE_ATTEMPT={key.attempt}", f"LATTICE_NODENAME={node}")
+    return all(text.encode() in variables for text in wanted)

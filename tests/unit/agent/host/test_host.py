@@ -520,7 +520,7 @@ async def test_the_seq_only_grows_and_outlives_the_agent(place: Path) -> None:
 async def test_without_cgroups_the_work_is_found_and_ended_by_its_processes(place: Path) -> None:
     async with machine(place) as (host, ends):
         host.scopes.close()
-        host.scopes = host.watch.scopes = host.launcher.scopes = ProcessScopes()
+        host.scopes = host.watch.scopes = host.launcher.scopes = ProcessScopes(work().node)
         record = await run(host, ends, uid="alone-a", key=Key("alone-a", 1), script="#!/bin/sh\nsetsid sleep 300 &\nexit 2\n")
         assert record.tasks[0].code == 2
         key = Key("alone-b", 1)  # not KEY: on the whole machine it ends whatever names it, also what other tests run meanwhile

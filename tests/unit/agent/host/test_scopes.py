@@ -15,6 +15,7 @@ from lattice_agent.host.scopes import CgroupScopes, ProcessScopes, Scopes, choos
 from tests.unit.agent.machine import has_cgroups, needs_root, until
 
 KEY, OTHER = Key("scopes", 1), Key("scopes", 2)
+NODE = "lattice-test-scopes"
 
 PURE = "sysfs /sys sysfs rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 HYBRID = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
@@ -34,20 +35,20 @@ def test_the_tree_is_found_from_the_mounts(mounts: str, found: tuple[Path, str] 
     assert find_mount(mounts) == found
 
 
-def run_in(scopes: Scopes, key: Key, script: str) -> subprocess.Popen[bytes]:
+def run_in(scopes: Scopes, key: Key, script: str, node: str = NODE) -> subprocess.Popen[bytes]:
     """A shell in the scope, as a shim would put it there."""
     join = "".join(f"echo 0 > {entrance}; " for entrance in scopes.entrances(key).work_procs)
-    variables = {"LATTICE_ALLOC_ID": key.uid, "LATTICE_ATTEMPT": str(key.attempt), "PATH": os.environ["PATH"]}
+    variables = {"LATTICE_ALLOC_ID": key.uid, "LATTICE_ATTEMPT": str(key.attempt), "LATTICE_NODENAME": node, "PATH": os.environ["PATH"]}
     return subprocess.Popen(["sh", "-c", join + script], env=variables, start_new_session=True)
 
 
 @pytest.fixture(params=["cgroups", "processes"])
 def scopes(request: pytest.FixtureRequest) -> Scopes:
     if request.param == "processes":
-        return ProcessScopes()
+        return ProcessScopes(NODE)
     if not has_cgroups():
         pytest.skip("no cgroup v2 that this user may write to")
-    return choose("lattice-test-scopes", None)
+    return choose(NODE, None)
 
 
 @needs_root()
@@ -76,6 +77,23 @@ async def test_term_and_kill_reach_all_of_one_scope_and_no_other(scopes: Scopes)
         bystander.wait(10)
         await until(lambda: scopes.remove_scope(OTHER))
         scopes.close()
+
+
+async def test_without_cgroups_two_nodes_of_a_machine_end_their_own_part_of_an_attempt_alone() -> None:
+    scopes = {node: ProcessScopes(node) for node in ("n1", "n2")}
+    parts = {node: run_in(scopes[node], KEY, "sleep 300 & wait", node) for node in scopes}
+    try:
+        await until(lambda: all(len(scopes[node].work(KEY)) == 2 for node in scopes))
+        scopes["n1"].kill(KEY, whole=True)
+        assert await asyncio.to_thread(parts["n1"].wait, 10) == -9
+        await until(lambda: scopes["n1"].remove_scope(KEY))
+        assert (scopes["n2"].populated(KEY), parts["n2"].poll()) == (True, None)
+        assert scopes["n2"].terminate(KEY) == 2
+        assert await asyncio.to_thread(parts["n2"].wait, 10) == -15
+    finally:
+        for node, part in parts.items():
+            scopes[node].kill(KEY)
+            part.wait(10)
 
 
 def test_a_scope_that_is_not_there_is_empty_and_removed(scopes: Scopes) -> None:
