@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ STATUS_AIMS = {1_000: Aim(150), 10_000: Aim(300)}
 HELP_AIM = Aim(80)
 REPEATED = 15
 MEBIBYTE = 1024
+PAGE, ENTRY = os.sysconf("SC_PAGE_SIZE"), 8
+"""Bytes of a page, and of its entry in a pagemap."""
+PRESENT, FRAME, LAST_PAGE = 63, (1 << 55) - 1, 1 << 51
+"""Of an entry: the bit of a page that is in memory, and the number of its frame; user space ends before that page."""
 MEMORY_AIM = Aim(300)
 NOT_COUNTED = frozenset({"etcd", "kube-apiserver", "hollow"})
 """Components that are no control process of Lattice's; agents are none either."""
@@ -66,7 +71,7 @@ def _figure(name: str, held: Held, aim: Aim | None = None, detail: str = "") -> 
 
 def _held(pid: int) -> Held:
     """Returns the memory of a process; raises NotFound when it has ended."""
-    return Held(resident_mib(pid), _mebibytes(pid, "smaps_rollup", "Pss:"))
+    return Held(resident_mib(pid), share_mib(pid))
 
 
 def resident_mib(pid: int) -> float:
@@ -74,6 +79,42 @@ def resident_mib(pid: int) -> float:
     memory of its own, as a zombie or a kernel thread.
     """
     return _mebibytes(pid, "status", "VmRSS:")
+
+
+def share_mib(pid: int) -> float:
+    """Returns the memory of a process in MiB, of whose pages those that several processes map are divided among them (PSS); raises NotFound
+    when it is gone.
+    """
+    return _mebibytes(pid, "smaps_rollup", "Pss:")
+
+
+def together_mib(pids: Sequence[int]) -> float:
+    """Returns the memory that processes map together in MiB, each page counted once however many of them map it; needs root.
+
+    Raises NotFound when one of them has gone.
+    """
+    pages: set[int] = set()
+    for pid in pids:
+        try:
+            pages |= _pages(pid)
+        except OSError as error:
+            raise NotFound(f"process {pid} has gone: {error}", reason="NotRunning") from error
+    return len(pages) * PAGE / MEBIBYTE / MEBIBYTE
+
+
+def _pages(pid: int) -> set[int]:
+    """Returns the numbers of the page frames that a process maps (proc/PID/pagemap); raises OSError."""
+    found: set[int] = set()
+    with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as pagemap:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            begin, end = (int(address, 16) // PAGE for address in line.split()[0].split("-"))
+            if begin >= LAST_PAGE:  # the kernel's own
+                continue
+            pagemap.seek(begin * ENTRY)
+            entries = array("Q", pagemap.read((end - begin) * ENTRY))
+            found.update(entry & FRAME for entry in entries if entry >> PRESENT)
+    found.discard(0)
+    return found
 
 
 def _mebibytes(pid: int, file: str, line: str) -> float:

@@ -54,10 +54,11 @@ class Size:
     seconds: float
     together: int
     rounds: int
+    pull_mebibytes: int
 
 
-FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 12)
-QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3)
+FULL = Size(60, 1000, 1000, 5000, 3000, 60.0, 12, 12, 1024)
+QUICK = Size(12, 100, 130, 400, 300, 10.0, 1, 3, 64)
 
 TRACED = 20
 """Starts of each kind that `--trace` shows."""
@@ -159,7 +160,10 @@ async def _lists(at: Driver, size: Size) -> list[Figure]:
 
 async def _nodeplane(at: Driver, size: Size) -> list[Figure]:
     """Returns the figures of the node plane, each with the machine's load."""
-    found = await nodeplane.measure(at, starts=size.latencies // 2, idle_seconds=size.seconds, lives=size.rounds)
+    found = await nodeplane.measure(
+        at, starts=size.latencies // 2, idle_seconds=size.seconds, lives=size.rounds, pulls=max(1, size.rounds // 4),
+        pull_bytes=size.pull_mebibytes << 20,
+    )  # fmt: skip
     return [peers.with_load(figure, os.getloadavg()[0]) for figure in found]
 
 
@@ -171,7 +175,7 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life; what each kind costs the API server", _options_of_writes, _writes),
-    Bench("nodeplane", "software beside bare work; agent and shim at rest; writes of a life", lambda _size: Options(nodes=1), _nodeplane),
+    Bench("nodeplane", "software beside bare work; agent and shim at rest; pulls; writes of a life", lambda _size: Options(nodes=1), _nodeplane),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),
