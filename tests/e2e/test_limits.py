@@ -7,10 +7,12 @@ import contextlib
 import os
 import signal
 import ssl
+import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,3 +307,49 @@ def test_work_stays_off_reserved_processors_and_its_core_files_have_the_sites_li
         root.patch(CONFIGS, "lattice", {"spec": {"work": {"coreBytes": None}}})
     nodes = root.list(NODES).items
     assert [one["type"] for node in nodes for one in node["status"].get("conditions", []) if one["type"] == "LimitsMissing"] == []
+
+
+def limits_of(root: BlockingCluster, node: str) -> tuple[str, str]:
+    """The status and the message of a node's condition on its limits; empty: it has said nothing."""
+    conditions = root.get(NODES, node)["status"].get("conditions", [])
+    return next(((one["status"], one["message"]) for one in conditions if one["type"] == "LimitsMissing"), ("", ""))
+
+
+@contextlib.contextmanager
+def without_cgroups(site: Instance, node: str, folder: Path) -> Iterator[None]:
+    """The node's agent runs as it is started, but may make no cgroups, within the block; its own is back after it."""
+    component = next(one for one in site.components() if one.node == node)
+    environ = dict(entry.split("=", 1) for entry in Path(f"/proc/{site.pid(component.name)}/environ").read_text().split("\0") if entry)
+    argv = list(component.argv)
+    for flag in ("--scope-root", "--prologue-dir", "--epilogue-dir"):  # hooks need cgroups
+        if flag in argv:
+            del argv[argv.index(flag) : argv.index(flag) + 2]
+    folder.chmod(0o755)
+    site.stop(component.name)
+    with (folder / "agent.log").open("wb") as log:
+        agent = subprocess.Popen(
+            [*argv, "--scope-root", str(folder)], env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    try:
+        yield
+    except BaseException:
+        print((folder / "agent.log").read_text())
+        raise
+    finally:
+        agent.terminate()
+        agent.wait(30)
+        site.start(component.name)
+
+
+def test_a_node_says_which_limits_do_not_hold_there_until_they_do(
+    site: Instance, root: BlockingCluster, alice: Person, tmp_path: Path
+) -> None:
+    node, said = site.site().nodes[-1], "its agent may make no cgroups: work is not limited in memory and processors"
+    people = person(site, "admin", "default")
+    with without_cgroups(site, node, tmp_path):
+        until(Seen(lambda: limits_of(root, node), lambda found: found[0] == "True" and said in found[1]), within=60, what="the condition")
+        shown = " ".join(people.lattice("node", "status", node).stdout.split())
+        assert ("LimitsMissing" in shown, said in shown) == (True, True), shown
+        alice.apply("unlimited", entrypoint="sh -c 'exit 7'", resources={"constraints": {"nodeList": node}})
+        assert alice.ended("unlimited")["exit"]["code"] == 7, "it is told, and work runs all the same"
+    until(Seen(lambda: limits_of(root, node), lambda found: found == ("False", "every limit of work holds")), within=60, what="its end")
