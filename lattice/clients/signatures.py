@@ -7,11 +7,11 @@ from typing import Final
 
 from lattice.clients.registry import Descriptor, Registry
 from lattice.errors import NotFound, Rejected
+from lattice.software.claims import SignedClaim
 from lattice.software.signatures import (
     BUNDLE_TYPE,
     SIGNATURE_ANNOTATION,
     SIMPLE_SIGNING,
-    SignedClaim,
     claim_of,
     claims_of,
 )  # fmt: skip

@@ -14,9 +14,9 @@ from lattice.clients.registry import Descriptor, Registry, opened_registry, pars
 from lattice.clients.signatures import read_claims
 from lattice.errors import NotFound, Rejected
 from lattice.software.catalog import SoftwareDefaults, UenvRepository, filled_in, names, read_repository, repository_of
+from lattice.software.claims import SignedClaim
 from lattice.software.image_metadata import LARGEST_ARCHIVE, ImageMetadata, read_metadata, unpack_metadata
 from lattice.software.labels import ID_LENGTH, UenvLabel
-from lattice.software.claims import SignedClaim
 from lattice.views.cluster import SoftwareOptions
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What has been signed of an image; without the library that verifies signatures, for those who only keep them. Pure."""
+"""Names what was signed of an image, without the library that verifies signatures, for those who only keep them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the site demands of software: whose images must be signed, and which devices of its nodes work in images may name. Pure."""
+"""The site's demands on software: whose images must be signed, and which devices of its nodes work in images may name. Pure."""
 
 from __future__ import annotations
 

@@ -123,10 +123,17 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         "",
     ),
     "kinds of devices": (
-        "latticeconfigs", "LatticeConfig", "lattice", {"spec": {"software": {"containerDevices": ["nvidia.com/gpu", "a/b"]}}}, "",
+        "latticeconfigs",
+        "LatticeConfig",
+        "lattice",
+        {"spec": {"software": {"containerDevices": ["nvidia.com/gpu", "a/b"]}}},
+        "",
     ),
     "a device in place of its kind": (
-        "latticeconfigs", "LatticeConfig", "lattice", {"spec": {"software": {"containerDevices": ["nvidia.com/gpu=all"]}}},
+        "latticeconfigs",
+        "LatticeConfig",
+        "lattice",
+        {"spec": {"software": {"containerDevices": ["nvidia.com/gpu=all"]}}},
         "spec.software.containerDevices[0]",
     ),
     **{

@@ -91,29 +91,26 @@ def test_every_documented_metric_of_an_agent_is_served_and_every_served_one_docu
     assert {name for name in served if not name.endswith("_created")} == documented()["agent"]
 
 
-def test_a_start_is_counted_with_its_steps_and_their_undoing(
-    me: Person, node: str, grown: Grown, control_plane: Instance
-) -> None:
+def test_a_start_is_counted_with_its_steps_and_their_undoing(me: Person, node: str, grown: Grown, control_plane: Instance) -> None:
     me.apply("counted", entrypoint="true", resources={"constraints": {"nodeList": node}})
     assert me.ended("counted")["phase"] == "Completed"
-    steps = {("lattice_agent_steps_total", "done", step): 1.0 for step in ("probe", "scope")}
-    undone = {("lattice_agent_steps_total", "undone", step): 1.0 for step in ("probe", "scope")}
+    steps: Values = {("lattice_agent_steps_total", "done", step): 1.0 for step in ("probe", "scope")}
+    undone: Values = {("lattice_agent_steps_total", "undone", step): 1.0 for step in ("probe", "scope")}
     once = ("allocation_startup", "prologue", "first_process")
-    times = {("lattice_agent_prologue_step_seconds_count", "scope"): 1.0} | {(f"lattice_agent_{name}_seconds_count",): 1.0 for name in once}
+    times: Values = {("lattice_agent_prologue_step_seconds_count", "scope"): 1.0}
+    times |= {(f"lattice_agent_{name}_seconds_count",): 1.0 for name in once}
     grown(steps | undone | times)
     now = values(control_plane, node)
     for name in once:
         assert 0 < now[f"lattice_agent_{name}_seconds_sum",] / now[f"lattice_agent_{name}_seconds_count",] < 30
 
 
-def test_a_pull_a_hit_and_an_eviction_are_counted_with_what_the_cache_holds(
-    control_plane: Instance, node: str, grown: Grown
-) -> None:
+def test_a_pull_a_hit_and_an_eviction_are_counted_with_what_the_cache_holds(control_plane: Instance, node: str, grown: Grown) -> None:
     operator, size = person(control_plane, "admin", "default"), float(len(CONTENT))
     for _ in ("a pull", "a hit"):
         operator.lattice("cache", "warm", "--image", IMAGE, "--nodes", node)
-    held = {("lattice_agent_cache_files",): 1.0, ("lattice_agent_cache_bytes",): size}
-    pulled = {
+    held: Values = {("lattice_agent_cache_files",): 1.0, ("lattice_agent_cache_bytes",): size}
+    pulled: Values = {
         ("lattice_agent_pull_seconds_count",): 1.0, ("lattice_agent_pulled_bytes_total",): size, ("lattice_agent_cache_hits_total",): 1.0,
     }  # fmt: skip
     grown(held | pulled)
@@ -121,18 +118,14 @@ def test_a_pull_a_hit_and_an_eviction_are_counted_with_what_the_cache_holds(
     grown(dict.fromkeys(held, 0.0) | pulled | {("lattice_agent_cache_evictions_total",): 1.0})
 
 
-def test_a_refused_step_is_counted_as_refused(
-    me: Person, node: str, grown: Grown
-) -> None:
+def test_a_refused_step_is_counted_as_refused(me: Person, node: str, grown: Grown) -> None:
     uenv = "/nowhere.squashfs:/user-environment"
     me.apply("missing", entrypoint="true", environment={"uenv": uenv}, resources={"constraints": {"nodeList": node}})
     assert reason(me.ended("missing")) == "ImageNotFound"
     grown({("lattice_agent_steps_total", "refused", "mounts"): 1.0, ("lattice_agent_steps_total", "done", "mounts"): 0.0})
 
 
-def test_work_that_the_kernel_ends_for_want_of_memory_is_counted(
-    me: Person, node: str, grown: Grown
-) -> None:
+def test_work_that_the_kernel_ends_for_want_of_memory_is_counted(me: Person, node: str, grown: Grown) -> None:
     me.apply("grows", entrypoint=f"python3 -c 'bytearray({2 * NODE_MEMORY})'", resources={"constraints": {"nodeList": node}})
     assert reason(me.ended("grows", within=60)) == "OutOfMemory"
     grown({("lattice_agent_oom_kills_total",): 1.0})

@@ -412,7 +412,8 @@ def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everythi
     try:
         done = me.apply("empty", entrypoint="true", ok=False)
         assert (done.returncode, "spec.user is empty" in done.stderr, "try again" in done.stderr) == (1, True, True), done.stderr
-        filled = {"user": "alice", "tenant": tenant.name, "vcluster": "hpc-batch"}  # of several policies that refuse, the API server names any one
+        # of several policies that refuse, the API server names any one
+        filled: dict[str, Any] = {"user": "alice", "tenant": tenant.name, "vcluster": "hpc-batch"}
         done = me.apply("data", entrypoint="true", data={"output": "s3://x"}, ok=False, **filled)
         assert "spec.data.output is not served yet" in done.stderr
         me.apply("full", entrypoint="true", **filled)

@@ -1,4 +1,4 @@
-"""Reads what an agent must know of its own certificates: whose they are, when they begin and end, which key is theirs.
+"""The facts of its own certificates that an agent must know: whose they are, when they begin and end, which key is theirs.
 
 It reads the few fields of DER (X.690, RFC 5280) that it needs by itself, and asks TLS about keys: the library that knows all of X.509 takes
 10 MiB, which an agent would hold for ever.
@@ -53,7 +53,8 @@ def fits_key(certificate: bytes, key: bytes) -> bool:
     held: list[int] = []
     try:
         held = [_in_memory(text) for text in (_certificate_block(certificate), key)]
-        context.load_cert_chain(*(f"/proc/self/fd/{fd}" for fd in held), password="")
+        chain, private = (f"/proc/self/fd/{fd}" for fd in held)
+        context.load_cert_chain(chain, private, password="")
     except (ssl.SSLError, ValueError):
         return False
     finally:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lattice.daemon.logs import event
-from lattice.daemon.node_certificates import AGENT, API, GROUP, PEER, SHORTEST_SECONDS, SIGNERS, USAGES, request_name
+from lattice.daemon.node_certificates import AGENT, API, PEER, SHORTEST_SECONDS, SIGNERS, USAGES, request_name
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster

@@ -23,5 +23,7 @@ class Record:
         missing = [name for name in names[len(given) :] if name not in named and not hasattr(type(self), name)]
         wrong = [name for name in named if name in values or name not in names]
         if missing or wrong or len(given) > len(names):
-            raise TypeError(f"{type(self).__name__} takes {', '.join(names)}; missing: {missing}, wrong: {wrong}, by position: {len(given)}")
+            raise TypeError(
+                f"{type(self).__name__} takes {', '.join(names)}; missing: {missing}, wrong: {wrong}, by position: {len(given)}"
+            )
         self.__dict__.update(values | named)

@@ -67,7 +67,12 @@ def uenv(name: str, version: str, tags: Mapping[str, bytes | Path]) -> Answers:
 def container(repository: str, tag: str, layer: bytes, unpacked: str, architecture: str) -> Answers:
     """Returns the answers about an OCI image of one layer (a gzipped tar), by path; `unpacked` is the digest of the tar itself."""
     config = json.dumps(
-        {"architecture": architecture, "os": "linux", "config": {"Env": ["PATH=/bin"]}, "rootfs": {"type": "layers", "diff_ids": [unpacked]}}
+        {
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [unpacked]},
+        }
     ).encode()
     parts = {_digest_of(content): (kind, content) for kind, content in ((CONFIG, config), (LAYER, layer))}
     named = [{"mediaType": kind, "digest": digest, "size": len(content)} for digest, (kind, content) in parts.items()]

@@ -175,7 +175,12 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life; what each kind costs the API server", _options_of_writes, _writes),
-    Bench("nodeplane", "software beside bare work; agent and shim at rest; pulls; writes of a life", lambda _size: Options(nodes=1), _nodeplane),
+    Bench(
+        "nodeplane",
+        "software beside bare work; agent and shim at rest; pulls; writes of a life",
+        lambda _size: Options(nodes=1),
+        _nodeplane,
+    ),
     Bench("memory", "memory of each daemon", lambda size: Options(nodes=1, hollow=size.nodes), _memory),
     Bench("webhook", "answers of the admission webhook", lambda _size: Options(nodes=0, hollow=4), _webhook),
     Bench("lists", "wall time of lattice status; answers to ten readers", lambda size: Options(nodes=1, hollow=size.pending), _lists),

@@ -18,10 +18,10 @@ from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Informer
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.software.catalog import UenvRepository
+from lattice.software.claims import SignedClaim
 from lattice.software.containers import ContainerReference
 from lattice.software.image_metadata import ImageMetadata, View
 from lattice.software.labels import UenvLabel
-from lattice.software.claims import SignedClaim
 from lattice.views import Allocation
 from lattice.views.cluster import SoftwareOptions
 from lattice_controllers.operator.software import SoftwareResolver
