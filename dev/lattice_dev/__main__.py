@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="ONLY",
         help="latency, writes, nodeplane, memory, webhook, lists, rates, core, admission, waiting, answers, eta, optimum, quota, usage,"
-        " replay (all), fairness, or peers",
+        " replay (all), fairness, large, or peers",
     )
     bench.add_argument("--quick", action="store_true", help="small sizes: whether it works, not how fast it is")
     bench.add_argument("--trace", action="store_true", help="with latency: each step of a start, as a table and one start as a timeline")

@@ -26,7 +26,8 @@ PAGE, ENTRY = os.sysconf("SC_PAGE_SIZE"), 8
 """Bytes of a page, and of its entry in a pagemap."""
 PRESENT, FRAME, LAST_PAGE = 63, (1 << 55) - 1, 1 << 51
 """Of an entry: the bit of a page that is in memory, and the number of its frame; user space ends before that page."""
-MEMORY_AIM = Aim(300)
+MEMORY_AIM, LARGE_MEMORY_AIM = Aim(300), Aim(400)
+"""Aims for the memory of all control processes, on up to and beyond a thousand nodes."""
 NOT_COUNTED = frozenset({"etcd", "kube-apiserver", "hollow"})
 """Components that are no control process of Lattice's; agents are none either."""
 
@@ -45,7 +46,8 @@ async def memory(driver: Driver, *, allocations: int, nodes: int) -> list[Figure
 
         await seen.until(settled, within=120 + allocations / 10, what=f"{running} running, the rest explained")
         detail = f"{running} running, {allocations - running} waiting"
-        return memory_figures({one.name: _held(driver.instance.pid(one.name)) for one in driver.instance.components()}, detail)
+        held = {one.name: _held(driver.instance.pid(one.name)) for one in driver.instance.components()}
+        return memory_figures(held, detail, MEMORY_AIM if nodes <= 1_000 else LARGE_MEMORY_AIM)
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ class Held:
     share: float
 
 
-def memory_figures(held: Mapping[str, Held], detail: str) -> list[Figure]:
+def memory_figures(held: Mapping[str, Held], detail: str, aim: Aim = MEMORY_AIM) -> list[Figure]:
     """Returns the memory of each component, and of all control processes together without etcd and API server."""
     found = [_figure(f"memory of {name}", one, detail=detail) for name, one in held.items()]
     control = [one for name, one in held.items() if name not in NOT_COUNTED and not name.startswith("agent-")]
     together = Held(sum(one.resident for one in control), sum(one.share for one in control))
-    return [*found, _figure("memory of control processes, without etcd and API server", together, MEMORY_AIM, detail)]
+    return [*found, _figure("memory of control processes, without etcd and API server", together, aim, detail)]
 
 
 def _figure(name: str, held: Held, aim: Aim | None = None, detail: str = "") -> Figure:

@@ -86,12 +86,15 @@ async def bindings(driver: Driver, count: int) -> list[Figure]:
 
 
 def beside(theirs: Sequence[Figure], ours: Sequence[Figure]) -> list[Figure]:
-    """Returns all figures, the last of ours compared with the best of theirs; its own baseline is kept as a part."""
-    best = max(figure.value for figure in theirs)
-    *others, last = ours
-    own = {f"{last.baseline.what.removeprefix('/s ')} a second": last.baseline.value} if last.baseline else {}
-    held = replace(last, baseline=Baseline(f"/s bound by {NAME}", best), parts={**last.parts, **own})
-    return [*theirs, *others, held]
+    """Returns all figures; our admissions are compared with the best of theirs, and keep their own baseline as a part."""
+    best = Baseline(f"/s bound by {NAME}", max(figure.value for figure in theirs))
+    return [*theirs, *(_compared(figure, best) if figure.name.startswith("admissions") else figure for figure in ours)]
+
+
+def _compared(figure: Figure, best: Baseline) -> Figure:
+    """Returns a figure beside this baseline, with the figure's own baseline, if it has one, as a part."""
+    own = {f"{figure.baseline.what.removeprefix('/s ')} a second": figure.baseline.value} if figure.baseline else {}
+    return replace(figure, baseline=best, parts={**figure.parts, **own})
 
 
 def with_load(figure: Figure, load: float) -> Figure:

@@ -135,8 +135,12 @@ async def _bindings(at: Driver, size: Size) -> list[Figure]:
 
 
 async def _admissions(at: Driver, size: Size) -> list[Figure]:
-    """Returns the figures of our admissions, with the machine's load."""
-    return [peers.with_load(figure, os.getloadavg()[0]) for figure in await rates.admissions(at, size.admissions)]
+    """Returns the figures of our admissions, with agents and without, with the machine's load."""
+    found = [peers.with_load(figure, os.getloadavg()[0]) for figure in await rates.admissions(at, size.admissions)]
+    async with at.watch() as seen:
+        await at.clear(seen)
+    alone = await rates.admissions_without_agents(at, size.admissions)
+    return [*found, peers.with_load(alone, os.getloadavg()[0])]
 
 
 async def _writes(at: Driver, size: Size) -> list[Figure]:
@@ -172,6 +176,11 @@ async def _memory(at: Driver, size: Size) -> list[Figure]:
     return await footprint.memory(at, allocations=size.allocations, nodes=size.nodes)
 
 
+async def _memory_of_large(at: Driver, size: Size) -> list[Figure]:
+    """Returns the figures of memory with ten times the nodes, all of them busy."""
+    return await footprint.memory(at, allocations=10 * size.nodes, nodes=10 * size.nodes)
+
+
 BENCHES = (
     Bench("latency", "apply to first process; wall time of commands", lambda size: Options(nodes=5), _latency),
     Bench("writes", "API writes of a life; what each kind costs the API server", _options_of_writes, _writes),
@@ -200,8 +209,11 @@ LOCAL = (
 )
 """Benchmarks of the pure rooms."""
 
-NAMED = (Local("fairness", "scenes of fairness, and logs beside EASY", lambda quick, say: fairness.measure_all(quick=quick, say=say)),)
-"""Benchmarks of quality rather than speed, which take minutes; run only when named."""
+NAMED: tuple[Local | Bench, ...] = (
+    Local("fairness", "scenes of fairness, and logs beside EASY", lambda quick, say: fairness.measure_all(quick=quick, say=say)),
+    Bench("large", "memory with ten times the nodes", lambda size: Options(nodes=0, hollow=10 * size.nodes), _memory_of_large),
+)
+"""Benchmarks of quality or of a large machine, which take minutes; run only when named."""
 
 BESIDE = (
     Beside(

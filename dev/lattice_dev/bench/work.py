@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS
@@ -9,18 +10,24 @@ from lattice.kube.resources import ALLOCATIONS, CONFIG_MAPS
 Manifest = dict[str, Any]
 
 
-def hollow(namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "") -> Manifest:
+def hollow(
+    namespace: str, name: str, *, nodes: int = 1, seconds: float | None = 0.0, walltime: int = 600, only: str = "", not_before: int = 0
+) -> Manifest:
     """Returns an allocation for hollow nodes, which ends by itself after `seconds` (None: only at its walltime or by a cancel).
 
-    `walltime` is in seconds; `only`: the nodes that it may run on, in node set notation such as nid[001-004]; empty: any.
+    `walltime` is in seconds; `only`: the nodes that it may run on, in node set notation such as nid[001-004]; empty: any. `not_before`: the
+    time from which it may start, in seconds since the epoch; 0: at once.
     """
     constraints: Manifest = {"features": ["hollow"]}
     if only:
         constraints["nodeList"] = only
     variables = {} if seconds is None else {"HOLLOW_SECONDS": f"{seconds:.3f}"}
-    return _allocation(
+    made = _allocation(
         namespace, name, nodes, walltime, {"constraints": constraints}, entrypoint="true", environment={"variables": variables}
     )  # fmt: skip
+    if not_before:
+        made["spec"]["lifecycle"]["notBefore"] = datetime.fromtimestamp(not_before, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return made
 
 
 def real(namespace: str, name: str, script: str, *, nodes: int = 1, walltime: int = 600, only: str = "") -> Manifest:

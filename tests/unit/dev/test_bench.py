@@ -176,12 +176,14 @@ def test_ours_is_held_against_the_best_of_theirs_and_keeps_its_own_baseline() ->
     ours = [
         Figure("creations", 600, "/s", baseline=Baseline("/s lean ConfigMaps", 1000)),
         Figure("admissions", 300, "/s", baseline=Baseline("/s PATCHes of ConfigMaps", 900), parts={"claims a commit": 9.0}),
+        Figure("admissions without agents", 500, "/s"),
     ]
     found = peers.beside(theirs, ours)
     assert found[:3] == [*theirs, ours[0]]
     assert found[3].baseline == Baseline("/s bound by kube-scheduler", 250)
     assert found[3].ratio == 1.2
     assert found[3].parts == {"claims a commit": 9.0, "PATCHes of ConfigMaps a second": 900}
+    assert (found[4].ratio, found[4].parts) == (2.0, {})
 
 
 @pytest.mark.parametrize(("detail", "shows"), [("", "load 2.5"), ("300 pods", "300 pods; load 2.5")])
