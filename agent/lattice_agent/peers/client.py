@@ -17,13 +17,14 @@ import grpc.aio as aio
 
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import Files, client_credentials
-from lattice.errors import Rejected
+from lattice.errors import Rejected, Retry
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
 from lattice.units import dial_target
 from lattice_agent.peers import wire
-from lattice_agent.peers.interface import MemberSide
+from lattice_agent.peers.interface import LaunchOrder, MemberSide
+from lattice_agent.peers.launch_streams import LaunchCall, MessageStream
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,27 @@ class GrpcPeers:
             await connection.channel.close(None)
         while len(self._connections) > KEPT and (unused := [key for key, kept in self._connections.items() if not kept.streams]):
             await self._connections.pop(unused[0]).channel.close(None)
+
+    @asynccontextmanager
+    async def open_launch(self, node: str, address: str, order: LaunchOrder, *, forward: bool = False) -> AsyncIterator[MessageStream]:
+        """Opens the call Launch, or with `forward` Forward, to the agent of a node, on the connection to it; ends the call with the block.
+
+        Raises Retry where the agent cannot be reached or refuses.
+        """
+        start = pb.LaunchStart(uid=order.key.uid, attempt=order.key.attempt, number=order.number, describe=order.describe)
+        try:
+            async with self._connected(node, address) as channel:
+                stub = rpc.AgentStub(channel)
+                call: LaunchCall = stub.Forward() if forward else stub.Launch()  # type: ignore[call-arg]  # written to, not iterated
+                try:
+                    await call.write(pb.LaunchMessage(start=start))
+                    yield MessageStream(call)
+                finally:
+                    call.cancel()
+        except (aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise Retry(f"the agent of node {node} does not answer at {address}: {error}", reason="NodeAway") from error
+        except Rejected as error:
+            raise Retry(error.message, reason="NodeAway") from error
 
     async def _converse(self, reporter: str, address: str, member_side: MemberSide) -> bool:
         """Runs one stream until it ends; returns whether the reporter has answered on it. Raises an error of a stream without an answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -170,4 +171,54 @@ class ImageShelf(Protocol):
 
     def pulled(self, digest: str) -> int:
         """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
+        ...
+
+
+class ByteStream(Protocol):
+    """One side of a conversation that two agents carry as frames of launches; `MessageStream` is the implementation."""
+
+    async def write_bytes(self, data: bytes) -> None:
+        """Sends bytes; raises Retry where the other side is away."""
+        ...
+
+    async def read_bytes(self) -> bytes:
+        """Returns the next bytes; empty: nothing more comes. Raises Retry where the other side is away."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOrder:
+    """The first message of a call about a launch: the attempt, the launch's number in it; `describe`: the node is only to be described."""
+
+    key: Key
+    number: int = 0
+    describe: bool = False
+
+
+class LaunchSide(Protocol):
+    """The node's part in launches, as other agents ask for it; `LaunchService` is the implementation."""
+
+    async def keep_launch(self, caller: str, order: LaunchOrder, stream: ByteStream) -> None:
+        """Starts or goes on with a launch's ranks on this node for the agent of the node `caller`, until it is removed or the call ends.
+
+        Raises Denied where that node does not head the attempt, Retry where the call breaks.
+        """
+        ...
+
+    async def hear_client(self, caller: str, order: LaunchOrder, stream: ByteStream) -> None:
+        """Serves a client of `srun` that called the agent of the node `caller`; this node heads the attempt.
+
+        Raises Denied where that node is not of the attempt or this one does not head it, Retry where the call breaks.
+        """
+        ...
+
+
+class LaunchPeers(Protocol):
+    """Opens calls about launches to other agents; `GrpcPeers` is the implementation."""
+
+    def open_launch(self, node: str, address: str, order: LaunchOrder, *, forward: bool = False) -> AbstractAsyncContextManager[ByteStream]:
+        """Opens the call Launch, or with `forward` Forward, to the agent of a node, which proves its name by its certificate.
+
+        Raises Retry where that fails.
+        """
         ...

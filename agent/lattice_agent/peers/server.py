@@ -12,7 +12,7 @@ import grpc.aio as aio
 
 from lattice.daemon.logs import event
 from lattice.daemon.mtls import AGENT, GATEWAY, Files, ServerCredentials, peer_name
-from lattice.errors import Rejected
+from lattice.errors import Denied, Rejected, Retry
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.rpc.v1 import agent_pb2_grpc as rpc
@@ -20,7 +20,8 @@ from lattice_agent.attempts import Key
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.peers import image_wire, logs, wire
 from lattice_agent.peers.client import NOT_HERE
-from lattice_agent.peers.interface import ImageShelf, Inspector, Logs, ReporterSide, Steps
+from lattice_agent.peers.interface import ImageShelf, Inspector, LaunchOrder, LaunchSide, Logs, ReporterSide, Steps
+from lattice_agent.peers.launch_streams import LaunchContext, MessageStream
 from lattice_agent.peers.node_wire import node_to_wire
 from lattice_agent.work.image_sources import ImageSources
 
@@ -59,13 +60,15 @@ class AgentService(rpc.AgentServicer):
         sources: Callable[[], ImageSources] = lambda: ImageSources(""),
         steps: Steps | None = None,
         inspector: Inspector | None = None,
+        launches: LaunchSide | None = None,
     ) -> None:
         """Serves the cache of `images` (None: the node keeps none), which come from `sources`, asked at each pull.
 
         `steps` are those of attempts' prologues; None: nothing is prepared here. `inspector` None: the node is not shown to people.
+        `launches` None: it runs none.
         """
         self._reporter = reporter_side
-        self._steps, self._inspector = steps, inspector
+        self._steps, self._inspector, self._launches = steps, inspector, launches
         self._logs = kept
         self._clock = clock
         self._images, self._sources = images, sources
@@ -185,6 +188,37 @@ class AgentService(rpc.AgentServicer):
             return
         async for report in image_wire.carry_out(request, self._images, self._sources(), self._clock):
             yield report
+
+    async def Launch(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form, as Coordinate
+        self, request_iterator: AsyncIterator[pb.LaunchMessage], context: LaunchContext
+    ) -> None:
+        """Keeps a launch on this node for the agent that heads its attempt; aborts the call of everybody else."""
+        await self._serve_launches(context, forward=False)
+
+    async def Forward(  # type: ignore[override]  # noqa: N802 - the protobuf's name; grpc.aio's other form, as Coordinate
+        self, request_iterator: AsyncIterator[pb.LaunchMessage], context: LaunchContext
+    ) -> None:
+        """Serves a client of `srun` that called another node of an attempt which this node heads; aborts the call of everybody else."""
+        await self._serve_launches(context, forward=True)
+
+    async def _serve_launches(self, context: LaunchContext, *, forward: bool) -> None:
+        """Serves a call about a launch, until either side ends it; aborts it where the caller is no agent, or is refused."""
+        first, caller = await context.read(), peer_name(context)
+        if not isinstance(first, pb.LaunchMessage):
+            return
+        if not caller.startswith(AGENT) or not _UID.fullmatch(first.start.uid):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"launches are between agents, not for {caller or 'nobody'}")
+        if self._launches is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this agent serves no launches")
+            return
+        order = LaunchOrder(Key(first.start.uid, first.start.attempt), first.start.number, first.start.describe)
+        serve_call = self._launches.hear_client if forward else self._launches.keep_launch
+        try:
+            await serve_call(caller.removeprefix(AGENT), order, MessageStream(context))
+        except Denied as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, error.message)
+        except Retry as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
 
 
 async def serve(listen: str, files: Files, service: AgentService) -> None:

@@ -832,3 +832,59 @@ class NodeReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeReport: _TypeAlias = NodeReport  # noqa: Y015
+
+@_typing.final
+class LaunchStart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DESCRIBE_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    """of the Allocation, as metadata.uid"""
+    attempt: _builtins.int
+    number: _builtins.int
+    """of the launch in the attempt; of a Forward: none yet"""
+    describe: _builtins.bool
+    """only say what the attempt has on this node: one frame, then the end"""
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        number: _builtins.int = ...,
+        describe: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "describe", b"describe", "number", b"number", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchStart: _TypeAlias = LaunchStart  # noqa: Y015
+
+@_typing.final
+class LaunchMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    frames: _builtins.bytes
+    @_builtins.property
+    def start(self) -> Global___LaunchStart:
+        """of the first message of a call alone"""
+
+    def __init__(
+        self,
+        *,
+        start: Global___LaunchStart | None = ...,
+        frames: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaunchMessage: _TypeAlias = LaunchMessage  # noqa: Y015

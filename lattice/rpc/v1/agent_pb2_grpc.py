@@ -60,6 +60,16 @@ class AgentStub:
                 request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.SerializeToString,
                 response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.FromString,
                 _registered_method=True)
+        self.Launch = channel.stream_stream(
+                '/lattice.v1.Agent/Launch',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+                _registered_method=True)
+        self.Forward = channel.stream_stream(
+                '/lattice.v1.Agent/Forward',
+                request_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+                response_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -102,6 +112,21 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Launch(self, request_iterator, context):
+        """From the node that heads an attempt to another of its nodes: one launch there, from its start to its end. What follows the
+        first message, both ways, is a stream of the binary frames of launches, cut anywhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forward(self, request_iterator, context):
+        """From a node on which `srun` was called to the node that heads the attempt: the whole conversation with that client.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +154,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.ReadNode,
                     request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.FromString,
                     response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.SerializeToString,
+            ),
+            'Launch': grpc.stream_stream_rpc_method_handler(
+                    servicer.Launch,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+            ),
+            'Forward': grpc.stream_stream_rpc_method_handler(
+                    servicer.Forward,
+                    request_deserializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+                    response_serializer=lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +302,60 @@ class Agent:
             '/lattice.v1.Agent/ReadNode',
             lattice_dot_rpc_dot_v1_dot_agent__pb2.ReadNodeRequest.SerializeToString,
             lattice_dot_rpc_dot_v1_dot_agent__pb2.NodeReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Launch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lattice.v1.Agent/Launch',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forward(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lattice.v1.Agent/Forward',
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.SerializeToString,
+            lattice_dot_rpc_dot_v1_dot_agent__pb2.LaunchMessage.FromString,
             options,
             channel_credentials,
             insecure,

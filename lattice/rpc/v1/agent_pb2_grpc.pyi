@@ -28,6 +28,12 @@ class AgentStub:
     """The cache of images on this node, for the gateway, which has checked the right to it."""
     ReadNode: _aio.UnaryStreamMultiCallable[_agent_pb2.ReadNodeRequest, _agent_pb2.NodeReport]
     """What this node is doing, for the gateway, which has checked what of it the reader may see: one report."""
+    Launch: _aio.StreamStreamMultiCallable[_agent_pb2.LaunchMessage, _agent_pb2.LaunchMessage]
+    """From the node that heads an attempt to another of its nodes: one launch there, from its start to its end. What follows the
+    first message, both ways, is a stream of the binary frames of launches, cut anywhere.
+    """
+    Forward: _aio.StreamStreamMultiCallable[_agent_pb2.LaunchMessage, _agent_pb2.LaunchMessage]
+    """From a node on which `srun` was called to the node that heads the attempt: the whole conversation with that client."""
 
 class AgentServicer(metaclass=_abc_1.ABCMeta):
     """Served by every agent, over mTLS. Peers are agents (CN lattice:agent:NODE) and the gateway (CN lattice:gateway)."""
@@ -73,5 +79,23 @@ class AgentServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_agent_pb2.ReadNodeRequest, _abc.AsyncIterator[_agent_pb2.NodeReport]],
     ) -> _abc.AsyncIterator[_agent_pb2.NodeReport]:
         """What this node is doing, for the gateway, which has checked what of it the reader may see: one report."""
+
+    @_abc_1.abstractmethod
+    def Launch(
+        self,
+        request_iterator: _abc.AsyncIterator[_agent_pb2.LaunchMessage],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_agent_pb2.LaunchMessage], _abc.AsyncIterator[_agent_pb2.LaunchMessage]],
+    ) -> _abc.AsyncIterator[_agent_pb2.LaunchMessage]:
+        """From the node that heads an attempt to another of its nodes: one launch there, from its start to its end. What follows the
+        first message, both ways, is a stream of the binary frames of launches, cut anywhere.
+        """
+
+    @_abc_1.abstractmethod
+    def Forward(
+        self,
+        request_iterator: _abc.AsyncIterator[_agent_pb2.LaunchMessage],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_agent_pb2.LaunchMessage], _abc.AsyncIterator[_agent_pb2.LaunchMessage]],
+    ) -> _abc.AsyncIterator[_agent_pb2.LaunchMessage]:
+        """From a node on which `srun` was called to the node that heads the attempt: the whole conversation with that client."""
 
 def add_AgentServicer_to_server(servicer: AgentServicer, server: _aio.Server) -> None: ...

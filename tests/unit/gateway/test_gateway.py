@@ -57,6 +57,16 @@ class FakeAgent(AgentServicer):
         del context
         yield pb.StepsReport(steps=self.steps if request.attempt else [])
 
+    async def Launch(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.LaunchMessage]:  # noqa: N802 - the protocol's name
+        """Not served by this fake."""
+        del request_iterator, context
+        yield pb.LaunchMessage()
+
+    async def Forward(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.LaunchMessage]:  # noqa: N802 - the protocol's name
+        """Not served by this fake."""
+        del request_iterator, context
+        yield pb.LaunchMessage()
+
     async def ReadNode(self, request: pb.ReadNodeRequest, context: Any) -> AsyncIterator[pb.NodeReport]:  # noqa: N802 - the protocol's name
         """The report that it was given; a silent agent never answers."""
         del request, context

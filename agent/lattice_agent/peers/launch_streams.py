@@ -1,0 +1,54 @@
+"""The byte stream of a call Launch or Forward between two agents: frames of launches, cut into messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio as aio
+
+from lattice.errors import Retry
+from lattice.rpc.v1 import agent_pb2 as pb
+
+LARGEST = 1 << 20
+"""Most bytes of one message: gRPC takes 4 MiB."""
+
+LaunchContext = aio.ServicerContext[pb.LaunchMessage, pb.LaunchMessage]
+LaunchCall = aio.StreamStreamCall[pb.LaunchMessage, pb.LaunchMessage]
+
+
+class _Ends(Protocol):
+    """What both a call and the context of a called one have."""
+
+    async def read(self) -> Any:
+        """Returns the next message, or a mark of the end."""
+        ...
+
+    async def write(self, message: Any, /) -> None:
+        """Sends a message."""
+        ...
+
+
+class MessageStream:
+    """One agent's side of a call: bytes in, bytes out."""
+
+    def __init__(self, ends: _Ends) -> None:
+        """Wraps a call, or the context of a called one."""
+        self._ends = ends
+
+    async def write_bytes(self, data: bytes) -> None:
+        """Sends bytes to the other agent; raises Retry where the call has ended."""
+        try:
+            for at in range(0, len(data), LARGEST):
+                await self._ends.write(pb.LaunchMessage(frames=data[at : at + LARGEST]))
+        except (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError) as error:
+            raise Retry(f"the other agent is away: {error}", reason="NodeAway") from error
+
+    async def read_bytes(self) -> bytes:
+        """Returns the next bytes of the other agent; empty: it sends nothing more. Raises Retry where the call fails."""
+        try:
+            message = await self._ends.read()
+        except (grpc.RpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError) as error:
+            raise Retry(f"the other agent is away: {error}", reason="NodeAway") from error
+        return message.frames if isinstance(message, pb.LaunchMessage) else b""
