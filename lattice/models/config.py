@@ -210,10 +210,10 @@ class SoftwareOptions(Part):
     ] = Field(default_factory=list)
     """Directories of the nodes, none of the system, that work in OCI images sees at the same path beside its home, such as /scratch."""
     container_devices: Annotated[
-        list[Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$")]],
+        list[Annotated[str, Field(max_length=253, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)$")]],
         Field(max_length=64, json_schema_extra=kube(list_type="set")),
-    ] = Field(default_factory=list)
-    """Kinds (`vendor.example/class`) of the CDI devices that work in OCI images may name in spec.environment.devices; empty: none."""
+    ] = Field(default_factory=lambda: ["*"])
+    """Kinds (`vendor.example/class`) of the CDI devices that work in OCI images may name in spec.environment.devices; `*`: all."""
     largest_image: Quantity = "100Gi"
     """Bytes to which the layers of an OCI image may unpack on a node; a larger one is refused."""
     trusted_keys: Annotated[list[TrustedKey], Field(max_length=16, json_schema_extra=kube(list_type="map", list_map_keys=["name"]))] = (

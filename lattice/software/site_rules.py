@@ -10,6 +10,7 @@ from lattice.views.allocation import SoftwareRequirement
 from lattice.views.cluster import SignatureRule
 
 EVERYBODY: Final = "*"
+EVERY_KIND: Final = "*"
 
 
 def wants_signature(asked: SoftwareRequirement, tenant: str, vcluster: str, rule: SignatureRule) -> bool:
@@ -19,7 +20,11 @@ def wants_signature(asked: SoftwareRequirement, tenant: str, vcluster: str, rule
 
 
 def check_devices(names: Sequence[str], kinds: Sequence[str]) -> None:
-    """Raises Rejected (ImageRefused) for the CDI name (`VENDOR/CLASS=NAME`) of a device whose kind (`VENDOR/CLASS`) is none of these."""
+    """Raises Rejected (ImageRefused) for the CDI name (`VENDOR/CLASS=NAME`) of a device whose kind (`VENDOR/CLASS`) is none of these; `*`
+    is every kind.
+    """
+    if EVERY_KIND in kinds:
+        return
     for name in names:
         if name.partition("=")[0] not in kinds:
             known = f"of {', '.join(sorted(kinds))}" if kinds else "of no kind"

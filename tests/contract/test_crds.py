@@ -126,7 +126,7 @@ OTHER_KINDS: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         "latticeconfigs",
         "LatticeConfig",
         "lattice",
-        {"spec": {"software": {"containerDevices": ["nvidia.com/gpu", "a/b"]}}},
+        {"spec": {"software": {"containerDevices": ["nvidia.com/gpu", "a/b", "*"]}}},
         "",
     ),
     "a device in place of its kind": (

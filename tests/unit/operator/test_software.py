@@ -127,7 +127,11 @@ class Site:
 async def site() -> Site:
     made = Site()
     await made.cluster.create(
-        CONFIGS, {"metadata": {"name": "lattice"}, "spec": {"software": {"registry": "https://r", "resolveTimeout": "10m"}}}
+        CONFIGS,
+        {
+            "metadata": {"name": "lattice"},
+            "spec": {"software": {"registry": "https://r", "resolveTimeout": "10m", "containerDevices": ["d/e"]}},
+        },
     )
     return made
 

@@ -14,6 +14,7 @@ KINDS = ("nvidia.com/gpu", "vendor.example/nic")
 def test_devices_of_the_kinds_that_are_listed_may_be_named(names: tuple[str, ...]) -> None:
     check_devices(names, KINDS)
     check_devices((), ())
+    check_devices(("any.example/thing=1",), ("*",))
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_an_agent_takes_no_work_that_names_devices_which_the_site_does_not_list(
     found = allocation(environment={"image": "app", "devices": ["a/b=c"]})
     assert assign(found, run(nodes=NODES), "n1", ConfigSpec(software=SoftwareOptions(container_devices=("a/b",)))).devices == ("a/b=c",)
     with pytest.raises(Rejected, match="containerDevices"):
-        assign(found, run(nodes=NODES), "n1", ConfigSpec())
+        assign(found, run(nodes=NODES), "n1", ConfigSpec(software=SoftwareOptions(container_devices=())))
 
 
 def test_the_options_of_the_site_are_taken_and_the_times_are_seconds() -> None:
