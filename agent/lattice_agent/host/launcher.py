@@ -110,6 +110,8 @@ class Launcher:
             exported = await self.prologue.carry_out(work)
             if place := self._places.get(work.key):
                 self._places[work.key] = place = dataclasses.replace(place, exported=exported)
+            if place:
+                await self._prepared(work, self._keep_place, work, place)
             if place and work.tasks:
                 describing = whole(self._preparing.call(self._describe, work, place))
                 self._fresh[work.key] = await self._recorded(work, describing)  # views may not fit what the login sets
@@ -368,12 +370,34 @@ class Launcher:
             environment_file=users.environment_file(),
             switch_user=_is_root(),
         )
+        described |= self._mounted(work, place)
+        return described | dataclasses.asdict(self.scopes.entrances(work.key))
+
+    def _keep_place(self, work: NodeWork, place: RunContext) -> None:
+        """Keeps in memory, beyond this agent's life, where the work runs on this node, so that its launches run there too."""
+        self._journal.write_place(work.key, self.place_fields(work, place))
+
+    def place_fields(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
+        """Returns the fields of `task_start.WorkPlace` of the work on this node, except for the scope's cgroup files."""
+        fields = launch.place_of_work(
+            work,
+            place,
+            directory=str(self._journal.directory(work.key)),
+            run_directory=str(self._journal.run_directory(work.key)),
+            boot=self._facts.boot_id,
+            switch_user=_is_root(),
+        )
+        return fields | self._mounted(work, place)
+
+    def _mounted(self, work: NodeWork, place: RunContext) -> dict[str, Any]:
+        """Returns those fields of a launch description that name what is mounted for the work."""
+        found: dict[str, Any] = {}
         if place.software.images:
-            described["hold_procs"] = self.scopes.hold_procs(work.key)
+            found["hold_procs"] = self.scopes.hold_procs(work.key)
         if work.scratch_bytes:
             space = self._scratch.space(work)
-            described |= {"scratch": space.path, "scratch_bytes": space.memory_bytes if _is_root() else 0}
-        return described | dataclasses.asdict(self.scopes.entrances(work.key))
+            found |= {"scratch": space.path, "scratch_bytes": space.memory_bytes if _is_root() else 0}
+        return found
 
     async def _ask(self, request: dict[str, Any], *, why_not: str) -> dict[str, Any]:
         """Sends a request to the runner and returns its answer; starts a new runner and repeats the request where one dies.

@@ -21,6 +21,8 @@ from lattice_agent.host.controllers import NO_RESERVES, Reserves
 from lattice_agent.host.hooks import HookCgroups, HookDirectories, Hooks
 from lattice_agent.host.images import Images
 from lattice_agent.host.interface import MachineFacts, OnExit
+from lattice_agent.host.keepers import Keepers
+from lattice_agent.host.launch_cgroups import LaunchCgroups
 from lattice_agent.host.launcher import Launcher
 from lattice_agent.host.mounts import Mounts
 from lattice_agent.host.runner_client import RunnerClient
@@ -29,7 +31,7 @@ from lattice_agent.host.threads import Threads
 from lattice_agent.host.watch import ShimWatch
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.standalone import private_tmp
-from lattice_agent.standalone.shim import start_ticks
+from lattice_agent.standalone.task_start import start_ticks
 from lattice_agent.state import disk_pressure
 from lattice_agent.state.image_cache import ImageCache
 from lattice_agent.state.journal import Journal
@@ -75,7 +77,7 @@ class LinuxHost:
         self._instance, self._seen = journal.instance(), journal.read_seen()
         self._callback: OnExit | None = None
         self._undelivered: deque[tuple[Key, ExitRecord | None]] = deque()
-        self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._deliver, self._spawn)
+        self.watch = ShimWatch(clock, scopes_, self._kernel, self._find_record, self._close_launches, self._deliver, self._spawn)
         self.reserves = reserves
         self.hooks: Hooks | None = None
         if isinstance(scopes_, scopes.CgroupScopes):
@@ -94,6 +96,11 @@ class LinuxHost:
             journal, scopes_, clock, self._facts, self.runner_client, self._disk, self.watch, reserves, self.hooks, mounts,
             self.scratch, self.containers, self.images,
         )  # fmt: skip
+        self.keepers: Keepers | None = None
+        """Of launches; None: the machine has no cgroups to hold them, and launches are refused."""
+        if isinstance(scopes_, scopes.CgroupScopes):
+            cgroups = LaunchCgroups(scopes_)
+            self.keepers = Keepers(cgroups, journal, self.launcher, self.runner_client, self._kernel, clock)
         self._pruned = float("-inf")
         self._flaw, self._in_memory = "", 0
         self._looking: asyncio.Task[None] | None = None
@@ -277,12 +284,14 @@ class LinuxHost:
     # the end
 
     async def terminate(self, key: Key, order: Ordered) -> bool:
-        """Sends TERM to every process of the work; work that was never started, or has no tasks here, ends at once.
+        """Sends TERM to every process of the work, and lets no launch begin; work that was never started ends at once, and so does work of
+        which no process is on this node.
 
         Returns False where no process was left to end; never so without cgroups, where processes may hide.
         """
         with suppress(Retry):  # only the agent that follows this one wants to know
             await self._kernel.call(self.journal.note_order, key, order)
+        await self._close_launches(key)
         if not self.watch.follows(key):
             with suppress(Retry):
                 if await self._end_without_shim(key):
@@ -290,10 +299,15 @@ class LinuxHost:
         reached = await self._kernel.call(self.scopes.terminate, key)
         return reached > 0 or not self.scopes.complete
 
+    async def _close_launches(self, key: Key) -> None:
+        """Lets no launch begin in an attempt any more; passes over a kernel that does not answer."""
+        with suppress(Retry):
+            await self._kernel.call(self.journal.close_launches, key)
+
     async def kill(self, key: Key) -> None:
         """Sends KILL to every process of the work, and repeats that in the background until none is left.
 
-        Work that was never started, or has no tasks here, ends at once. Raises Retry where kernel or disk do not answer.
+        Work that was never started, or of which no process is here, ends at once. Raises Retry where kernel or disk do not answer.
         """
         if not await self._has_processes(key) and await self._end_without_shim(key):
             return
@@ -315,7 +329,8 @@ class LinuxHost:
         self.watch.settle(key)
 
     async def _end_without_shim(self, key: Key) -> bool:
-        """Ends an attempt without a shim: one that was never started, whose right to start is taken away, or one without tasks here.
+        """Ends an attempt without a shim: one never started, whose right to start is taken, or one without tasks here, whose end is
+        delivered once its launches have left no process.
 
         Returns False, and ends nothing, where it has a shim, which is followed from now on, or where processes but no files of it are left.
         """
@@ -332,6 +347,11 @@ class LinuxHost:
         if running.pid:
             self.watch.follow_shim(key, running)
             return False
+        if await self._kernel.call(self.scopes.populated, key):  # ranks of launches, or their keepers
+            self.watch.settle_when_empty(key)
+            return False
+        if self.watch.is_settling(key):
+            return True
         if await self._disk.call(self.journal.exit_record, key) is None:
             await self.launcher.keep_empty_end(key)
         self._deliver(key, await self._disk.call(self.journal.exit_record, key))
@@ -389,8 +409,15 @@ class LinuxHost:
     # what comes of it
 
     async def _find_record(self, key: Key) -> ExitRecord | None:
-        """Returns the exit record, None: there is none; waits until the disk has answered."""
-        return await self._patiently(self.journal.exit_record, key)
+        """Returns the exit record, which is written here for an attempt without tasks on this node; None: there is none.
+
+        Waits until the disk has answered.
+        """
+        record = await self._patiently(self.journal.exit_record, key)
+        if record is None and (running := await self._patiently(self.journal.claimed, key)) and not running.pid and running.started:
+            await self.launcher.keep_empty_end(key)
+            record = await self._patiently(self.journal.exit_record, key)
+        return record
 
     def _spawn(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begins a task of this host, which `close` cancels, and returns it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from lattice_agent.standalone.shim import start_ticks
+from lattice_agent.standalone.task_start import start_ticks
 
 AT_ONCE = 256
 

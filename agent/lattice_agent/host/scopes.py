@@ -149,78 +149,78 @@ class CgroupScopes:
         if self._delegated is not None:
             self._delegated.keep()
         for part in PARTS:
-            (self._path(key) / part).mkdir(parents=True, exist_ok=True)
-        self.controllers.limit(self._path(key), limits)
+            (self.directory(key) / part).mkdir(parents=True, exist_ok=True)
+        self.controllers.limit(self.directory(key), limits)
 
     def entrances(self, key: Key) -> Entrances:
         """Returns the files by which shim and tasks join the scope, and those that end and measure the work; empty ones without cgroups."""
-        path = self._path(key)
+        path = self.directory(key)
         work = (*self.controllers.procs(path), str(path / "work/main/cgroup.procs"))
         meters = {"cpu": str(path / "work/cpu.stat")} | self.controllers.meters(path)
         return Entrances(str(path / "shim/cgroup.procs"), work, str(path / "work/cgroup.kill"), meters)
 
     def make_hold(self, key: Key) -> str:
         """Makes the cgroup of the process that keeps namespaces in the attempt's scope; returns the file by which it joins."""
-        (self._path(key) / HOLD).mkdir(exist_ok=True)
+        (self.directory(key) / HOLD).mkdir(exist_ok=True)
         return self.hold_procs(key)
 
     def hold_procs(self, key: Key) -> str:
         """Returns the file by which the process that keeps namespaces joins, whether it exists or not."""
-        return str(self._path(key) / HOLD / "cgroup.procs")
+        return str(self.directory(key) / HOLD / "cgroup.procs")
 
     def hold_pids(self, key: Key) -> list[int]:
         """Returns the pids of the process that keeps namespaces; empty: there is none."""
-        return _members(self._path(key) / HOLD)
+        return _members(self.directory(key) / HOLD)
 
     def standing_limits(self, key: Key) -> dict[str, str]:
         """Returns the limits that the kernel holds the attempt's work to, by controller, in its words; empty: none."""
-        return self.controllers.standing_limits(self._path(key))
+        return self.controllers.standing_limits(self.directory(key))
 
     def remove_hold(self, key: Key) -> bool:
         """Kills the process that keeps namespaces and removes its cgroup, so that none can join it; returns False while it is not gone."""
-        hold = self._path(key) / HOLD
-        _kill(hold)
+        hold = self.directory(key) / HOLD
+        kill_cgroup(hold)
         with suppress(OSError):
             hold.rmdir()
         return not hold.exists()
 
     def container_path(self, key: Key) -> str:
         """Returns the path of the container's cgroup below the root of every hierarchy."""
-        return self.controllers.below_mount(self._path(key) / CONTAINER)
+        return self.controllers.below_mount(self.directory(key) / CONTAINER)
 
     def container_procs(self, key: Key) -> str:
         """Returns the file by which a process joins the container's cgroup in the v2 tree, whether it exists or not."""
-        return str(self._path(key) / CONTAINER / "cgroup.procs")
+        return str(self.directory(key) / CONTAINER / "cgroup.procs")
 
     def remove_container(self, key: Key) -> bool:
         """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""
-        container = self._path(key) / CONTAINER
-        _kill(container)
-        if _is_populated(container):
+        container = self.directory(key) / CONTAINER
+        kill_cgroup(container)
+        if is_populated(container):
             return False
         remove_tree(container)
         return not container.exists() and self.controllers.remove_beside(container)
 
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work, also in cgroups that the work made itself; empty: none is left, or there is no scope."""
-        return _members(self._path(key) / "work")
+        return _members(self.directory(key) / "work")
 
     def whole(self, key: Key) -> list[int]:
         """Returns the pids of the whole scope, the shim's included."""
-        return _members(self._path(key))
+        return _members(self.directory(key))
 
     def populated(self, key: Key) -> bool:
         """Tells whether any process of the work is left, or the shim where the scope knows it; hold and container do not count."""
-        scope = self._path(key)
-        if not _is_populated(scope):
+        scope = self.directory(key)
+        if not is_populated(scope):
             return False
         with suppress(OSError):
-            return any(part.name not in (HOLD, CONTAINER) and part.is_dir() and _is_populated(part) for part in scope.iterdir())
+            return any(part.name not in (HOLD, CONTAINER) and part.is_dir() and is_populated(part) for part in scope.iterdir())
         return False
 
     def shim_pid(self, key: Key) -> int:
         """Returns the pid of the shim, which is in a cgroup of its own; 0: there is none."""
-        return next(iter(_members(self._path(key) / "shim")), 0)
+        return next(iter(_members(self.directory(key) / "shim")), 0)
 
     def terminate(self, key: Key) -> int:
         """Sends TERM to the processes of the work, and CONT so that stopped ones receive it; returns how many TERM has reached."""
@@ -230,14 +230,14 @@ class CgroupScopes:
 
     def kill(self, key: Key, *, whole: bool = False) -> None:
         """Sends KILL to the processes of the work, with `whole` to all of the scope, the shim too; returns at once, whoever survives."""
-        path = self._path(key) if whole else self._path(key) / "work"
-        _kill(path)
+        path = self.directory(key) if whole else self.directory(key) / "work"
+        kill_cgroup(path)
 
     def remove_scope(self, key: Key) -> bool:
         """Removes a scope without work; kills what keeps namespaces and a container in it. Returns False while the scope is not gone."""
         if self.populated(key) or not self.remove_hold(key) or not self.remove_container(key):
             return False
-        scope = self._path(key)
+        scope = self.directory(key)
         for part in scope.iterdir() if scope.exists() else ():
             remove_tree(part)
         if not self.controllers.remove_beside(scope):
@@ -265,7 +265,7 @@ class CgroupScopes:
             elif self.root.parent.name == SLICE:
                 self.root.parent.rmdir()
 
-    def _path(self, key: Key) -> Path:
+    def directory(self, key: Key) -> Path:
         """Returns the directory of an attempt's scope, whether it exists or not."""
         return self.root / f"alloc-{key.uid}-{key.attempt}.scope"
 
@@ -403,7 +403,7 @@ def choose(node: str, root: Path | None) -> Scopes:
         return ProcessScopes(node)
 
 
-def _is_populated(cgroup: Path) -> bool:
+def is_populated(cgroup: Path) -> bool:
     """Tells whether a process is in a cgroup or below it; False where there is no such cgroup."""
     try:
         return "populated 1" in (cgroup / "cgroup.events").read_text()
@@ -411,7 +411,7 @@ def _is_populated(cgroup: Path) -> bool:
         return False
 
 
-def _kill(cgroup: Path) -> None:
+def kill_cgroup(cgroup: Path) -> None:
     """Sends KILL to every process in a cgroup and below it; passes over a cgroup that is gone."""
     with suppress(OSError):
         fd = os.open(cgroup / "cgroup.kill", os.O_WRONLY)

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 KILL_AGAIN_SECONDS = 0.1
 SHIM_SECONDS = 5.0
 """Time for a shim to end after KILL has left nothing of its work."""
+KEEPER_SECONDS = 3.0
+"""Time for the keepers of launches to tell the ends of their ranks after KILL to those; it is longer than they wait for a listener."""
 SURVIVAL_SECONDS = 5.0
 """Time after KILL to the whole scope until its remaining processes are called unkillable."""
 NAMED = 3
@@ -41,25 +43,31 @@ class ShimWatch:
         scopes: Scopes,
         kernel: Threads,
         find_record: Callable[[Key], Awaitable[ExitRecord | None]],
+        close_launches: Callable[[Key], Awaitable[None]],
         deliver: Callable[[Key, ExitRecord | None], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.survivors: dict[Key, str] = {}
         self.scopes = scopes
         self._clock, self._kernel = clock, kernel
-        self._find_record, self._deliver, self._spawn = find_record, deliver, spawn
+        self._find_record, self._close_launches, self._deliver, self._spawn = find_record, close_launches, deliver, spawn
         self._shims: dict[Key, int] = {}
         self._settling: set[Key] = set()
+        self._emptying: set[Key] = set()
         self._killing: set[Key] = set()
 
     @property
     def busy(self) -> bool:
         """Tells whether any attempt runs or is being ended."""
-        return bool(self._shims or self._settling)
+        return bool(self._shims or self._settling or self._emptying)
 
     def follows(self, key: Key) -> bool:
         """Tells whether the attempt's shim lives and is followed."""
         return key in self._shims
+
+    def is_settling(self, key: Key) -> bool:
+        """Tells whether the attempt's end is delivered as soon as none of its processes is left."""
+        return key in self._settling or key in self._emptying
 
     def follow_shim(self, key: Key, running: Running) -> Running:
         """Follows a shim by pidfd; its attempt's end is delivered after that of the shim, at once where that is past. Returns `running`."""
@@ -119,13 +127,35 @@ class ShimWatch:
             self._settling.add(key)
             self._spawn(self._settle(key))
 
+    def settle_when_empty(self, key: Key) -> None:
+        """Waits in the background until no process of an attempt without a shim is left, killing none, and delivers its end then.
+
+        Does nothing where that goes on already, or the attempt is being settled.
+        """
+        if key not in self._emptying and key not in self._settling:
+            self._emptying.add(key)
+            self._spawn(self._await_empty(key))
+
+    async def _await_empty(self, key: Key) -> None:
+        """Settles an attempt once no process of it is left; leaves that to whoever settles it meanwhile."""
+        delay = 0.01
+        while key not in self._settling and await self._is_populated(key):
+            await self._clock.sleep(delay)
+            delay = min(2 * delay, KILL_AGAIN_SECONDS)
+        self._emptying.discard(key)
+        self.settle(key)
+
     async def _settle(self, key: Key) -> None:
-        """Sends KILL until no process is left, then delivers the end; an attempt that survives is named in `survivors`."""
+        """Sends KILL until no process is left, then delivers the end; an attempt that survives is named in `survivors`.
+
+        No launch begins from now on, and keepers of launches have a while to tell the ends of their ranks.
+        """
+        await self._close_launches(key)
         begun, delay = self._clock.monotonic(), 0.002
         while key in self._shims or await self._is_populated(key):
-            await self._kill(key, whole=True)
+            await self._kill(key, whole=self._clock.monotonic() - begun >= KEEPER_SECONDS)
             await self._clock.sleep(delay)
-            delay = min(2 * delay, 1.0)
+            delay = min(2 * delay, 0.25)
             if self._clock.monotonic() - begun >= SURVIVAL_SECONDS:
                 await self._name_survivors(key, await self._pids(key, whole=True))
         self.survivors.pop(key, None)

@@ -109,10 +109,10 @@ class Attempt:
     def walltime_at(self) -> float | None:
         """Returns when the walltime is over, CLOCK_BOOTTIME in seconds.
 
-        None: there is no walltime, its terms are not read, it has not started, or it has no tasks here.
+        None: there is no walltime, its terms are not read, or it has not started.
         """
         walltime = self.walltime_seconds
-        if self.terms is None or walltime is None or self.terms.tasks == 0 or not self.started_boottime:
+        if self.terms is None or walltime is None or not self.started_boottime:
             return None
         return self.started_boottime + walltime
 

@@ -16,7 +16,7 @@ import stat
 import subprocess
 from contextlib import suppress
 
-from lattice_agent.standalone import container_tasks, hold, mount_targets, namespaces, private_tmp, shim, streams
+from lattice_agent.standalone import container_tasks, hold, mount_targets, namespaces, private_tmp, streams, task_start
 
 TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run(request: dict[str, Any], report: int) -> None:
         answer = {"failure": str(failure), "reason": failure.reason}
     except (OSError, subprocess.SubprocessError) as error:
         answer = {"failure": f"the container cannot be made: {error}", "reason": ""}
-    shim.send(report, answer)
+    task_start.send(report, answer)
 
 
 def _make(making: Making) -> dict[str, Any]:

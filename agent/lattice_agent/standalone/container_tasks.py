@@ -4,7 +4,7 @@ It is of standard library alone, for the shim, whose children the tasks become: 
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH118, PTH119, PTH123
+# ruff: noqa: PTH108, PTH118, PTH119, PTH123
 from __future__ import annotations
 
 import fcntl
@@ -18,7 +18,7 @@ from contextlib import suppress
 from lattice_agent.standalone import forks
 from lattice_agent.standalone.records import Record
 
-TYPE_CHECKING = False  # as typing's, which a shim does not load
+TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -45,15 +45,22 @@ class Container(Record):
     """The file by which the runtime joins the container's cgroup in the v2 tree."""
     process: dict[str, Any]
     """The process of the runtime specification without arguments and variables."""
+    label: str = ""
+    """Begins the names of the files about a start, so that several callers do not write the same ones."""
 
 
 class Call(Record):
-    """One task to be started: its arguments and variables, and the descriptors of its output and its errors."""
+    """One task to be started: its arguments and variables, and its descriptors; -1: there is none, standard input is /dev/null."""
 
-    argv: list[str]
+    argv: Sequence[str]
     environment: dict[str, str]
     out: int
     err: int
+    into: int = -1
+    extra: int = -1
+    """A further descriptor, which the task finds behind that of the gate."""
+    cpus: tuple[int, ...] = ()
+    """The processors it runs on; empty: all of the container."""
 
 
 def start(container: Container, calls: Sequence[Call], joined: Sequence[str], set_limits: Callable[[], None]) -> tuple[list[int], int]:
@@ -62,12 +69,32 @@ def start(container: Container, calls: Sequence[Call], joined: Sequence[str], se
     `set_limits` is called in the process that becomes the runtime, whose resource limits a task inherits. The gate, a descriptor, must
     stay open while they run: they end with it. Raises OSError where the runtime or the kernel refuses.
     """
+    pids, gate = begin(container, calls, joined, set_limits)
+    open_gate(gate, len(pids))
+    return pids, gate
+
+
+def open_gate(gate: int, tasks: int) -> None:
+    """Lets so many tasks through the gate; those that were killed before it are no error: their ends tell."""
+    with suppress(BrokenPipeError):
+        os.write(gate, b"1" * tasks)
+
+
+def begin(
+    container: Container, calls: Sequence[Call], joined: Sequence[str], set_limits: Callable[[], None]
+) -> tuple[list[int], int]:  # fmt: skip
+    """Starts the tasks as `start` does, but has them wait at the gate: one byte for each lets them through."""
     opened, gate = os.pipe()
     try:
         pids = [pid for batch in _batches(len(calls)) for pid in _exec(container, calls, batch, opened, set_limits)]
-        for pid in pids:
+        for pid, call in zip(pids, calls, strict=True):
             _join(pid, joined)
-        os.write(gate, b"1" * len(pids))
+            if call.cpus:
+                os.sched_setaffinity(pid, call.cpus)
+        for number in range(len(calls)) if container.label else ():
+            for kind in ("log", "pid"):
+                with suppress(OSError):
+                    os.unlink(_file(container, number, kind))
     except BaseException:
         os.close(gate)  # whoever waits at it ends
         raise
@@ -123,20 +150,21 @@ def _become_runtime(container: Container, call: Call, number: int, gate: int, to
     """Turns a fresh fork into the runtime's `exec` of one task, with the task's output, errors and gate as its descriptors; `told`: the
     descriptor from which the runtime reads the process.
     """
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (null, call.out, call.err, gate)]
+    into = call.into if call.into >= 0 else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    ends = (into, call.out, call.err, gate, *((call.extra,) if call.extra >= 0 else ()))
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in ends]
     for place, fd in enumerate(high):
         os.dup2(fd, place)
     told = fcntl.fcntl(told, fcntl.F_DUPFD, HIGH)
     log, pid_file = _file(container, number, "log"), _file(container, number, "pid")
     argv = [container.runtime, "--root", container.state, "--log", log, "--log-format", "json", "exec", "--detach"]
-    argv += ["--pid-file", pid_file, "--preserve-fds", str(GATE - 2), "--process", f"/proc/self/fd/{told}", container.identifier]
+    argv += ["--pid-file", pid_file, "--preserve-fds", str(len(ends) - 3), "--process", f"/proc/self/fd/{told}", container.identifier]
     os.execve(container.runtime, argv, {"PATH": PATH})  # noqa: S606 - the runtime of the administrator's choice
 
 
 def _file(container: Container, number: int, kind: str) -> str:
     """Returns the path of a file of this kind about one task's `exec`."""
-    return os.path.join(container.bundle, f"exec-{number}.{kind}")
+    return os.path.join(container.bundle, f"exec-{container.label}{number}.{kind}")
 
 
 def _await(container: Container, number: int, pid: int) -> None:

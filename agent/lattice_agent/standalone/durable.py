@@ -7,7 +7,7 @@ format 1 here, and read in formats 1 and 2 by `state.journal`, so that a node ma
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH104, PTH108, PTH118
+# ruff: noqa: PTH104, PTH108, PTH110, PTH112, PTH118
 from __future__ import annotations
 
 import errno
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """The format that is written; `state.journal.NEWEST` and the one before are read."""
-EXIT, RESERVE, CLAIM = "exit", "reserve", "shim"
+EXIT, RESERVE, CLAIM, CLOSED = "exit", "reserve", "shim", "closed"
 RESERVE_BYTES, TASK_BYTES = 4 << 10, 256
 """Bytes reserved for an exit record, and for each task in it."""
 
@@ -112,6 +112,23 @@ def _link(directory: str, data: bytes) -> None:
     finally:
         os.close(fd)
         os.unlink(draft)
+
+
+# the end of launches
+
+
+def close_launches(run_directory: str) -> None:
+    """Notes that no launch begins in this attempt any more; may be repeated. Raises OSError where its run directory is gone.
+
+    Who ends an attempt writes this before it counts the processes that are left; a keeper joins the scope before it looks for this.
+    So either the keeper begins nothing, or it is counted.
+    """
+    os.close(os.open(os.path.join(run_directory, CLOSED), os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+def are_launches_closed(run_directory: str) -> bool:
+    """Tells whether no launch may begin in this attempt any more; True where its run directory is gone."""
+    return os.path.exists(os.path.join(run_directory, CLOSED)) or not os.path.isdir(run_directory)
 
 
 # the end

@@ -18,7 +18,7 @@ import stat
 import struct
 from contextlib import suppress
 
-from lattice_agent.standalone import mount_targets, namespaces, shim, streams
+from lattice_agent.standalone import mount_targets, namespaces, streams, task_start
 from lattice_agent.standalone.mount_targets import TargetFlaw
 from lattice_agent.standalone.records import Record
 
@@ -89,12 +89,12 @@ def run(request: dict[str, Any], report: int) -> None:
         _check_answer(images)
         _mount_all(images, identity)
     except HoldFailure as failure:
-        shim.send(report, {"failure": str(failure), "reason": failure.reason})
+        task_start.send(report, {"failure": str(failure), "reason": failure.reason})
         return
     except OSError as error:
-        shim.send(report, {"failure": f"the images cannot be mounted: {error}", "reason": ""})
+        task_start.send(report, {"failure": f"the images cannot be mounted: {error}", "reason": ""})
         return
-    shim.send(report, {"mounts": [{"mount": image.target, "metadata": image.metadata} for image in images]})
+    task_start.send(report, {"mounts": [{"mount": image.target, "metadata": image.metadata} for image in images]})
     os.close(report)
     while True:
         signal.pause()
@@ -107,8 +107,8 @@ def detach(procs: str, report: int) -> None:
         os.write(fd, b"0")
         os.close(fd)
     os.setsid()
-    shim.prctl(shim.PR_SET_NAME, NAME)
-    shim.score_for_oom(OOM_SCORE)
+    task_start.prctl(task_start.PR_SET_NAME, NAME)
+    task_start.score_for_oom(OOM_SCORE)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

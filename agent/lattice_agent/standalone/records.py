@@ -7,18 +7,18 @@ if TYPE_CHECKING:
     from typing import Any, dataclass_transform
 else:
 
-    def dataclass_transform():
+    def dataclass_transform(**_):
         """Returns a decorator that changes nothing: only type checkers ask for it."""
         return lambda cls: cls
 
 
 @dataclass_transform()
 class Record:
-    """Holds the values that a subclass annotates, given by position or by name; one with a value in the class may be left out."""
+    """Holds the values that a class and its bases annotate, given by position or by name; one with a value in the class may be left out."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Raises TypeError for a value that is missing, unknown or one too many."""
-        names = tuple(type(self).__annotations__)
+        names = tuple(name for cls in reversed(type(self).__mro__) for name in cls.__dict__.get("__annotations__", ()))  # noqa: RUF063
         values = dict(zip(names, given, strict=False))
         missing = [name for name in names[len(given) :] if name not in named and not hasattr(type(self), name)]
         wrong = [name for name in named if name in values or name not in names]
@@ -27,3 +27,10 @@ class Record:
                 f"{type(self).__name__} takes {', '.join(names)}; missing: {missing}, wrong: {wrong}, by position: {len(given)}"
             )
         self.__dict__.update(values | named)
+
+
+@dataclass_transform(kw_only_default=True)
+class NamedRecord:
+    """Holds values as `Record` does, all of them given by name, so that a class may add to those of its base."""
+
+    __init__ = Record.__init__

@@ -78,13 +78,16 @@ class Runner:
         try:
             read_end, write_end = os.pipe()
             launch = request.get("launch", {})
-            pid, inside = self._shim.forks.fork_into(launch.get("shim_procs", "") or request.get("procs", ""))
+            if request["op"] == "keep":
+                load_keeper(request)
+            procs = launch.get("shim_procs") or launch.get("keep_procs") or request.get("procs", "")
+            pid, inside = self._shim.forks.fork_into(procs)
         except OSError as error:
             self._answer(request["id"], {"failure": f"no process could be made: {error.strerror}", "unfit": True})
             return
         if pid == 0:
             if inside:
-                launch["shim_procs"] = request["procs"] = ""  # nothing is to be joined any more
+                forget_cgroup(launch, request)
             self._child(request, write_end)
         os.close(write_end)
         self._said[read_end] = (request["id"], bytearray())
@@ -107,6 +110,8 @@ class Runner:
                     self._shim.send(report, run_hook(request))
                 case "hold":
                     keep_mounts(request, report)
+                case "keep":
+                    keep_launch(request, report)
                 case "container":
                     make_container(request, report)
                 case unknown:
@@ -165,6 +170,32 @@ def make_container(request: dict[str, Any], report: int) -> None:
     from lattice_agent.standalone import container
 
     container.run(request, report)
+
+
+def load_keeper(request: dict[str, Any]) -> None:
+    """Loads the code of keepers, and of PMI where the launch asks for it, before the fork: thousands of keepers need not load it each.
+
+    Whatever fails fails again in the child, which says so.
+    """
+    with contextlib.suppress(Exception):
+        importlib.import_module("lattice_agent.standalone.keeper")
+        if request.get("launch", {}).get("pmi"):
+            importlib.import_module("lattice_agent.standalone.pmi.ranks")
+
+
+def keep_launch(request: dict[str, Any], report: int) -> None:
+    """Keeps a launch until its end, as `keeper.run` does, which answers through the descriptor `report`."""
+    from lattice_agent.standalone import keeper, rank_start
+
+    keeper.run(rank_start.LaunchDescription(**request["launch"]), report)
+
+
+def forget_cgroup(*parts: dict[str, Any]) -> None:
+    """Empties the names of the cgroup file by which the child was to join: it stands there already."""
+    for fields in parts:
+        for name in ("shim_procs", "keep_procs", "procs"):
+            if name in fields:
+                fields[name] = ""
 
 
 def note_crash(request: dict[str, Any]) -> None:

@@ -1,28 +1,24 @@
 """Keeps one attempt, as a process of its own: starts the tasks as the user, copies their output, writes the exit record.
 
-It is of standard library alone, with `container_tasks.py`, `durable.py`, `forks.py`, `streams.py`, `leftovers.py`, `meters.py`,
-`namespaces.py`, `private_tmp.py` and `scratch_mount.py` beside it; `runner.py` loads it and runs it in a fork. It is session leader and
-subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work/main`, survives agent and runner, and ends when no process of the
-work is left.
+It is of standard library alone, with `cgroup_signals.py`, `container_tasks.py`, `durable.py`, `forks.py`, `leftovers.py`, `meters.py`,
+`namespaces.py`, `private_tmp.py`, `scratch_mount.py`, `streams.py` and `task_start.py` beside it; `runner.py` loads it and runs it in a
+fork. It is session leader and subreaper, stands in `SCOPE/shim` while the tasks stand in `SCOPE/work/main`, survives agent and runner, and
+ends when no process of the work is left, the ranks of launches included.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH110, PTH118, PTH208
+# ruff: noqa: PTH118, PTH120, PTH208
 from __future__ import annotations
 
-import ctypes
-import errno
 import fcntl
-import json
 import os
-import resource
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
-from lattice_agent.standalone import container_tasks, durable, forks, leftovers, meters, namespaces, private_tmp, scratch_mount, streams
+from lattice_agent.standalone import cgroup_signals, container_tasks, durable, forks, leftovers, meters, private_tmp, streams
 from lattice_agent.standalone.records import Record
 from lattice_agent.standalone.streams import (
     PARTIAL_SECONDS,
@@ -32,79 +28,53 @@ from lattice_agent.standalone.streams import (
     OutputFile,
     OutputStream,
     StartFailure,
-    UserIdentity,
+)
+from lattice_agent.standalone.task_start import (
+    NOTHING,
+    PR_SET_PDEATHSIG,
+    WORK_OOM_SCORE,
+    WorkPlace,
+    catch_child_ends,
+    detach,
+    exec_sentence,
+    give_up_new_privileges,
+    join_own_keyring,
+    prctl,
+    reset_signals,
+    score_for_oom,
+    send,
+    start_ticks,
+    write_file,
 )
 
-TYPE_CHECKING = False  # as typing's, which a shim does not load
+TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-SHIM_OOM_SCORE, WORK_OOM_SCORE = -900, 0
-"""When memory is short the kernel takes the work, not the process that keeps its exit code, whatever the agent's own score."""
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, F_SETPIPE_SZ = 1, 15, 36, 38, 1031
-
-RT_SIGACTION, KEYCTL = {"x86_64": 13, "aarch64": 134}, {"x86_64": 250, "aarch64": 219}  # system call numbers
-JOIN_SESSION_KEYRING, LINK, SESSION_KEYRING, USER_KEYRING = 1, 8, -3, -4
-_libc = ctypes.CDLL(None, use_errno=True)
+F_SETPIPE_SZ = 1031
 
 
-class Launch(Record):
+class Launch(WorkPlace):
     """Everything that decides what is started, decoded from the agent's JSON."""
 
-    directory: str
-    run_directory: str
     uid_text: str
     attempt: int
-    boot: str
     argv: list[str]
     environment: dict[str, str]
     task_environments: list[dict[str, str]]
     first_rank: int
-    workdir: str
     stdout: str
     stderr: str
     log_bytes: int
-    open_files: int
     shim_procs: str
-    work_procs: list[str]
-    """The files by which tasks join the scope: those of the v1 cgroups, then that of the v2 tree."""
-    work_kill: str
-    meters: dict[str, str]
+    meters: dict[str, str] = NOTHING
     """By name, the files in which the kernel counts what the work uses (`meters.read`)."""
-    private_tmp_keep: list[str]
-    mounts: list[str]
-    """What is mounted where `hold_procs` leads: a private /tmp goes on showing it, and the tasks gain no privileges."""
-    container: dict[str, Any]
-    """The fields of `container_tasks.Container` in which the tasks run; empty: they run on the node itself."""
-    private: dict[str, str]
-    """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
-    groups: list[int]
-    max_processes: int = 0
-    core_bytes: int | None = None
-    """The limit of core files that the work may raise; None: as the agent's own."""
     remove_leftovers: bool = False
-    private_tmp: bool = False
-    hold_procs: str = ""
-    """The file that names the process in whose mount namespace the tasks begin; empty: there is none."""
-    scratch: str = ""
-    """Its scratch space, which a private /tmp goes on showing; empty: there is none."""
-    scratch_bytes: int = 0
-    """The size of the file system in memory that is mounted there for the tasks; 0: none is, the directory itself is the space."""
+    private: dict[str, str] = NOTHING
+    """Variables of Secrets: written and printed nowhere, and stronger than those of `environment`."""
     alone: bool = False
     """Whether nobody has asked for this start before, so that no other shim can take the right: a failure is then the end."""
     note: str = ""
-    user: int | None = None
-    group: int | None = None
-
-    @property
-    def tmp_place(self) -> str:
-        """Returns the path of the directory that holds the tasks' own /tmp."""
-        return private_tmp.path_of(self.directory, self.boot)
-
-    @property
-    def identity(self) -> UserIdentity:
-        """Returns the user that the tasks run as."""
-        return UserIdentity(self.user, self.group, tuple(self.groups))
 
 
 class Task(Record):
@@ -116,23 +86,6 @@ class Task(Record):
     end: float = 0.0
     status: int | None = None
     usage: tuple[float, float, int] = (0.0, 0.0, 0)
-
-
-def prctl(option: int, value: int | bytes) -> None:
-    """Calls prctl(2) with one argument; passes over an error."""
-    _libc.prctl(option, value, 0, 0, 0)
-
-
-def start_ticks(pid: int | str) -> int:
-    """Returns field 22 of /proc/PID/stat, the start time in clock ticks since the boot; with the pid it identifies a process.
-
-    Raises OSError where there is no such process.
-    """
-    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    try:
-        return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
-    finally:
-        os.close(fd)
 
 
 class StopWatch(Record):
@@ -161,11 +114,7 @@ class Shim:
         self._gate = -1
         """The descriptor with which tasks in a container end, so that none outlives this process."""
         self.out, self.err = (OutputStream(LogStream(launch.directory, name, launch.log_bytes)) for name in ("stdout", "stderr"))
-        self._wake, wake_end = os.pipe()
-        os.set_blocking(self._wake, False)
-        os.set_blocking(wake_end, False)
-        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._wake = catch_child_ends()
 
     def start(self) -> None:
         """Joins the shim's cgroup, opens the output files and starts all tasks; raises StartFailure when one cannot be executed.
@@ -174,7 +123,7 @@ class Shim:
         """
         launch = self.launch
         if launch.shim_procs:
-            _write(launch.shim_procs, b"0")
+            write_file(launch.shim_procs, b"0")
         self._open_files()
         if launch.note:
             self.err.write(time.time(), f"lattice: {launch.note}\n".encode(errors="replace"))
@@ -184,7 +133,7 @@ class Shim:
         errors_r, errors_w = os.pipe()
         with os.fdopen(errors_r, "rb") as failures:
             try:
-                with self._namespace():
+                with launch.entered():
                     for local, variables in enumerate(launch.task_environments):
                         self._start_task(local, launch.environment | launch.private | variables, errors_w)
             finally:
@@ -192,23 +141,6 @@ class Shim:
             said = failures.read()
         if said:
             raise StartFailure(said.decode(errors="replace").splitlines()[0])
-
-    @contextmanager
-    def _namespace(self) -> Iterator[None]:
-        """Enters, for the block in which tasks are forked, the mount namespaces with the work's software, scratch space and own /tmp."""
-        launch = self.launch
-        held: AbstractContextManager[None] = nullcontext()
-        tmp: AbstractContextManager[None] = nullcontext()
-        if launch.hold_procs:
-            held = namespaces.entered(launch.hold_procs)
-        space: AbstractContextManager[None] = nullcontext()
-        if launch.scratch_bytes:
-            space = scratch_mount.entered(launch.scratch, launch.scratch_bytes, launch.identity)
-        if launch.private_tmp:
-            places = (launch.workdir, launch.directory, *launch.mounts, *filter(None, (launch.scratch,)))
-            tmp = private_tmp.entered(launch.tmp_place, launch.identity, launch.private_tmp_keep, places)
-        with held, space, tmp:
-            yield
 
     def _open_files(self) -> None:
         """Opens the user's output files with his rights, one file once for both streams; raises StartFailure for one that cannot take
@@ -232,7 +164,7 @@ class Shim:
                 (out_r, out_w), (err_r, err_w) = _wide_pipe(), _wide_pipe()
                 pipes.append((out_r, err_r))
                 calls.append(container_tasks.Call(launch.argv, launch.environment | launch.private | variables, out_w, err_w))
-            pids, self._gate = container_tasks.start(container, calls, launch.work_procs, lambda: _set_limits(launch))
+            pids, self._gate = container_tasks.start(container, calls, launch.work_procs, launch.set_limits)
         finally:
             for call in calls:
                 os.close(call.out)
@@ -281,19 +213,26 @@ class Shim:
 
     def end_leftovers(self) -> None:
         """Kills the processes that the tasks left behind, and reaps all of them."""
+        kill = os.path.join(os.path.dirname(self.launch.work_kill), "main/cgroup.kill") if self.launch.work_kill else ""
         while self._reap():
-            if self.launch.work_kill:
-                with suppress(OSError):
-                    _write(self.launch.work_kill, b"1")
+            if kill:
+                cgroup_signals.kill(kill)
             for pid in descendants(os.getpid()):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             if self._reap():
                 self._await_child()
-        while self.launch.container and meters.is_populated(self.launch.work_kill):  # process 1 of the container reaps these
-            with suppress(OSError):
-                _write(self.launch.work_kill, b"1")
+        while self.launch.container and meters.is_populated(kill):  # process 1 of the container reaps these
+            cgroup_signals.kill(kill)
             self._await_child()
+
+    def end_launches(self) -> None:
+        """Ends the launches that outlive the tasks, by TERM, and KILL after the work's grace; none begins from now on."""
+        with suppress(OSError):  # the directory is gone, and with it whatever a launch needs
+            durable.close_launches(self.launch.run_directory)
+        if self.launch.work_kill:
+            ranks = os.path.join(os.path.dirname(self.launch.work_kill), "launch-*/cgroup.procs")
+            cgroup_signals.end(ranks, self.launch.work_kill, self.launch.grace_seconds)
 
     def _await_child(self) -> None:
         """Waits until a child may have ended, 20 ms at most."""
@@ -381,22 +320,22 @@ def descendants(*roots: int) -> list[int]:
     return found
 
 
-def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int, joins: list[str]) -> NoReturn:
+def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, int, int], shim: int, joins: Sequence[str]) -> NoReturn:
     """Turns a fresh fork into the task; an error on the way goes through the error pipe, never into an exit code.
 
     It joins the cgroups whose files `joins` names; `ends` are its output, its errors and the error pipe.
     """
     try:
         for procs in joins:
-            _write(procs, b"0")
+            write_file(procs, b"0")
         score_for_oom(WORK_OOM_SCORE)
         os.setsid()
-        _reset_signals()
-        _set_limits(launch)
+        reset_signals()
+        launch.set_limits()
         launch.identity.become()
         if launch.hold_procs:
-            _give_up_new_privileges()
-        _join_own_keyring()
+            give_up_new_privileges()
+        join_own_keyring()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.umask(0o022)
         try:
@@ -411,121 +350,10 @@ def _become_task(launch: Launch, environment: dict[str, str], ends: tuple[int, i
     except StartFailure as failure:
         os.write(ends[2], f"{failure}\n".encode(errors="replace"))
     except BaseException as error:
-        os.write(ends[2], (_exec_sentence(launch, environment, error) + "\n").encode(errors="replace")[:4096])
+        sentence = exec_sentence(launch.argv, environment, error, shows_path="PATH" not in launch.private)
+        os.write(ends[2], (sentence + "\n").encode(errors="replace")[:4096])
     finally:
         os._exit(127)
-
-
-def _set_limits(launch: Launch) -> None:
-    """Sets the resource limits of the work, as far as this process may, for itself and its descendants."""
-    for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK):
-        raise_limit(limit, resource.RLIM_INFINITY)
-    raise_limit(resource.RLIMIT_NOFILE, launch.open_files)
-    if launch.core_bytes is not None:
-        limit_softly(resource.RLIMIT_CORE, launch.core_bytes)
-    if launch.max_processes:
-        raise_limit(resource.RLIMIT_NPROC, launch.max_processes)
-
-
-def _give_up_new_privileges() -> None:
-    """Sets no_new_privs for this process and its descendants, so that setuid programs, which might read files of the user, give no rights.
-
-    Raises OSError where the kernel refuses.
-    """
-    nothing = ctypes.c_ulong(0)
-    if _libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
-        raise OSError(ctypes.get_errno(), "the privileges of programs cannot be given up")
-
-
-def _exec_sentence(launch: Launch, environment: dict[str, str], error: BaseException) -> str:
-    """Returns the sentence on a command that cannot be executed: the kernel's message, and what is missing or too long where that can be
-    told.
-    """
-    command = launch.argv[0] if len(launch.argv[0]) <= 200 else launch.argv[0][:200] + "…"
-    said = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    sentence = f"{command!r} cannot be executed: {said}"
-    if isinstance(error, FileNotFoundError):
-        if "/" not in launch.argv[0]:
-            return f"{sentence}; it is not in PATH" + ("" if "PATH" in launch.private else f"={environment.get('PATH', '')}")
-        if os.path.exists(launch.argv[0]):
-            return f"{sentence}; the file exists, but not the interpreter that it names"
-    if isinstance(error, OSError) and error.errno == errno.E2BIG:
-        size = sum(map(len, launch.argv)) + sum(len(name) + len(value) + 2 for name, value in environment.items())
-        return f"{sentence}; arguments and environment have {size} characters, one of them may have 131071"
-    return sentence
-
-
-def _reset_signals() -> None:
-    """Restores all signal handlers and the mask, so that the work inherits no signal that Python ignores."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
-    call = RT_SIGACTION.get(os.uname().machine)
-    for hidden in (32, 33) if call else ():  # the C library's own, which its functions do not let anybody set
-        _libc.syscall(call, hidden, bytes(32), None, 8)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _join_own_keyring() -> None:
-    """Leaves the agent's session keyring, which all work would share, for a new one linked to the user's keys, as a login has."""
-    if call := KEYCTL.get(os.uname().machine):
-        _libc.syscall(call, JOIN_SESSION_KEYRING, None)
-        _libc.syscall(call, LINK, USER_KEYRING, SESSION_KEYRING)
-
-
-def score_for_oom(score: int) -> None:
-    """Sets how soon the kernel takes this process when memory is short (-1000 … 1000); without the right nothing changes."""
-    with suppress(OSError):
-        _write("/proc/self/oom_score_adj", str(score).encode())
-
-
-def raise_limit(limit: int, wanted: int) -> None:
-    """Sets soft and hard limit of a resource (RLIMIT_*); without the right, the soft one as near to `wanted` as the hard one allows."""
-    try:
-        resource.setrlimit(limit, (wanted, wanted))
-    except (ValueError, OSError):
-        hard = resource.getrlimit(limit)[1]
-        soft = hard if wanted == resource.RLIM_INFINITY or 0 <= hard < wanted else wanted
-        resource.setrlimit(limit, (soft, hard))
-
-
-def limit_softly(limit: int, wanted: int) -> None:
-    """Sets the soft limit of a resource (RLIMIT_*) to `wanted` and the hard one to infinity, so that the process may raise the former.
-
-    Without the right the hard one stays, and the soft one does not go beyond it.
-    """
-    with suppress(ValueError, OSError):
-        resource.setrlimit(limit, (wanted, resource.RLIM_INFINITY))
-        return
-    hard = resource.getrlimit(limit)[1]
-    resource.setrlimit(limit, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-
-
-def _write(path: str, data: bytes) -> None:
-    """Writes into an existing file by one call; raises OSError."""
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
-
-
-def _detach(report: int) -> None:
-    """Leaves the runner's session and closes its descriptors, so that signals of a terminal or an operator do not reach the shim."""
-    os.setsid()
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_NAME, b"lattice-shim")
-    score_for_oom(SHIM_OOM_SCORE)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
-    os.closerange(3, report)
-    os.closerange(report + 1, 1 << 20)
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
-    raise_limit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 def run(launch: Launch, report: int) -> None:
@@ -533,7 +361,7 @@ def run(launch: Launch, report: int) -> None:
 
     Writes one JSON object into the descriptor `report`: `running`, `taken` (nothing is started), or `failure` with `unfit`.
     """
-    _detach(report)
+    detach(report, b"lattice-shim")
     running = (os.getpid(), start_ticks("self"), time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
     shim, claim = Shim(launch, StopWatch(*running[2:])), durable.encode_claim(*running)
     try:
@@ -554,6 +382,7 @@ def run(launch: Launch, report: int) -> None:
         os.close(report)
         shim.copy_output()
     shim.end_leftovers()
+    shim.end_launches()
     record = shim.record(failure, unfit=unfit)
     with suppress(OSError):  # before the last output: a file that hangs must not take the exit code along
         durable.write_in_memory(launch.run_directory, durable.EXIT, record)
@@ -588,9 +417,3 @@ def _state_sentence(launch: Launch, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the directory {launch.directory} of the attempt is gone"
     return f"its state cannot be written: {error}"
-
-
-def send(report: int, what: dict[str, Any]) -> None:
-    """Writes an answer as JSON into the pipe to the runner; passes over a runner that is gone."""
-    with suppress(OSError):
-        os.write(report, json.dumps(what).encode())

@@ -12,10 +12,11 @@ import secrets
 import shutil
 import stat
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ KEEP_SECONDS = 7 * 86400.0
 _T = TypeVar("_T")
 _EPOCH_WORDS = ("seq", "epoch", "term")
 _NOBODY = Running(0, 0, 0.0, 0.0)
+_PLACE = "place"
 _ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER, _ACL_NOBODY = 1, 2, 4, 16, 32, 0xFFFFFFFF
 """Tags of a POSIX ACL as its extended attribute has them (linux/posix_acl.h)."""
 
@@ -189,6 +191,14 @@ class Journal:
         with suppress(OSError):
             durable.write_exit(str(self.directory(key)), text)
 
+    def write_place(self, key: Key, place: Mapping[str, object]) -> None:
+        """Keeps where an attempt's work runs on this node (`task_start.WorkPlace`) in its run directory, for launches of a later agent."""
+        durable.write_in_memory(str(self.run_directory(key)), _PLACE, f"{FORMAT}\n".encode() + msgspec.json.encode(place) + b"\n")
+
+    def place(self, key: Key) -> dict[str, Any] | None:
+        """Returns where an attempt's work runs on this node, as `write_place` has kept it; None: nobody has."""
+        return _decode(f"place of {self.directory(key).name}", self._read_of(key, _PLACE), dict[str, Any])
+
     def note_order(self, key: Key, order: Ordered) -> None:
         """Writes the order to end an attempt into its run directory, where it lasts until the next boot; nothing without that directory.
 
@@ -196,6 +206,11 @@ class Journal:
         """
         if self.run_directory(key).is_dir():
             durable.write_in_memory(str(self.run_directory(key)), "order", f"{FORMAT}\n{order.at!r} {order.why}\n".encode())
+
+    def close_launches(self, key: Key) -> None:
+        """Lets no launch begin in an attempt any more; nothing without its run directory, where none can begin."""
+        with suppress(FileNotFoundError):
+            durable.close_launches(str(self.run_directory(key)))
 
     def order(self, key: Key) -> Ordered | None:
         """Returns the last order to end the attempt; None: there was none since the last boot, or it cannot be read."""

@@ -116,34 +116,43 @@ def describe(
 
     `switch_user`: tasks run as the account's user; else as the agent's own, without a private /tmp.
     """
-    account = place.account
-    return {
-        "directory": directory,
-        "run_directory": run_directory,
+    return place_of_work(work, place, directory=directory, run_directory=run_directory, boot=boot, switch_user=switch_user) | {
         "uid_text": work.key.uid,
         "attempt": work.key.attempt,
-        "boot": boot,
         "argv": command(work, f"{directory}/script" if place.container is None else SCRIPT),
         "environment": environment.compose(
-            work, account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
+            work, place.account, environment_file, workdir=place.tasks_begin_in, exported=place.exported, software=place.software,
             of_image=place.image_variables,
         ),
         "task_environments": [environment.of_task(work, local) for local in range(work.tasks)],
         "first_rank": work.first_rank,
-        "workdir": place.workdir,
         "stdout": work.stdout,
         "stderr": work.stderr,
         "log_bytes": work.log_bytes,
+        "remove_leftovers": work.remove_leftovers,
+        "note": place.note,
+    }  # fmt: skip
+
+
+def place_of_work(
+    work: NodeWork, place: RunContext, *, directory: str, run_directory: str, boot: str, switch_user: bool
+) -> dict[str, object]:  # fmt: skip
+    """Returns the fields of `task_start.WorkPlace`, where tasks and ranks run on this node, except for the scope's cgroup files."""
+    account = place.account
+    return {
+        "directory": directory,
+        "run_directory": run_directory,
+        "boot": boot,
+        "workdir": place.workdir,
         "open_files": work.open_files,
         "max_processes": work.max_processes,
-        "remove_leftovers": work.remove_leftovers,
         "core_bytes": work.core_bytes,
         "private_tmp": work.private_tmp and switch_user,
         "private_tmp_keep": list(work.private_tmp_keep),
         "mounts": [image.mount for image in place.software.images],
         "container": dict(place.container.fields) if place.container is not None else {},
-        "note": place.note,
+        "grace_seconds": work.grace_seconds,
         "user": account.uid if switch_user else None,
         "group": account.gid if switch_user else None,
         "groups": list(account.groups),
-    }  # fmt: skip
+    }

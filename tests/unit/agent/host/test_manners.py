@@ -19,7 +19,7 @@ from lattice_agent.attempts import Key
 from lattice_agent.host.controllers import Controllers, Reserves, WorkLimits, find_controllers
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import CgroupScopes
-from lattice_agent.standalone import leftovers, shim
+from lattice_agent.standalone import leftovers, task_start
 from lattice_agent.state.log_store import LogReader
 from tests.unit.agent.machine import STOPPED, UID, Ends, machine, needs_root, open_directory, until, work
 from tests.workloads import FORK_BOMB
@@ -333,14 +333,14 @@ def test_what_a_killed_shim_was_about_to_remove_goes_with_the_next_end(shared: P
 
 
 async def test_work_does_not_stand_in_the_agents_session_keyring_where_one_user_would_find_anothers_keys(place: Path) -> None:
-    libc, call, add = ctypes.CDLL(None), shim.KEYCTL[os.uname().machine], {"x86_64": 248, "aarch64": 217}[os.uname().machine]
-    joined = libc.syscall(call, shim.JOIN_SESSION_KEYRING, None)  # as systemd gives one to an agent
+    libc, call, add = ctypes.CDLL(None), task_start.KEYCTL[os.uname().machine], {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+    joined = libc.syscall(call, task_start.JOIN_SESSION_KEYRING, None)  # as systemd gives one to an agent
     if joined < 0:
         pytest.skip("this kernel keeps no keys")
-    key = libc.syscall(add, b"user", b"left-by-bob", b"secret", 6, shim.SESSION_KEYRING)
+    key = libc.syscall(add, b"user", b"left-by-bob", b"secret", 6, task_start.SESSION_KEYRING)
     libc.syscall(call, SET_PERMISSIONS, joined, 0x3F3F3F3F)
     libc.syscall(call, SET_PERMISSIONS, key, 0x3F3F3F3F)
-    search = f"ctypes.CDLL(None).syscall({call}, {SEARCH}, {shim.SESSION_KEYRING}, b'user', b'left-by-bob', 0)"
+    search = f"ctypes.CDLL(None).syscall({call}, {SEARCH}, {task_start.SESSION_KEYRING}, b'user', b'left-by-bob', 0)"
     async with machine(place) as (host, ends):
         assert await run(host, ends, f"#!/usr/bin/env python3\nimport ctypes\nprint({search})\n") == 0
         assert printed(host).strip() == "-1"

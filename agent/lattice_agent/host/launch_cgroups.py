@@ -1,0 +1,86 @@
+"""Keeps the cgroups of the launches of attempts: `SCOPE/keep/N` of the keeper of launch N, `SCOPE/work/launch-N` of its ranks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_agent.attempts import Key
+from lattice_agent.host.scopes import CgroupScopes, is_populated, kill_cgroup
+
+KEEP, WORK, RANKS = "keep", "work", "launch-"
+
+
+@dataclass(frozen=True)
+class LaunchEntrances:
+    """The files by which the keeper of a launch and its ranks join the scope, and those that end and measure the ranks."""
+
+    keep_procs: str
+    work_procs: tuple[str, ...]
+    work_kill: str
+    meters: dict[str, str]
+    namespace_procs: tuple[str, ...]
+    """The files that name processes of root's that may keep the work's mount namespace: the shim's, then those of keepers."""
+
+
+class LaunchCgroups:
+    """Makes, counts, kills and removes the cgroups of launches; an attempt's scope stands before them, and goes with them."""
+
+    def __init__(self, scopes: CgroupScopes) -> None:
+        self._scopes = scopes
+
+    def make(self, key: Key, number: int) -> LaunchEntrances:
+        """Makes the cgroups of a launch, and returns their files; may be repeated. Raises FileNotFoundError where the scope is gone."""
+        scope = self._scopes.directory(key)
+        keepers = scope / KEEP
+        others = [str(path / "cgroup.procs") for path in keepers.iterdir() if path.is_dir()] if keepers.is_dir() else []
+        for path in (keepers, keepers / str(number), scope / WORK / f"{RANKS}{number}"):
+            path.mkdir(exist_ok=True)
+        ranks = scope / WORK / f"{RANKS}{number}"
+        *beside, _ = self._scopes.entrances(key).work_procs
+        return LaunchEntrances(
+            str(keepers / str(number) / "cgroup.procs"), (*beside, str(ranks / "cgroup.procs")), str(ranks / "cgroup.kill"),
+            {"cpu": str(ranks / "cpu.stat")}, (str(scope / "shim/cgroup.procs"), *others),
+        )  # fmt: skip
+
+    def standing(self, key: Key) -> dict[int, tuple[bool, bool]]:
+        """Returns the launches of an attempt that have cgroups, each with whether its keeper lives, and whether ranks are left."""
+        scope = self._scopes.directory(key)
+        numbers = {path.name for path in _children(scope / KEEP)}
+        numbers |= {path.name.removeprefix(RANKS) for path in _children(scope / WORK) if path.name.startswith(RANKS)}
+        return {
+            int(number): (is_populated(scope / KEEP / number), is_populated(scope / WORK / f"{RANKS}{number}"))
+            for number in sorted(numbers) if number.isdigit()
+        }  # fmt: skip
+
+    def keeper_pid(self, key: Key, number: int) -> int:
+        """Returns the pid of a launch's keeper; 0: there is none."""
+        with suppress(OSError, ValueError):
+            pids = (self._scopes.directory(key) / KEEP / str(number) / "cgroup.procs").read_text().split()
+            return int(pids[0]) if pids else 0
+        return 0
+
+    def kill_ranks(self, key: Key, number: int) -> None:
+        """Sends KILL to the ranks of a launch and whoever came from them."""
+        kill_cgroup(self._scopes.directory(key) / WORK / f"{RANKS}{number}")
+
+    def remove(self, key: Key, number: int) -> bool:
+        """Kills keeper and ranks of a launch, and removes its cgroups; returns False while one still exists. May be repeated."""
+        scope = self._scopes.directory(key)
+        left = False
+        for path in (scope / WORK / f"{RANKS}{number}", scope / KEEP / str(number)):
+            kill_cgroup(path)
+            with suppress(OSError):
+                path.rmdir()
+            left = left or path.exists()
+        return not left
+
+
+def _children(path: Path) -> list[Path]:
+    """Returns the directories in a cgroup; empty where it is gone."""
+    try:
+        return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir()]
+    except OSError:
+        return []

@@ -1,0 +1,478 @@
+"""Starts the ranks of a launch on one node: each stands at a gate, ready to execute its program, before any of them does.
+
+It is of standard library alone, for the keeper, whose children the ranks are. What they open, look up and enter is theirs: they do it as
+the user, in the attempt's mount namespaces, and a failure is said through a pipe, never by an exit code.
+"""
+
+# System calls by their names: paths are plain strings here.
+# ruff: noqa: PTH112, PTH118
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from lattice_agent.standalone import container_tasks, forks, streams
+from lattice_agent.standalone.records import Record
+from lattice_agent.standalone.streams import OutputFile, StartFailure
+from lattice_agent.standalone.task_start import (
+    NOTHING,
+    PR_SET_PDEATHSIG,
+    WORK_OOM_SCORE,
+    WorkPlace,
+    exec_sentence,
+    give_up_new_privileges,
+    join_own_keyring,
+    prctl,
+    reset_signals,
+    score_for_oom,
+    write_file,
+)
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+READY_SECONDS, LOOK_SECONDS = 45.0, 1.0
+"""Time for all ranks to stand at the gate; a directory or file that does not answer for longer fails the launch."""
+MOST_SENTENCE = 4000
+"""Bytes of one rank's failure: what a pipe takes whole."""
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where a program is looked up for an environment without PATH."""
+CALLERS = ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD")
+"""The beginnings of variables by which another rank, the caller perhaps, finds its PMI."""
+RANK_FD = 4
+"""The number at which a rank in a container finds the descriptor that it inherits: 3 is the gate's."""
+
+
+class LaunchDescription(WorkPlace):
+    """Everything that decides what one launch starts on one node, decoded from the agent's JSON; texts are bytes by `surrogateescape`."""
+
+    number: int
+    argv: list[str]
+    environment: dict[str, str]
+    ranks: list[dict[str, Any]]
+    """The fields of `RankDescription`, by rank."""
+    keep_procs: str
+    umask: int = 0o022
+    soft_limits: dict[str, int] = NOTHING
+    """Soft limits by name without RLIMIT_, -1: none; they hold as far as the work's own limits let them."""
+    label: int = 0
+    """The digits of the widest rank, which stands before each line of output; 0: no rank does."""
+    unbuffered: bool = False
+    append: bool = False
+    stdin: str = "none"
+    """Who gets the caller's input: `all`, `none`, or a rank."""
+    go: bool = True
+    """Whether the ranks pass the gate as soon as all stand at it; else the frame GO opens it."""
+    pmi: dict[str, Any] = NOTHING
+    """The fields of `pmi.ranks.Service`; empty: no PMI is served."""
+    namespace_procs: Sequence[str] = ()
+    """The files that name processes of root's in this scope that may keep the work's mount namespace, those asked first first."""
+    meters: dict[str, str] = NOTHING
+
+    @property
+    def ranks_procs(self) -> str:
+        """Returns the file by which ranks join their cgroup in the v2 tree."""
+        return self.work_procs[-1] if self.work_procs else ""
+
+
+class RankDescription(Record):
+    """One rank as it is asked for; what is empty is as the launch has it."""
+
+    rank: int
+    argv: Sequence[str] = ()
+    environment: dict[str, str] = NOTHING
+    cpus: Sequence[int] = ()
+    stdout: str = ""
+    stderr: str = ""
+    """Files relative to the working directory; empty: the streams. An empty `stderr` beside a `stdout` is the same file."""
+    stdin: str = ""
+    """A file; empty: what `stdin` of the launch says."""
+    local: int = 0
+    """Its number on this node, from 0."""
+
+
+class Rank(Record):
+    """One rank and its end; `status` is the wait status, None: it has not ended."""
+
+    asked: RankDescription
+    pid: int = 0
+    start: float = 0.0
+    end: float = 0.0
+    status: int | None = None
+    usage: tuple[float, float, int] = (0.0, 0.0, 0)
+    told: bool = False
+    """Whether its end was made a frame."""
+
+    @property
+    def code(self) -> int:
+        """Returns the exit code as a shell has it: 128 + n for signal n."""
+        code = os.waitstatus_to_exitcode(self.status or 0)
+        return code if code >= 0 else 128 - code
+
+    @property
+    def signal(self) -> int:
+        """Returns the signal that ended it; 0: none."""
+        return max(0, -os.waitstatus_to_exitcode(self.status or 0))
+
+
+class Ends(Record):
+    """The ends of one rank's descriptors: its own, which the keeper closes after the fork, and the keeper's; -1: there is none."""
+
+    out: int = -1
+    err: int = -1
+    into: int = -1
+    pmi: int = -1
+    kept_out: int = -1
+    kept_err: int = -1
+    kept_in: int = -1
+    out_file: OutputFile | None = None
+    err_file: OutputFile | None = None
+
+    def close_own(self) -> None:
+        """Closes the rank's ends but that of PMI, whose server does so itself."""
+        for fd in {self.out, self.err, self.into} - {-1}:
+            os.close(fd)
+        self.out = self.err = self.into = -1
+
+
+class RankFailure(StartFailure):
+    """Raised where a launch cannot start; `rank` is the one at fault, None: none is."""
+
+    def __init__(self, sentence: str, rank: int | None = None) -> None:
+        super().__init__(sentence)
+        self.rank = rank
+
+
+class RankStart:
+    """Forks the ranks of one launch, has them wait at the gate, and opens it."""
+
+    def __init__(
+        self, launch: LaunchDescription, connect: Callable[[int], int], variables: Callable[[int, int], Mapping[str, str]]
+    ) -> None:
+        """`connect` returns the descriptor that a rank inherits (-1: none), `variables` what it must know of it."""
+        self.launch = launch
+        self._connect, self._variables = connect, variables
+        self.ranks = [Rank(RankDescription(**{"local": local} | asked)) for local, asked in enumerate(launch.ranks)]
+        self.ends: dict[int, Ends] = {}
+        """By rank's number on the node."""
+        self._gate = self._failures = -1
+        self._ready = -1
+        self._guard = -1
+        """Of ranks in a container: they end where this is closed."""
+
+    # the fork
+
+    def prepare(self) -> None:
+        """Starts all ranks up to the gate, in the namespace that this process stands in; raises RankFailure, OSError for the node's fault.
+
+        Ranks that were started before the one that failed are left to the caller.
+        """
+        self.ends = {rank.asked.local: self._open_ends(rank.asked) for rank in self.ranks}
+        try:
+            if self.launch.container:
+                self._start_in_container()
+            else:
+                self._fork_all()
+        finally:
+            for ends in self.ends.values():
+                ends.close_own()
+
+    def await_ready(self) -> None:
+        """Waits until all ranks stand at the gate; raises RankFailure with what the first that cannot says, or where one is too slow."""
+        if self._ready < 0:
+            return
+        until, arrived = time.monotonic() + READY_SECONDS, 0
+        poll = select.poll()
+        poll.register(self._ready, select.POLLIN)
+        poll.register(self._failures, select.POLLIN)
+        while arrived < len(self.ranks):
+            ready = dict(poll.poll(1000 * LOOK_SECONDS))
+            if self._failures in ready and (said := os.read(self._failures, 65536)):
+                raise failure_of(said)
+            if self._ready in ready:
+                arrived += len(os.read(self._ready, 4096))
+            elif time.monotonic() > until:
+                raise RankFailure(f"not all of its ranks can begin: their directory or files do not answer for {READY_SECONDS:g} s")
+            if arrived < len(self.ranks) and any(has_ended(rank.pid) for rank in self.ranks):
+                raise self._gone()
+        os.close(self._ready)
+        self._ready = -1
+
+    def _gone(self) -> RankFailure:
+        """Returns the failure of ranks that ended before they could begin."""
+        said = self._said()
+        return failure_of(said) if said else RankFailure("a rank was killed before it could begin")
+
+    def go(self) -> None:
+        """Lets all ranks execute their programs, and waits until they have; raises RankFailure where one cannot.
+
+        Ranks that could are left to the caller.
+        """
+        if self.launch.container:
+            container_tasks.open_gate(self._guard, len(self.ranks))
+            return
+        container_tasks.open_gate(self._gate, len(self.ranks))
+        os.close(self._gate)
+        self._gate = -1
+        said = b""
+        while data := os.read(self._failures, 65536):
+            said += data
+        os.close(self._failures)
+        self._failures = -1
+        if said:
+            raise failure_of(said)
+
+    def _said(self) -> bytes:
+        """Returns what failing ranks have said so far."""
+        os.set_blocking(self._failures, False)
+        with suppress(BlockingIOError):
+            return os.read(self._failures, 65536)
+        return b""
+
+    def _open_ends(self, asked: RankDescription) -> Ends:
+        """Opens the pipes of one rank, and the labelled files, to which the keeper writes; raises StartFailure."""
+        ends, launch = Ends(), self.launch
+        if launch.container and not launch.label:  # the runtime's process opens no file as the user
+            ends.out, ends.err = self._direct_files(asked)
+        elif launch.label:
+            ends.out_file, ends.err_file = self._labelled_files(asked)
+        errors = asked.stderr or asked.stdout
+        if ends.out < 0 and (ends.out_file or not asked.stdout):
+            ends.kept_out, ends.out = os.pipe()
+        if ends.err < 0 and (ends.err_file or not errors):
+            ends.kept_err, ends.err = os.pipe()
+        if not asked.stdin and launch.stdin in ("all", str(asked.rank)):
+            ends.into, ends.kept_in = os.pipe()
+            os.set_blocking(ends.kept_in, False)
+        elif asked.stdin and launch.container:
+            with launch.identity.acting():
+                ends.into = open_input(os.path.join(launch.workdir, asked.stdin))
+        for fd in (ends.kept_out, ends.kept_err):
+            if fd >= 0:
+                os.set_blocking(fd, False)
+        return ends
+
+    def _direct_files(self, asked: RankDescription) -> tuple[int, int]:
+        """Opens the output files of a rank for itself, as the user; -1 for a stream without one."""
+        out = err = -1
+        with self.launch.identity.acting():
+            if asked.stdout:
+                out = self._opened(asked.stdout)
+            if asked.stderr or asked.stdout:
+                err = self._opened(asked.stderr) if asked.stderr and asked.stderr != asked.stdout else os.dup(out)
+        for fd in {out, err} - {-1}:
+            os.set_blocking(fd, True)
+        return out, err
+
+    def _labelled_files(self, asked: RankDescription) -> tuple[OutputFile | None, OutputFile | None]:
+        """Opens the output files of a rank whose lines the keeper labels, as the user; one file for both where they are the same."""
+        out = err = None
+        identity = self.launch.identity
+        with identity.acting():
+            if asked.stdout:
+                out = OutputFile(asked.stdout, self._opened(asked.stdout), identity)
+            if asked.stderr and asked.stderr != asked.stdout:
+                err = OutputFile(asked.stderr, self._opened(asked.stderr), identity)
+        return out, err or out
+
+    def _opened(self, path: str) -> int:
+        """Opens an output file as this process's effective user, made or truncated as asked; raises StartFailure."""
+        return streams.open_output(os.path.join(self.launch.workdir, path), truncate=not self.launch.append)
+
+    def _fork_all(self) -> None:
+        """Forks the ranks, which wait at the gate."""
+        self._failures, failing = os.pipe()
+        self._ready, arriving = os.pipe()
+        waiting, self._gate = os.pipe()
+        keeper, (*beside, procs) = os.getpid(), self.launch.work_procs or [""]
+        try:
+            for rank in self.ranks:
+                ends = self.ends[rank.asked.local]
+                ends.pmi = self._connect(rank.asked.rank)
+                rank.start = time.time()
+                rank.pid, inside = forks.fork_into(procs)
+                if rank.pid == 0:
+                    self._become(rank.asked, ends, (waiting, arriving, failing), keeper, beside if inside else self.launch.work_procs)
+                ends.close_own()
+        finally:
+            for fd in (failing, arriving, waiting):
+                os.close(fd)
+
+    # the process that becomes a rank
+
+    def _become(self, asked: RankDescription, ends: Ends, gate: tuple[int, int, int], keeper: int, joins: Sequence[str]) -> NoReturn:
+        """Turns a fresh fork into a rank, which waits at the gate (its ends: where it opens, who is there, what fails), then executes."""
+        launch, argv = self.launch, asked.argv or self.launch.argv
+        environment: dict[str, str] = {}
+        try:
+            for procs in joins:
+                write_file(procs, b"0")
+            score_for_oom(WORK_OOM_SCORE)
+            os.setsid()
+            reset_signals()
+            launch.set_limits()
+            if asked.cpus:
+                os.sched_setaffinity(0, asked.cpus)
+            launch.identity.become()
+            if launch.hold_procs:
+                give_up_new_privileges()
+            join_own_keyring()
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.umask(launch.umask)
+            enter(launch.workdir)
+            self._take_descriptors(asked, ends)
+            environment = self._environment(asked, ends.pmi)
+            set_soft_limits(launch.soft_limits)
+            program = find_program(argv[0], environment.get("PATH", PATH))
+            waiting, arriving, _ = gate
+            os.close(self._gate)
+            os.write(arriving, b"1")
+            os.close(arriving)
+            if os.read(waiting, 1) == b"1" and os.getppid() == keeper:
+                os.execve(program, list(argv), environment)  # noqa: S606 - this is what a keeper is for
+            os._exit(127)
+        except StartFailure as failure:
+            say_failure(gate[2], asked.rank, str(failure))
+        except BaseException as error:
+            say_failure(gate[2], asked.rank, exec_sentence(argv, environment, error))
+        finally:
+            os._exit(127)
+
+    def _take_descriptors(self, asked: RankDescription, ends: Ends) -> None:
+        """Puts standard input, output and errors in their places: pipes, /dev/null, or files that are opened as the user."""
+        into = ends.into if ends.into >= 0 else open_input(asked.stdin or os.devnull)
+        out = ends.out if ends.out >= 0 else self._opened(asked.stdout)
+        if ends.err >= 0:
+            err = ends.err
+        elif asked.stderr and asked.stderr != asked.stdout:
+            err = self._opened(asked.stderr)
+        else:
+            err = out
+        for place, fd in enumerate((into, out, err)):
+            os.set_blocking(fd, True)
+            os.dup2(fd, place)
+        if ends.pmi >= 0:
+            os.set_inheritable(ends.pmi, True)
+
+    def _environment(self, asked: RankDescription, fd: int) -> dict[str, str]:
+        """Returns the variables of a rank; `fd`: the number at which it finds the descriptor that it inherits, -1: none.
+
+        The caller's own way to PMI is none of a rank's.
+        """
+        own = {name: value for name, value in self.launch.environment.items() if not name.startswith(CALLERS)}
+        return own | asked.environment | (dict(self._variables(asked.rank, fd)) if fd >= 0 else {})
+
+    # in a container
+
+    def _start_in_container(self) -> None:
+        """Starts the ranks in the attempt's container, where they wait at its gate; raises OSError where the runtime fails."""
+        launch = self.launch
+        own = {"workdir": launch.workdir, "process": container_process(launch), "label": f"launch-{launch.number}-"}
+        container, calls = container_tasks.Container(**(launch.container | own)), list[container_tasks.Call]()
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for rank in self.ranks:
+                ends = self.ends[rank.asked.local]
+                ends.pmi = self._connect(rank.asked.rank)
+                environment = self._environment(rank.asked, RANK_FD if ends.pmi >= 0 else -1)
+                into = ends.into if ends.into >= 0 else null
+                argv, cpus = rank.asked.argv or launch.argv, tuple(rank.asked.cpus)
+                calls.append(container_tasks.Call(argv, environment, ends.out, ends.err, into, ends.pmi, cpus))
+            pids, self._guard = container_tasks.begin(container, calls, launch.work_procs, launch.set_limits)
+        finally:
+            os.close(null)
+        for rank, pid in zip(self.ranks, pids, strict=True):
+            rank.pid, rank.start = pid, time.time()
+
+
+def container_process(launch: LaunchDescription) -> dict[str, Any]:
+    """Returns the runtime's description of a rank's process: the container's own, with the caller's umask and soft limits."""
+    process: dict[str, Any] = dict(launch.container["process"])
+    process["user"] = {**process.get("user", {}), "umask": launch.umask}
+    limits = []
+    for name, wanted in launch.soft_limits.items():
+        number = getattr(resource, f"RLIMIT_{name}", None)
+        if number is not None:
+            hard = resource.getrlimit(number)[1]
+            largest = (1 << 64) - 1
+            soft, most = (largest if value == resource.RLIM_INFINITY else value for value in (wanted, hard))
+            limits.append({"type": f"RLIMIT_{name}", "soft": min(soft, most), "hard": most})
+    return process | ({"rlimits": limits} if limits else {})
+
+
+def enter(workdir: str) -> None:
+    """Enters the working directory; raises StartFailure with a sentence."""
+    try:
+        os.chdir(workdir)
+    except OSError as error:
+        raise StartFailure(f"the working directory {workdir!r} cannot be entered: {error.strerror}") from error
+
+
+def open_input(path: str) -> int:
+    """Opens a file for standard input; waits for no writer of a pipe. Raises StartFailure."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise StartFailure(f"the input file {path!r} cannot be opened: {error.strerror}") from error
+
+
+def set_soft_limits(limits: Mapping[str, int]) -> None:
+    """Sets soft limits by their names without RLIMIT_; one beyond the hard limit becomes that one, an unknown one is passed over."""
+    for name, wanted in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}", None)
+        if number is None:
+            continue
+        with suppress(ValueError, OSError):
+            hard = resource.getrlimit(number)[1]
+            beyond = hard != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > hard)
+            resource.setrlimit(number, (hard if beyond else wanted, hard))
+
+
+def find_program(name: str, path: str) -> str:
+    """Returns the path of a program that this process may execute, looked up in `path` where the name holds no slash; raises OSError."""
+    if "/" in name:
+        _check_program(name)
+        return name
+    refused: OSError | None = None
+    for directory in path.split(":"):
+        candidate = os.path.join(directory or ".", name)
+        try:
+            _check_program(candidate)
+        except PermissionError as error:
+            refused = error
+        except OSError:
+            continue
+        else:
+            return candidate
+    raise refused or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+def _check_program(path: str) -> None:
+    """Raises OSError for what cannot be executed: nothing, a directory, or a file without the right."""
+    os.stat(path)  # noqa: PTH116 - its error says why
+    if os.path.isdir(path) or not os.access(path, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def say_failure(fd: int, rank: int, sentence: str) -> None:
+    """Writes why a rank cannot start into the pipe of failures, whole."""
+    text = sentence.replace("\n", " ").encode(errors="replace")[:MOST_SENTENCE]
+    os.write(fd, f"{rank} ".encode() + text + b"\n")
+
+
+def failure_of(said: bytes) -> RankFailure:
+    """Returns the failure that the first rank has said (`say_failure`)."""
+    rank, _, sentence = said.decode(errors="replace").splitlines()[0].partition(" ")
+    return RankFailure(sentence, int(rank))
+
+
+def has_ended(pid: int) -> bool:
+    """Tells whether a child has ended; it is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
