@@ -7,7 +7,8 @@ alone, for keepers. The table of the types: docs/explanation/formats.md (launch 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+
+from lattice_agent.standalone.records import Record
 
 HEAD = struct.Struct(">IB")
 MAX_PAYLOAD = 16 << 20
@@ -45,8 +46,7 @@ class FrameError(ValueError):
     """Raised for bytes that are no frame, or a frame whose payload has another form than its type; the text says which."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Record):
     """One frame: its type and its payload."""
 
     kind: int
@@ -90,8 +90,7 @@ def encode(kind: int, payload: bytes = b"") -> bytes:
     return HEAD.pack(len(payload), kind) + payload
 
 
-@dataclass(frozen=True)
-class LaunchRequest:
+class LaunchRequest(Record):
     """The payload of a LAUNCH: what a client asks for, with everything that its process has and a launch inherits."""
 
     request_id: bytes
@@ -104,7 +103,7 @@ class LaunchRequest:
     """NAME=VALUE each: soft limits that the client's tasks inherit."""
     has_input: bool = False
     """Whether standard input is a stream; False: it is closed or /dev/null."""
-    resumed: tuple[tuple[int, int], ...] = field(default=())
+    resumed: tuple[tuple[int, int], ...] = ()
     """Of a request that was made before: by node index, the number of the last frame that the client has written out."""
     step: int | None = None
     """The step's number that an agent has told this client before; None: none has."""
@@ -202,8 +201,7 @@ def decode_accepted(payload: bytes) -> tuple[int, int]:
     return step, nodes
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Record):
     """The payload of an OUTPUT: bytes that a rank has written to a stream (1 or 2); `number` counts the frames of its node from 1."""
 
     index: int
@@ -226,8 +224,7 @@ def decode_output(payload: bytes) -> Output:
     return Output(index, number, stream, rank, payload[_OUTPUT.size :])
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Record):
     """The payload of an ENDED: a rank's exit code, or 128 + n and the signal n; `number` counts the frames of its node from 1."""
 
     index: int

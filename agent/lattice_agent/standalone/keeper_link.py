@@ -147,7 +147,7 @@ class AgentLink:
         if self._listener is None:
             return
         try:
-            fd, _ = self._listener._accept()
+            fd, _ = self._listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return  # it is gone already
         agent = _socket.socket(fileno=fd)

@@ -28,6 +28,14 @@ class Record:
             )
         self.__dict__.update(values | named)
 
+    def __eq__(self, other: object) -> bool:
+        """Tells whether the other is of the same class and holds equal values."""
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        """Returns a hash of the values, all of which must have one."""
+        return hash(frozenset(self.__dict__.items()))
+
 
 @dataclass_transform(kw_only_default=True)
 class NamedRecord:
