@@ -58,7 +58,7 @@ class Keepers:
                 raise _refused(answer)
         except Rejected:
             with suppress(Retry):
-                await self._kernel.call(self.cgroups.remove, key, number)
+                await self.end(key, number)
             raise
         return int(answer["pid"]), int(answer["ticks"])
 

@@ -31,9 +31,13 @@ class LaunchCgroups:
     def __init__(self, scopes: CgroupScopes) -> None:
         self._scopes = scopes
 
+    def scope(self, key: Key) -> Path:
+        """Returns the directory of an attempt's scope, whether it exists or not."""
+        return self._scopes.directory(key)
+
     def make(self, key: Key, number: int) -> LaunchEntrances:
         """Makes the cgroups of a launch, and returns their files; may be repeated. Raises FileNotFoundError where the scope is gone."""
-        scope = self._scopes.directory(key)
+        scope = self.scope(key)
         keepers = scope / KEEP
         others = [str(path / "cgroup.procs") for path in keepers.iterdir() if path.is_dir()] if keepers.is_dir() else []
         for path in (keepers, keepers / str(number), scope / WORK / f"{RANKS}{number}"):
@@ -47,7 +51,7 @@ class LaunchCgroups:
 
     def standing(self, key: Key) -> dict[int, tuple[bool, bool]]:
         """Returns the launches of an attempt that have cgroups, each with whether its keeper lives, and whether ranks are left."""
-        scope = self._scopes.directory(key)
+        scope = self.scope(key)
         numbers = {path.name for path in _children(scope / KEEP)}
         numbers |= {path.name.removeprefix(RANKS) for path in _children(scope / WORK) if path.name.startswith(RANKS)}
         return {
@@ -58,17 +62,17 @@ class LaunchCgroups:
     def keeper_pid(self, key: Key, number: int) -> int:
         """Returns the pid of a launch's keeper; 0: there is none."""
         with suppress(OSError, ValueError):
-            pids = (self._scopes.directory(key) / KEEP / str(number) / "cgroup.procs").read_text().split()
+            pids = (self.scope(key) / KEEP / str(number) / "cgroup.procs").read_text().split()
             return int(pids[0]) if pids else 0
         return 0
 
     def kill_ranks(self, key: Key, number: int) -> None:
         """Sends KILL to the ranks of a launch and whoever came from them."""
-        kill_cgroup(self._scopes.directory(key) / WORK / f"{RANKS}{number}")
+        kill_cgroup(self.scope(key) / WORK / f"{RANKS}{number}")
 
     def remove(self, key: Key, number: int) -> bool:
         """Kills keeper and ranks of a launch, and removes its cgroups; returns False while one still exists. May be repeated."""
-        scope = self._scopes.directory(key)
+        scope = self.scope(key)
         left = False
         for path in (scope / WORK / f"{RANKS}{number}", scope / KEEP / str(number)):
             kill_cgroup(path)

@@ -225,7 +225,7 @@ class AttemptView:
         """Returns the verdict on work that was neither stopped, nor refused, nor lost: its walltime was over, all tasks ended with 0, the
         exit code is unknown, memory was short, or a task failed.
         """
-        by_walltime = [member for member in self._present() if member.walltime]
+        by_walltime = [member for member in self._present() if member.walltime and member.node in self._with_tasks]
         if by_walltime and (failure is None or failure.node in {member.node for member in by_walltime}):
             limit = f" of {format_duration(self.walltime_seconds)}" if self.walltime_seconds is not None else ""
             message = f"its walltime{limit} was over on {fold_nodes([member.node for member in by_walltime])}: TERM, grace period, KILL"
@@ -245,8 +245,12 @@ class AttemptView:
         """Tells whether an exit code can be named: the first failure's, or 0 once every node with tasks has reported all their ends."""
         if failure is not None:
             return not failure.task.unknown
-        with_tasks = [self.head] if self.on_head_only else self.nodes
-        return all(node in self.members and self.members[node].exits for node in with_tasks)
+        return all(node in self.members and self.members[node].exits for node in self._with_tasks)
+
+    @property
+    def _with_tasks(self) -> tuple[str, ...]:
+        """Returns the nodes on which tasks of the work itself begin, whose ends decide."""
+        return (self.head,) if self.on_head_only else tuple(self.nodes)
 
 
 def _has_started(member: Member) -> bool:

@@ -465,6 +465,7 @@ def run(launch: LaunchDescription, report: int) -> None:
     """
     task_start.detach(report, b"lattice-keep")
     keeper, answer = Keeper(launch), {"pid": os.getpid(), "ticks": task_start.start_ticks("self")}
+    keeper.start.report = report
     failure = _claim(keeper)
     if not failure:
         failure = _begin(keeper)

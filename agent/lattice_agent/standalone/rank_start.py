@@ -164,6 +164,8 @@ class RankStart:
         """By rank's number on the node."""
         self._gate = self._failures = -1
         self._ready = -1
+        self.report = -1
+        """The pipe to the runner, which no rank may hold: its end is the answer's."""
         self._guard = -1
         """Of ranks in a container: they end where this is closed."""
 
@@ -333,6 +335,8 @@ class RankStart:
             program = find_program(argv[0], environment.get("PATH", PATH))
             waiting, arriving, _ = gate
             os.close(self._gate)
+            if self.report >= 0:
+                os.close(self.report)
             os.write(arriving, b"1")
             os.close(arriving)
             if os.read(waiting, 1) == b"1" and os.getppid() == keeper:

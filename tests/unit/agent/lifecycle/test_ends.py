@@ -114,10 +114,12 @@ def test_work_without_a_walltime_of_its_own_ends_at_the_admitted_one() -> None:
     assert node.deadline() == 70.0
 
 
-def test_work_without_tasks_here_has_no_walltime_of_its_own() -> None:
+def test_the_walltime_holds_also_where_the_work_has_no_tasks_since_its_launches_may_have_ranks_there() -> None:
     node = machine()
     started(node, tasks=0)
-    assert feed(node, Tick(), boottime=1e9) == []
+    assert (node.deadline(), feed(node, Tick(), boottime=109.0)) == (110.0, [])
+    assert feed(node, Tick(), boottime=110.0) == [Terminate(key(), Ordered("walltime", 110.0))]
+    assert feed(node, Tick(), boottime=140.0) == [Kill(key())]
 
 
 def test_a_failure_that_its_reporter_does_not_answer_within_two_seconds_is_told_of() -> None:

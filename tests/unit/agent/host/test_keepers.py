@@ -1,0 +1,421 @@
+"""Launches on real processes: all ranks or none, once, as the user; no byte lost or doubled; nothing outlives its attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice.errors import NotFound, Rejected
+from lattice_agent.attempts import Key
+from lattice_agent.host.linux import LinuxHost
+from lattice_agent.standalone import frames
+from tests.unit.agent.launch_listener import Listener, keepers_of, launch, shell
+from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
+
+pytestmark = [pytest.mark.root, needs_root(), pytest.mark.skipif(not has_cgroups(), reason="launches need cgroups")]
+KEY = Key(UID, 1)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Path]:
+    with open_directory() as path:
+        path.chmod(0o777)
+        yield path
+
+
+@asynccontextmanager
+async def attempt(place: Path, **changes: Any) -> AsyncIterator[tuple[LinuxHost, Ends]]:
+    """A host with an attempt that runs: a script that sleeps, unless changed."""
+    async with machine(place) as (host, ends):
+        await host.prepare(work(**{"entrypoint": "sleep 300", "grace_seconds": 0.5} | changes))
+        await host.start(work(**{"entrypoint": "sleep 300", "grace_seconds": 0.5} | changes))
+        try:
+            yield host, ends
+        finally:
+            Listener.close_all()
+
+
+async def ran(host: LinuxHost, asked: dict[str, Any]) -> Listener:
+    """Starts a launch and hears it to its end; what is left is removed."""
+    await keepers_of(host).start(KEY, asked)
+    listener = await Listener.connect(host, KEY, asked["number"])
+    await asyncio.to_thread(listener.listen, 20.0, until="done")
+    assert listener.done is not None
+    assert await keepers_of(host).end(KEY, asked["number"]) is None
+    return listener
+
+
+def scope(host: LinuxHost) -> Path:
+    """The attempt's cgroup."""
+    return keepers_of(host).cgroups.scope(KEY)
+
+
+def left(host: LinuxHost) -> list[str]:
+    """What of launches is left: cgroups and files."""
+    run = host.journal.run_directory(KEY)
+    found = [*scope(host).glob("keep/*/"), *scope(host).glob("work/launch-*/"), *run.glob("keep-*")]
+    return [path.name for path in found]
+
+
+async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_caller(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        text = "id -un; umask; pwd; echo $X$Y; ulimit -Sn; ulimit -Sc; cat; exit 3"
+        asked = shell(text, umask=0o027, workdir="/usr", soft_limits={"NOFILE": 333, "CORE": 0, "UNKNOWN": 5})
+        asked["environment"] |= {"X": "\udcff", "PMI_FD": "9"}
+        asked["ranks"] = [{"rank": 5, "environment": {"Y": "rank"}}]
+        listener = await ran(host, asked)
+        assert listener.output == {(1, 5): b"nobody\n0027\n/usr\n\xffrank\n333\n0\n"}
+        assert listener.ended == {5: (3, 0)}
+        assert listener.done is not None
+        assert [entry[:3] for entry in listener.done["ranks"]] == [[5, 3, 0]]
+        assert left(host) == []
+
+
+async def test_every_rank_writes_whole_lines_behind_its_label(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        text = "printf 'a\\nb'; sleep 0.3; printf 'c\\n\\n'; printf oops >&2"
+        listener = await ran(host, shell(text, ranks=12, label=2))
+        for rank in range(12):
+            label = b"%02d: " % rank
+            assert listener.output[1, rank] == label + b"a\n" + label + b"bc\n" + label + b"\n"
+            assert listener.output[2, rank] == label + b"oops\n"
+
+
+async def test_a_partial_line_is_passed_on_after_a_moment_and_at_once_where_nothing_is_buffered(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        for number, unbuffered in ((1, False), (2, True)):
+            await keepers_of(host).start(KEY, shell("printf prompt; sleep 300", number=number, unbuffered=unbuffered))
+            listener = await Listener.connect(host, KEY, number)
+            await asyncio.to_thread(listener.listen, 10.0, until="output")
+            assert listener.output == {(1, 0): b"prompt"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"argv": ["/no/such/program"]}, "'/no/such/program' cannot be executed: No such file or directory"),
+        ({"argv": ["nosuchprogram"]}, "it is not in PATH=/usr/bin:/bin"),
+        ({"argv": ["/etc/passwd"]}, "'/etc/passwd' cannot be executed: Permission denied"),
+        ({"stdout": "/root/out"}, "the output file '/root/out' cannot be opened: Permission denied"),
+        ({"stdin": "/no/such/file"}, "the input file '/no/such/file' cannot be opened: No such file or directory"),
+        ({"stdout": "/dev/full"}, "is a device or belongs to the kernel"),
+    ],
+)
+async def test_all_ranks_begin_or_none(place: Path, bad: dict[str, Any], said: str) -> None:
+    witness = place / "witness"
+    async with attempt(place) as (host, _):
+        asked = shell(f"echo x >> {witness}", ranks=8)
+        asked["ranks"][5] |= bad
+        with pytest.raises(Rejected) as refused:
+            await keepers_of(host).start(KEY, asked)
+        assert said in refused.value.message
+        assert not witness.exists()
+        assert left(host) == []
+        assert (await ran(host, shell("true"))).ended == {0: (0, 0)}, "the number may be started again: nothing of it ran"
+
+
+async def test_ranks_wait_at_the_gate_until_they_are_let_through(place: Path) -> None:
+    witness = place / "witness"
+    async with attempt(place) as (host, _):
+        await keepers_of(host).start(KEY, shell(f"echo x >> {witness}", ranks=3, go=False))
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 0.3)
+        assert (listener.state["execed"], witness.exists()) == (False, False)
+        listener.send(frames.GO)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert (listener.started, witness.read_text()) == ([b""], "x\n" * 3)
+
+
+async def test_a_program_that_vanishes_at_the_gate_ends_the_launch_with_its_reason(place: Path) -> None:
+    program = place / "program"
+    program.write_text("#!/bin/sh\nexec sleep 300\n")
+    program.chmod(0o755)
+    async with attempt(place) as (host, _):
+        asked = launch("/bin/sleep", "300", ranks=2, go=False)
+        asked["ranks"][1]["argv"] = [str(program)]
+        await keepers_of(host).start(KEY, asked)
+        program.unlink()
+        listener = await Listener.connect(host, KEY)
+        listener.send(frames.GO)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert b"cannot be executed" in listener.started[0]
+        assert listener.ended == {0: (137, 9), 1: (127, 0)}
+
+
+async def test_input_reaches_all_ranks_or_the_one_that_is_named(place: Path) -> None:
+    data = random.Random(1).randbytes(300_000)
+    async with attempt(place) as (host, _):
+        for number, (who, readers) in enumerate({"all": (0, 1, 2), "1": (1,), "none": ()}.items(), 1):
+            await keepers_of(host).start(KEY, launch("/bin/cat", ranks=3, number=number, stdin=who))
+            listener = await Listener.connect(host, KEY, number)
+            await asyncio.to_thread(give, listener, data)
+            await asyncio.to_thread(listener.listen, 20.0, until="done")
+            assert listener.output == {(1, rank): data for rank in readers}
+            assert set(listener.ended.values()) == {(0, 0)}
+
+
+def give(listener: Listener, data: bytes) -> None:
+    """Sends input as far as there is room, doubled and with gaps now and then, and its end."""
+    chance, at = random.Random(2), 0
+    while at < len(data):
+        listener.listen(0.05)
+        if listener.done:
+            return
+        until_ = min(len(data), listener.room)
+        begin = max(0, at - chance.choice((0, 0, 1000)))
+        listener.send(frames.INPUT, frames.encode_input(until_ + 10, b"gap"))
+        listener.send(frames.INPUT, frames.encode_input(begin, data[begin:until_]))
+        at = max(at, until_)
+    listener.send(frames.INPUT, frames.encode_input(len(data), b""))
+
+
+async def test_output_goes_to_files_of_the_user_truncated_or_appended_and_with_labels(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        for number, (label, append) in enumerate(((0, False), (0, False), (1, True)), 1):
+            asked = shell("echo out; echo err >&2", ranks=2, number=number, label=label, append=append, workdir=str(place))
+            for rank in asked["ranks"]:
+                rank["stdout"] = f"out-{rank['rank']}"
+            assert (await ran(host, asked)).output == {}
+        assert [(place / f"out-{rank}").read_text() for rank in (0, 1)] == [f"out\nerr\n{rank}: out\n{rank}: err\n" for rank in (0, 1)]
+        assert (place / "out-0").owner() == "nobody"
+
+
+async def test_a_reader_that_acknowledges_nothing_stops_the_ranks_after_a_mebibyte_and_loses_no_byte(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        pid, _ = await keepers_of(host).start(KEY, shell("yes | head -c 20000000"))
+        listener = await Listener.connect(host, KEY, hearing=False)
+        await asyncio.to_thread(listener.listen, 2.0)
+        got = len(listener.output[1, 0])
+        assert 900_000 < got < 1_500_000
+        assert resident(pid) < 16 << 20
+        listener.hearing = True
+        listener.had(listener.numbers[-1])
+        await asyncio.to_thread(listener.listen, 30.0, until="done")
+        assert listener.output[1, 0] == b"y\n" * 10_000_000
+        assert listener.numbers == list(range(1, len(listener.numbers) + 1))
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+async def test_a_keeper_takes_little_memory(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        pid, _ = await keepers_of(host).start(KEY, shell("sleep 300", ranks=16))
+        assert resident(pid) <= 12 << 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_byte_is_lost_or_doubled_however_often_the_agent_goes_and_whatever_it_had_heard(place: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    count = 60_000
+    async with attempt(place) as (host, _):
+        await keepers_of(host).start(KEY, shell(f"seq 1 {count}; exit 4", ranks=2))
+        had, lines, ended = 0, {0: b"", 1: b""}, dict[int, tuple[int, int]]()
+        for _ in range(200):
+            listener = await Listener.connect(host, KEY, hearing=False)
+            await asyncio.to_thread(listener.listen, chance.choice((0.0, 0.005, 0.02)))
+            await asyncio.to_thread(listener.listen, 5.0, until="numbers")
+            assert listener.state["first"] <= had + 1, "what was not acknowledged is kept"
+            fresh = [number for number in listener.numbers if number > had]
+            assert fresh == list(range(had + 1, had + 1 + len(fresh)))
+            had = take(listener, had, lines, ended)
+            if listener.done:
+                listener.had(had)
+                break
+            if chance.random() < 0.8:
+                listener.had(had)
+            listener.close()
+        expected = b"".join(b"%d\n" % number for number in range(1, count + 1))
+        assert lines == {0: expected, 1: expected}
+        assert ended == {0: (4, 0), 1: (4, 0)}
+
+
+def take(listener: Listener, had: int, lines: dict[int, bytes], ended: dict[int, tuple[int, int]]) -> int:
+    """Adds what one connection brought beyond the number `had`, and returns the last number."""
+    for number, kind, payload in listener.kept:
+        if number > had:
+            had = number
+            if kind == frames.OUTPUT:
+                output = frames.decode_output(payload)
+                lines[output.rank] += output.data
+            elif kind == frames.ENDED:
+                end = frames.decode_ended(payload)
+                ended[end.rank] = (end.code, end.signal)
+    return had
+
+
+async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_agent_and_runner(place: Path) -> None:
+    witness = place / "witness"
+    async with attempt(place) as (host, _):
+        asked = shell(f"echo x >> {witness}; sleep 1; echo done; exit 6")
+        first = await keepers_of(host).start(KEY, asked)
+        os.kill(host.runner_client.pid, signal.SIGKILL)
+        assert await keepers_of(host).start(KEY, asked) == first
+    async with machine(place) as (host, _):
+        await host.attempts()
+        assert await keepers_of(host).standing(KEY) == [1]
+        assert await keepers_of(host).start(KEY, asked) == first
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert (listener.output, listener.ended, witness.read_text()) == ({(1, 0): b"done\n"}, {0: (6, 0)}, "x\n")
+
+
+async def test_signals_reach_the_ranks_and_an_end_comes_by_term_and_after_the_grace_by_kill(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        await keepers_of(host).start(KEY, shell("trap 'echo usr1' USR1; trap 'echo term' TERM; while :; do sleep 0.05; done", ranks=2))
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 0.3)
+        listener.send(frames.SIGNAL, frames.encode_signal(signal.SIGUSR1))
+        await asyncio.to_thread(listener.listen, 0.3)
+        assert [listener.output[1, rank] for rank in (0, 1)] == [b"usr1\n"] * 2
+        begun = time.monotonic()
+        listener.send(frames.END)
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        assert 0.4 < time.monotonic() - begun < 5
+        assert b"term\n" in listener.output[1, 0]
+        assert listener.ended == {0: (137, 9), 1: (137, 9)}
+
+
+async def test_what_a_rank_leaves_behind_ends_with_the_launch(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        listener = await ran(host, shell("setsid sleep 300 & setsid yes > /dev/null & exit 2"))
+        assert listener.ended == {0: (2, 0)}
+        assert left(host) == []
+
+
+async def test_the_ranks_of_a_keeper_that_is_killed_are_killed_and_removed(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        pid, _ = await keepers_of(host).start(KEY, shell("setsid sleep 300 & exec sleep 300", ranks=2))
+        listener = await Listener.connect(host, KEY)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(listener.listen, 10.0, until="closed")
+        assert (listener.closed, listener.done) == (True, None)
+        await until(lambda: not keepers_of(host).cgroups.standing(KEY)[1][0])
+        assert await keepers_of(host).leftover(KEY) == [1]
+        assert await keepers_of(host).end(KEY, 1) is None
+        assert left(host) == []
+        with pytest.raises(NotFound):
+            await keepers_of(host).connect(KEY, 1)
+
+
+# the end of the attempt
+
+
+async def test_the_end_of_the_script_ends_its_launches_by_term_and_then_by_kill_and_nothing_is_left(place: Path) -> None:
+    async with attempt(place, entrypoint="sh -c 'while ! test -e end; do sleep 0.05; done'", workdir=str(place)) as (host, ends):
+        await keepers_of(host).start(KEY, shell(f"trap 'echo t >> {place}/term; exit 5' TERM; while :; do sleep 0.05; done"))
+        await keepers_of(host).start(KEY, shell("trap '' TERM; while :; do sleep 0.05; done", number=2))
+        listener = await Listener.connect(host, KEY)
+        (place / "end").touch()
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        record = await ends.record()
+        assert [task.code for task in record.tasks] == [0]
+        assert (listener.ended, (place / "term").read_text()) == ({0: (5, 0)}, "t\n")
+        assert host.scopes.whole(KEY) == []
+        told = await keepers_of(host).end(KEY, 2)
+        assert told is not None
+        assert told["ranks"][0][:3] == [0, 137, 9], "a keeper that nobody heard has written down what it knew"
+        await host.forget(KEY)
+        assert host.scopes.standing_scopes() == []
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_an_attempt_that_is_ended_leaves_no_rank_no_keeper_and_no_scope(place: Path, how: str) -> None:
+    async with attempt(place) as (host, ends):
+        for number in (1, 2, 3):
+            await keepers_of(host).start(KEY, shell("trap '' TERM; setsid sleep 300 & sleep 300", number=number, ranks=4))
+        if how == "kill":
+            await host.kill(KEY)
+        else:
+            assert await host.terminate(KEY, STOPPED)
+        assert await ends.record() is not None
+        assert host.scopes.whole(KEY) == []
+        await host.forget(KEY)
+        assert host.scopes.standing_scopes() == []
+
+
+async def test_no_launch_begins_once_its_attempt_is_being_ended(place: Path) -> None:
+    async with attempt(place, entrypoint="sh -c \"trap '' TERM; while :; do sleep 0.1; done\"") as (host, ends):
+        await host.terminate(KEY, STOPPED)
+        with pytest.raises(Rejected) as refused:
+            await keepers_of(host).start(KEY, shell("true"))
+        assert refused.value.message == "its allocation is over"
+        await host.kill(KEY)
+        await ends.next()
+        await host.forget(KEY)
+        with pytest.raises(Rejected):
+            await keepers_of(host).start(KEY, shell("true"))
+        assert host.scopes.standing_scopes() == []
+
+
+IDLE = {"tasks": 0, "node": "n2", "nodes": ("n1", "n2"), "rank_of_node": 1}
+
+
+async def test_a_node_without_tasks_gives_its_ranks_term_and_is_over_once_they_have_ended(place: Path) -> None:
+    async with attempt(place, **IDLE) as (host, ends):
+        await keepers_of(host).start(KEY, shell(f"trap 'sleep 0.4; echo t > {place}/term; exit 0' TERM; while :; do sleep 0.05; done"))
+        listener = await Listener.connect(host, KEY)
+        await asyncio.to_thread(listener.listen, 0.2)
+        assert await host.terminate(KEY, STOPPED)
+        assert ends.none()
+        await asyncio.to_thread(listener.listen, 20.0, until="done")
+        record = await ends.record()
+        assert (record.tasks, record.failure, (place / "term").read_text()) == ((), "", "t\n")
+        assert host.scopes.whole(KEY) == []
+
+
+async def test_a_node_without_tasks_kills_ranks_that_pass_over_term_also_those_that_an_earlier_agent_started(place: Path) -> None:
+    async with attempt(place, **IDLE) as (host, _):
+        await keepers_of(host).start(KEY, shell("trap '' TERM; while :; do sleep 0.05; done", ranks=3))
+    async with machine(place) as (host, ends):
+        (known,) = await host.attempts()
+        assert (known.alive, known.populated) == (True, True)
+        assert await host.terminate(KEY, STOPPED)
+        await asyncio.sleep(0.3)
+        assert ends.none()
+        await host.kill(KEY)
+        assert (await ends.record()).tasks == ()
+        assert host.scopes.whole(KEY) == []
+        await host.forget(KEY)
+        assert host.scopes.standing_scopes() == []
+
+
+async def test_a_node_without_tasks_and_without_ranks_is_over_at_once(place: Path) -> None:
+    async with attempt(place, **IDLE) as (host, ends):
+        assert (await ran(host, shell("true"))).ended == {0: (0, 0)}
+        assert await host.terminate(KEY, STOPPED)
+        assert (await ends.record(within=1.0)).tasks == ()
+
+
+# where ranks run
+
+
+async def test_ranks_share_tmp_shared_memory_and_message_queues_with_the_script_and_with_each_other(place: Path) -> None:
+    script = "#!/bin/sh\necho one > /tmp/own; echo two > /dev/shm/own; ipcmk -Q > /tmp/queue; sleep 300\n"
+    async with attempt(place, script=script, private_tmp=True) as (host, _):
+        await asyncio.sleep(0.5)
+        text = "while ! test -s /tmp/queue; do sleep 0.05; done; cat /tmp/own /dev/shm/own; ipcs -q | grep -c nobody"
+        listener = await ran(host, shell(text, ranks=2))
+        assert listener.output == {(1, 0): b"one\ntwo\n1\n", (1, 1): b"one\ntwo\n1\n"}
+        assert not os.path.exists("/tmp/own")  # noqa: ASYNC240, PTH110
+        await ran(host, shell("echo three > /dev/shm/later", number=2))
+        assert (await ran(host, shell("cat /dev/shm/later", number=3))).output == {(1, 0): b"three\n"}
+
+
+async def test_a_rank_runs_on_the_processors_that_it_is_given(place: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    async with attempt(place) as (host, _):
+        asked = shell("grep Cpus_allowed_list /proc/self/status", ranks=1)
+        asked["ranks"][0]["cpus"] = [cpu]
+        assert (await ran(host, asked)).output == {(1, 0): b"Cpus_allowed_list:\t%d\n" % cpu}
