@@ -77,7 +77,10 @@ class Listener:
 
     def _receive(self) -> None:
         """Takes what the socket holds."""
-        data = self._socket.recv(1 << 20)
+        try:
+            data = self._socket.recv(1 << 20)
+        except ConnectionResetError:
+            data = b""
         self.closed = not data
         for frame in self._decoder.feed(data):
             self._accept(frame)

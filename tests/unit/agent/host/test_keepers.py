@@ -33,11 +33,12 @@ async def place() -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def attempt(place: Path, **changes: Any) -> AsyncIterator[tuple[LinuxHost, Ends]]:
+async def attempt(place: Path, *, swept: bool = True, **changes: Any) -> AsyncIterator[tuple[LinuxHost, Ends]]:
     """A host with an attempt that runs: a script that sleeps, unless changed."""
-    async with machine(place) as (host, ends):
-        await host.prepare(work(**{"entrypoint": "sleep 300", "grace_seconds": 0.5} | changes))
-        await host.start(work(**{"entrypoint": "sleep 300", "grace_seconds": 0.5} | changes))
+    async with machine(place, swept=swept) as (host, ends):
+        fields: dict[str, Any] = {"grace_seconds": 0.5} | ({} if "script" in changes else {"entrypoint": "sleep 300"}) | changes
+        await host.prepare(work(**fields))
+        await host.start(work(**fields))
         try:
             yield host, ends
         finally:
@@ -257,7 +258,7 @@ def take(listener: Listener, had: int, lines: dict[int, bytes], ended: dict[int,
 
 async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_agent_and_runner(place: Path) -> None:
     witness = place / "witness"
-    async with attempt(place) as (host, _):
+    async with attempt(place, swept=False) as (host, _):
         asked = shell(f"echo x >> {witness}; sleep 1; echo done; exit 6")
         first = await keepers_of(host).start(KEY, asked)
         os.kill(host.runner_client.pid, signal.SIGKILL)
@@ -269,6 +270,7 @@ async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_a
         listener = await Listener.connect(host, KEY)
         await asyncio.to_thread(listener.listen, 20.0, until="done")
         assert (listener.output, listener.ended, witness.read_text()) == ({(1, 0): b"done\n"}, {0: (6, 0)}, "x\n")
+        Listener.close_all()
 
 
 async def test_signals_reach_the_ranks_and_an_end_comes_by_term_and_after_the_grace_by_kill(place: Path) -> None:
@@ -359,7 +361,7 @@ async def test_no_launch_begins_once_its_attempt_is_being_ended(place: Path) -> 
         assert host.scopes.standing_scopes() == []
 
 
-IDLE = {"tasks": 0, "node": "n2", "nodes": ("n1", "n2"), "rank_of_node": 1}
+IDLE: dict[str, Any] = {"tasks": 0, "node": "n2", "nodes": ("n1", "n2"), "rank_of_node": 1}
 
 
 async def test_a_node_without_tasks_gives_its_ranks_term_and_is_over_once_they_have_ended(place: Path) -> None:
@@ -376,7 +378,7 @@ async def test_a_node_without_tasks_gives_its_ranks_term_and_is_over_once_they_h
 
 
 async def test_a_node_without_tasks_kills_ranks_that_pass_over_term_also_those_that_an_earlier_agent_started(place: Path) -> None:
-    async with attempt(place, **IDLE) as (host, _):
+    async with attempt(place, swept=False, **IDLE) as (host, _):
         await keepers_of(host).start(KEY, shell("trap '' TERM; while :; do sleep 0.05; done", ranks=3))
     async with machine(place) as (host, ends):
         (known,) = await host.attempts()
