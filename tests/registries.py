@@ -1,4 +1,7 @@
-"""A real OCI registry for tests (Debian's docker-registry), and images as `uenv image push` leaves them, pushed with the oras client."""
+"""Real OCI registries for tests, and images as `uenv image push` leaves them, pushed with the oras client.
+
+Debian's docker-registry has no referrers API; go-containerregistry's, built once by `lattice-dev build --helm`, has it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -22,6 +26,10 @@ import oras.container
 import oras.defaults
 import oras.oci
 import pytest
+
+from lattice_dev import build
+from lattice_dev.progress import terminal
+from lattice_dev.waiting import HostClock
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 EMPTY = "application/vnd.oci.empty.v1+json"
@@ -54,14 +62,21 @@ class RegistryProgram:
 
     host: str
     login: tuple[str, str] | None = None
+    has_referrers: bool = False
+    """It has the referrers API: what is attached is found without a fallback tag."""
 
     @property
     def url(self) -> str:
         """The address as software.registry has it, with the prefix of these tests."""
         return f"http://{self.host}/uenv"
 
-    def push_uenv(self, folder: Path, place: str, tag: str, content: str | bytes, metadata: Mapping[str, Any] | None = ENV_JSON) -> str:
-        """Pushes an image to `namespace/system/uarch/name/version` and attaches its metadata; returns its digest."""
+    def push_uenv(
+        self, folder: Path, place: str, tag: str, content: str | bytes, metadata: Mapping[str, Any] | None = ENV_JSON, said_size: int = -1
+    ) -> str:
+        """Pushes an image to `namespace/system/uarch/name/version` and attaches its metadata; returns its digest.
+
+        `said_size`: what its manifest says of the size of its file; -1: the truth.
+        """
         client = oras.client.OrasClient(hostname=self.host, insecure=True, auth_backend="basic" if self.login else "token")
         if self.login:
             client.auth.set_basic_auth(*self.login)
@@ -69,13 +84,14 @@ class RegistryProgram:
         image = folder / "store.squashfs"
         image.write_bytes(content.encode() if isinstance(content, str) else content)
         target = f"{self.host}/uenv/{place}:{tag}"
-        digest = _push(client, target, image, "application/x-squashfs", {"org.opencontainers.image.created": "2026-11-20T10:00:00Z"})
+        created = {"org.opencontainers.image.created": "2026-11-20T10:00:00Z"}
+        digest = _push(client, target, image, "application/x-squashfs", created, said_size=said_size)
         if metadata is not None:
             self._attach(client, folder, target, digest, metadata)
         return digest
 
     def _attach(self, client: oras.client.OrasClient, folder: Path, target: str, digest: str, metadata: Mapping[str, Any]) -> None:
-        """What `oras attach` does where the registry has no referrers API: a manifest with a subject, and an index under the fallback tag."""
+        """What `oras attach` does: a manifest with a subject, and where the registry has no referrers API an index under the fallback tag."""
         meta, archive = folder / "meta", folder / "meta.tar.gz"
         meta.mkdir(exist_ok=True)
         (meta / "env.json").write_text(json.dumps(metadata), encoding="utf-8")
@@ -83,6 +99,8 @@ class RegistryProgram:
             files.add(meta, arcname="meta")
         repository = target.rpartition(":")[0]
         attached = _push(client, repository, archive, "uenv/meta", {}, subject=digest)
+        if self.has_referrers:
+            return
         index = {
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.index.v1+json",
@@ -94,11 +112,21 @@ class RegistryProgram:
         assert answer.status_code == 201, answer.text
 
 
-def _push(client: oras.client.OrasClient, target: str, file: Path, kind: str, annotations: Mapping[str, str], subject: str = "") -> str:
+def _push(
+    client: oras.client.OrasClient,
+    target: str,
+    file: Path,
+    kind: str,
+    annotations: Mapping[str, str],
+    subject: str = "",
+    said_size: int = -1,
+) -> str:
     container = oras.container.Container(target)
     layer = oras.oci.NewLayer(str(file), media_type=kind)
     layer["annotations"] = {oras.defaults.annotation_title: file.name}
     assert client.upload_blob(str(file), container, layer).status_code in (200, 201, 202)
+    if said_size >= 0:
+        layer["size"] = said_size
     empty = file.with_name("empty.json")
     empty.write_text("{}")
     config = oras.oci.NewLayer(str(empty), media_type=EMPTY)
@@ -143,6 +171,20 @@ def running_registry(folder: Path, login: tuple[str, str] | None = None, address
     finally:
         child.terminate()
         child.wait()
+
+
+@contextlib.contextmanager
+def running_referrers_registry(address: str = "127.0.0.1") -> Iterator[RegistryProgram]:
+    """A registry of go-containerregistry with the referrers API, which keeps images in memory, up within the block."""
+    program = build.find_or_build_registry(terminal(HostClock()), HostClock(), os.environ).path("referrers")
+    child = subprocess.Popen([program, f"{address}:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout is not None
+    try:
+        yield RegistryProgram(child.stdout.readline().strip(), has_referrers=True)
+    finally:
+        child.terminate()
+        child.wait()
+        child.stdout.close()
 
 
 BCRYPT = {"open sesame": "$2y$05$RJPYPUofdx8Z6/5bdqs36.tKn0u.qbFgbDfDMIdbjll/Kem1attIG"}

@@ -162,6 +162,9 @@ class AgentSettings(StartSettings):
             raise Rejected("--stimulus-log needs events: --stimulus-events 0 keeps none", reason="SettingWrong")
         if self.heartbeat < 0:
             raise Rejected(f"--heartbeat {self.heartbeat}: not below 0", reason="SettingWrong")
+        if Path(self.oci_runtime).name == "sarus":
+            said = "Sarus is not driven by this release; give runc or crun, which run the same images"
+            raise Rejected(f"--oci-runtime {self.oci_runtime}: {said}", reason="SettingWrong")
         if not 10 <= parse_duration(self.certificate_lifetime) <= LIFETIME_SECONDS:
             raise Rejected(f"--certificate-lifetime {self.certificate_lifetime}: between 10s and 30d", reason="SettingWrong")
         self.cache_limits()

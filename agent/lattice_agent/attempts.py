@@ -218,6 +218,20 @@ class StepProgress:
     """When it began, seconds since the epoch; 0: unknown."""
     done: float = 0.0
     """When it was done; 0: it is not, or that is unknown."""
+    waits: str = ""
+    """What keeps it: the failure of the registry that it asks again; empty: nothing."""
+    waits_since: float = 0.0
+    """Since when, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtBytes:
+    """The part of `size` bytes that stands of what a step brings; `waits` and `waits_since` as `StepProgress` has them."""
+
+    bytes: int = 0
+    size: int = 0
+    waits: str = ""
+    waits_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

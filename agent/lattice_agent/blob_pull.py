@@ -1,4 +1,7 @@
-"""Pulls one blob of a registry into a file, by range where an earlier pull was cut off, hashed while it is read."""
+"""Pulls one blob of a registry into a file, by range where an earlier pull was cut off, hashed while it is read.
+
+A registry that fails is asked again for half a minute, and what it answers is told meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ READ_BYTES: Final = 1 << 20
 MOST_TRIES: Final = 8
 """In a row without a byte more."""
 LONGEST_PAUSE: Final = 30.0
+LONGEST_ASKED_PAUSE: Final = 60.0
+"""Seconds that a registry may have the next try wait (`Retry-After`): nodes are held meanwhile."""
 
 
 class Draft:
@@ -80,11 +85,45 @@ class Draft:
         durable.sync_directory(str(path.parent))
 
 
-class BlobPull:
-    """Pulls blobs of one repository; `tell` hears how many bytes of the present one stand."""
+class Patience:
+    """Asks a registry again that fails for a while.
 
-    def __init__(self, registry: Registry, repository: str, tell: Callable[[int], None]) -> None:
-        self._registry, self._repository, self._tell = registry, repository, tell
+    `tell` hears, before each pause, what the registry failed of, and an empty text once it has answered.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    async def patiently(self, ask: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Asks the registry until it answers, with growing pauses; raises its failure after the eighth try."""
+        tries = 0
+        while True:
+            try:
+                answer = await ask(*args, **kwargs)
+            except Retry as error:
+                tries += 1
+                await self.pause(error, tries)
+            else:
+                if tries:
+                    self._tell("")
+                return answer
+
+    async def pause(self, error: Retry, tries: int) -> None:
+        """Tells of a failure and waits before the next try, at least as long as the registry asks for, up to a minute; raises `error`
+        where this was the eighth try in a row.
+        """
+        if tries >= MOST_TRIES:
+            raise error
+        self._tell(error.message)
+        asked = min(LONGEST_ASKED_PAUSE, error.after_seconds or 0.0)
+        await asyncio.sleep(max(asked, min(LONGEST_PAUSE, 0.25 * 2.0 ** (tries - 1))))
+
+
+class BlobPull:
+    """Pulls blobs of one repository; `tell` hears how many bytes of the present one stand, `patience` of the registry's failures."""
+
+    def __init__(self, registry: Registry, repository: str, tell: Callable[[int], None], patience: Patience) -> None:
+        self._registry, self._repository, self._tell, self._patience = registry, repository, tell, patience
 
     async def whole_file(self, path: Path, digest: str, size: int) -> Draft:
         """Returns the draft with every byte of a blob; throws bytes of another digest away once, then raises Corrupt (DigestMismatch).
@@ -123,22 +162,4 @@ class BlobPull:
                     raise Retry(f"the registry ended after {draft.length} of {draft.size} bytes", reason="RegistryBroken")
             except Retry as error:
                 tries = 1 if draft.length > before else tries + 1
-                await pause(error, tries)
-
-
-async def patiently(ask: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Asks the registry until it answers, with growing pauses; raises its failure after the eighth try."""
-    tries = 0
-    while True:
-        try:
-            return await ask(*args, **kwargs)
-        except Retry as error:
-            tries += 1
-            await pause(error, tries)
-
-
-async def pause(error: Retry, tries: int) -> None:
-    """Waits before the next try; raises `error` where this was the eighth try in a row."""
-    if tries >= MOST_TRIES:
-        raise error
-    await asyncio.sleep(min(LONGEST_PAUSE, error.after_seconds or 0.25 * 2.0 ** (tries - 1)))
+                await self._patience.pause(error, tries)

@@ -11,7 +11,8 @@ class PullRequest(msgspec.Struct, frozen=True):
     """Names an image by its digests; `registry` empty: the bytes that stand in the cache are hashed, and nothing is pulled.
 
     `metadata`: the digest of the archive with its metadata, empty: none is pulled; `layer` empty: nothing else is. `container`: it is an
-    OCI image, whose layers may unpack to `most_bytes`, while `free` bytes of the cache's file system stay free. `source` not empty: nothing
+    OCI image, whose layers may unpack to `most_bytes`, while `free` bytes of the cache's file system stay free. `name` and `place`
+    are noted with it: how it was asked for, and its registry as people know it. `source` not empty: nothing
     is pulled, and the image, which its work calls so, must be signed by one of the `keys`.
     """
 
@@ -27,6 +28,8 @@ class PullRequest(msgspec.Struct, frozen=True):
     container: bool = False
     most_bytes: int = 0
     free: int = 0
+    name: str = ""
+    place: str = ""
     source: str = ""
     keys: tuple[TrustedKey, ...] = ()
 
@@ -38,3 +41,5 @@ class PullAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     done: bool = False
     reason: str = ""
     message: str = ""
+    waits: str = ""
+    """What the registry failed of last, while it is waited for."""

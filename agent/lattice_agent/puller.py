@@ -24,7 +24,7 @@ from lattice.clients.signatures import read_claims
 from lattice.errors import Corrupt, LatticeError, Rejected
 from lattice.software.image_metadata import LARGEST_ARCHIVE, unpack_metadata
 from lattice.software.signatures import check_signed
-from lattice_agent.blob_pull import READ_BYTES, BlobPull, patiently
+from lattice_agent.blob_pull import READ_BYTES, BlobPull, Patience
 from lattice_agent.pull_messages import PullAnswer, PullRequest
 from lattice_agent.standalone import durable
 from lattice_agent.state.image_cache import CacheLimits, ImageCache, ImageRecord, file_stem
@@ -40,8 +40,8 @@ FIRST_TO_GO: Final = "1000"
 class Pull:
     """One pull of a uenv: the metadata that the work has pinned, the image's manifest, and its squashfs file."""
 
-    def __init__(self, request: PullRequest, registry: Registry, cache: ImageCache) -> None:
-        self._request, self._registry, self._cache = request, registry, cache
+    def __init__(self, request: PullRequest, registry: Registry, cache: ImageCache, patience: Patience) -> None:
+        self._request, self._registry, self._cache, self._patience = request, registry, cache, patience
 
     async def run(self) -> None:
         """Pulls the image into the cache: its squashfs file and the metadata attached to it, and last the record that makes it count.
@@ -50,13 +50,13 @@ class Pull:
         ended the pull; after the eighth try in a row without success for one that passes by itself (Retry).
         """
         asked = self._request
-        document = await patiently(self._document) if asked.metadata else None
+        document = await self._patience.patiently(self._document) if asked.metadata else None
         if asked.layer:
             await self._pull_image()
         if document is not None:
             self._cache.keep_metadata(asked.digest, asked.metadata, document)
         if asked.layer:
-            record = ImageRecord(asked.layer, asked.size, asked.repository, asked.boot)
+            record = ImageRecord(asked.layer, asked.size, asked.repository, asked.boot, registry=asked.place, names=(asked.name,))
             durable.write_durably(str(self._cache.images), f"{file_stem(asked.digest)}.json", msgspec.json.encode(record))
 
     async def _pull_image(self) -> None:
@@ -64,11 +64,11 @@ class Pull:
         asked for.
         """
         asked = self._request
-        _, manifest = await patiently(self._registry.manifest, asked.repository, asked.digest)
+        _, manifest = await self._patience.patiently(self._registry.manifest, asked.repository, asked.digest)
         layers = [(layer.digest, layer.size) for layer in manifest.layers]
         if layers != [(asked.layer, asked.size)]:
             raise Corrupt(f"the image {asked.digest} has other layers than its allocation says: {layers[:2]}", reason="DigestMismatch")
-        blobs = BlobPull(self._registry, asked.repository, PulledBytes().tell)
+        blobs = BlobPull(self._registry, asked.repository, PulledBytes().tell, self._patience)
         draft = await blobs.whole_file(self._cache.draft(asked.digest), asked.layer, asked.size)
         draft.become(self._cache.squashfs_file(asked.digest))
 
@@ -109,7 +109,7 @@ async def check(request: PullRequest) -> None:
     cache.checked(image, request.boot)
 
 
-async def check_signature(request: PullRequest, cache: ImageCache) -> None:
+async def check_signature(request: PullRequest, cache: ImageCache, patience: Patience) -> None:
     """Checks that a trusted key has signed an image, by what was kept of its signatures for a day, else by what its registry has now.
 
     Raises Rejected (ImageRefused) where none has, Corrupt (KeyInvalid) for a key that is none, the registry's failure after the eighth try.
@@ -120,7 +120,7 @@ async def check_signature(request: PullRequest, cache: ImageCache) -> None:
             check_signed(request.source, request.digest, kept, request.keys)
             return
     async with opened_registry(request.registry, request.auth) as registry:
-        claims = await patiently(read_claims, registry, request.repository, request.digest)
+        claims = await patience.patiently(read_claims, registry, request.repository, request.digest)
     check_signed(request.source, request.digest, claims, request.keys)
     cache.keep_signatures(request.digest, claims, time.time())
 
@@ -130,23 +130,28 @@ async def carry_out(request: PullRequest) -> None:
     if not request.registry:
         await check(request)
         return
-    cache = ImageCache(Path(request.cache), CacheLimits())
+    cache, patience = ImageCache(Path(request.cache), CacheLimits()), Patience(say_waits)
     if request.source:
-        await check_signature(request, cache)
+        await check_signature(request, cache, patience)
         return
     async with opened_registry(request.registry, request.auth) as registry:
         if request.container:
             from lattice_agent.unpacking.container_pull import ContainerPull
 
-            await ContainerPull(request, registry, cache, PulledBytes().tell).run()
+            await ContainerPull(request, registry, cache, PulledBytes().tell, patience).run()
         else:
-            await Pull(request, registry, cache).run()
+            await Pull(request, registry, cache, patience).run()
 
 
 def say(answer: PullAnswer) -> None:
     """Writes an answer to standard output, as a line of JSON that the agent reads."""
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def say_waits(failure: str) -> None:
+    """Tells the agent what the registry has failed of, before the next try; empty: it serves again."""
+    say(PullAnswer(waits=failure))
 
 
 async def serve() -> None:

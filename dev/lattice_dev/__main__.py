@@ -12,7 +12,7 @@ from pathlib import Path
 from lattice import errors
 from lattice.kube.resources import TENANTS
 from lattice_dev import demo, logs, state
-from lattice_dev.build import find_or_build_helm
+from lattice_dev.build import find_or_build_helm, find_or_build_registry
 from lattice_dev.instance import Instance
 from lattice_dev.people import ROLES
 from lattice_dev.progress import Lines, terminal
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     certs.add_argument("what", choices=["renew"])
     _verb(verbs, "demo", "apply the first examples as alice and follow them to their ends", _demo)
     built = _verb(verbs, "build", "build the control plane's programs, if they are not in the cache", _build)
-    built.add_argument("--helm", action="store_true", help="Helm's engine too, which the tests of the chart need")
+    built.add_argument("--helm", action="store_true", help="Helm's engine and an OCI registry too, which tests need")
     bench = _verb(verbs, "bench", "measure latencies, rates, writes, memory, the core, or peers", _bench)
     bench.set_defaults(instance="bench")
     bench.add_argument(
@@ -210,6 +210,7 @@ def _build(instance: Instance, chosen: argparse.Namespace, lines: Lines) -> int:
     print(instance.build())
     if chosen.helm:
         print(find_or_build_helm(lines, HostClock(), os.environ).directory)
+        print(find_or_build_registry(lines, HostClock(), os.environ).directory)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Builds Kubernetes' programs from their Go modules, once a state of a module: those of an instance, its peers, and Helm's."""
+"""Builds programs from their Go modules, once a state of a module: Kubernetes' of an instance and its peers, Helm's, a registry."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ PEERS = ("kube-scheduler",)
 HELM_MODULE = Path(__file__).parent / "helm"
 HELM = ("render",)
 """The program that renders the chart in its tests, with Helm's own engine; its module needs other versions of Kubernetes' libraries."""
+REGISTRY_MODULE = Path(__file__).parent / "registry"
+REGISTRY = ("referrers",)
+"""The OCI registry with the referrers API that tests push to beside Debian's, which has none."""
 STUB_SOURCE = Path(standalone.__file__).with_name("stub.c")
 STUB_FLAGS = ("-static", "-Os", "-s")
 KUBERNETES = "v1.36.3"
@@ -83,6 +86,11 @@ def find_or_build_peers(progress: Progress, clock: Clock, environ: Mapping[str, 
 def find_or_build_helm(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
     """Returns `HELM` from the cache, built first where it is missing: of the Helm version that its module names."""
     return _cached("helm", HELM, progress, clock, environ, HELM_MODULE)
+
+
+def find_or_build_registry(progress: Progress, clock: Clock, environ: Mapping[str, str]) -> Programs:
+    """Returns `REGISTRY` from the cache, built first where it is missing: of the go-containerregistry that its module names."""
+    return _cached("registry", REGISTRY, progress, clock, environ, REGISTRY_MODULE)
 
 
 def stub_path(environ: Mapping[str, str]) -> Path:
@@ -172,7 +180,9 @@ def _build_all(target: Path, programs: Sequence[str], module: Path, progress: Pr
     (building / "bin").mkdir(parents=True)
     go = find_go(progress, environ)
     of = f" of Kubernetes {KUBERNETES}" if module == MODULE else ""
-    progress.note("the first build of Kubernetes' programs takes some minutes")
+    progress.note(
+        "the first build of Kubernetes' programs takes some minutes" if module != REGISTRY_MODULE else "the first build takes a minute"
+    )
     with progress.step(f"building {', '.join(programs)}{of}"):
         _build(go, programs, module, building, progress, clock, environ)
     if target.exists():

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
 from aiohttp import ClientConnectionError, web
 
-from lattice.clients.uenv_images import UenvImages, closest
 from lattice.daemon.logs import event
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import NODES
 from lattice.rpc.v1 import agent_pb2 as pb
 from lattice.software.answers import CacheOrder, CacheRecord, CacheRow
-from lattice.software.labels import parse_label
+from lattice.software.labels import digits_of
 from lattice.units import count_nodes, expand_nodes
 from lattice.views import Node
 from lattice_gateway.agents import Agents
 from lattice_gateway.identity import Identity
+from lattice_gateway.image_names import ImageNames
 from lattice_gateway.rights import Action, Rights
 
 log = logging.getLogger(__name__)
@@ -31,17 +31,15 @@ CACHE: Final = "/cache"
 AT_ONCE: Final = 16
 """Nodes that pull at a time for one order: the registry serves them all."""
 MOST_NODES: Final = 4096
-MOST_IMAGES: Final = 50
 LARGEST_ORDER: Final = 64 * 1024
 _ACTIONS: Final = {"status": pb.LIST_IMAGES, "warm": pb.WARM_IMAGE, "evict": pb.EVICT_IMAGE}
 _DEEDS: Final = {"status": "see image caches", "warm": "warm image caches", "evict": "evict images from caches"}
-OpenImages = Callable[[], AbstractAsyncContextManager[UenvImages]]
 
 
 class CacheDesk:
-    """Answers orders about image caches; `nodes` is a live view of the LatticeNodes by name, `images` opens the site's registry."""
+    """Answers orders about image caches; `nodes` is a live view of the LatticeNodes by name."""
 
-    def __init__(self, rights: Rights, agents: Agents, nodes: Mapping[str, Node], images: OpenImages) -> None:
+    def __init__(self, rights: Rights, agents: Agents, nodes: Mapping[str, Node], images: ImageNames) -> None:
         self._rights = rights
         self._agents = agents
         self._nodes = nodes
@@ -107,26 +105,18 @@ class CacheDesk:
         return named
 
     async def _image(self, order: CacheOrder) -> pb.CacheImage:
-        """Returns the image of an order, resolved in the registry; to evict one by its id or digest the registry is not asked.
+        """Returns the image of an order, resolved in its registry; to evict one by its id or digest no registry is asked.
 
         Raises Rejected where the order names no image, one that does not read, or several, NotFound where there is none.
         """
         if not order.image:
             raise Rejected("name the image: --image", reason="ParameterInvalid")
-        label = parse_label(order.image)
-        if order.action == "evict" and label.digest:
-            return pb.CacheImage(digest=label.digest)
-        async with self._images() as images:
-            found, left_out = await images.find(label, MOST_IMAGES)
-            try:
-                image = closest(label, found, left_out)
-            except NotFound as error:
-                said = "OCI images are not warmed, and are evicted by the id or digest that `lattice cache status` shows"
-                raise NotFound(f"{error.message}; {said}", reason=error.reason) from error
-            attached = await images.metadata(image) if order.action == "warm" else None
+        if order.action == "evict" and (digits := digits_of(order.image)):
+            return pb.CacheImage(digest=digits)
+        found = await self._images.find(order.image)
         return pb.CacheImage(
-            source=order.image, digest=image.digest, size=image.layer.size, repository=image.repository.path, layer=image.layer.digest,
-            sticky=order.sticky, metadata=attached[0] if attached is not None else "",
+            source=order.image, digest=found.digest, size=found.size, repository=found.repository, layer=found.layer, sticky=order.sticky,
+            metadata=found.metadata, kind=found.kind, registry=found.registry,
         )  # fmt: skip
 
     async def _reports(self, node: str, order: CacheOrder, image: pb.CacheImage) -> AsyncGenerator[CacheRecord, None]:
@@ -146,8 +136,13 @@ class CacheDesk:
 def _record(node: str, report: pb.CacheReport, image: pb.CacheImage) -> CacheRecord:
     """Returns a node's report on its cache as a record of the answer, a row for each image of which the layer is known."""
     rows = [
-        CacheRow(one.digest, one.size, one.repository, one.used, sticky=one.sticky, in_use=one.in_use) for one in report.images if one.layer
-    ]
+        CacheRow(
+            one.digest, one.size, one.repository, one.used, sticky=one.sticky, in_use=one.in_use, kind=one.kind, registry=one.registry,
+            names=list(one.names),
+        )
+        for one in report.images
+        if one.layer
+    ]  # fmt: skip
     return CacheRecord(
         node, done=report.done, reason=report.reason, message=report.message, image=image.digest, pulled=report.pulled_bytes,
         size=image.size, images=rows, total=report.total_bytes, free=report.free_bytes,

@@ -211,7 +211,13 @@ def _attempt(one: pb.AttemptReport) -> AttemptRow:
 
 def _steps(steps: Sequence[pb.StepProgress]) -> list[StepRow]:
     """Returns the steps of an attempt as rows of the answer; a state that is not known counts as begun."""
-    return [StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done) for step in steps]
+    return [
+        StepRow(
+            step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done, step.waits,
+            step.waits_since,
+        )
+        for step in steps
+    ]  # fmt: skip
 
 
 def _answer(found: NodeReport | Diagnosis) -> web.Response:

@@ -16,6 +16,7 @@ from lattice.kube.cluster import Cluster
 from lattice.kube.resources import ALLOCATIONS, ELASTIC_QUOTAS, LEDGERS, TENANTS
 from lattice.views import Allocation
 from lattice_gateway.identity import Identity
+from lattice_gateway.image_names import ImageNames
 from lattice_gateway.rights import Action, Rights
 from lattice_gateway.scheduler import Scheduler
 
@@ -49,6 +50,7 @@ class Questions:
     cluster: Cluster
     rights: Rights
     scheduler: Scheduler
+    images: ImageNames
 
     async def why(self, request: web.Request, identity: Identity) -> web.Response:
         """Answers why an allocation waits, to a reader who may get it: by a cache no older than the object as it is now.
@@ -78,7 +80,8 @@ class Questions:
     async def plan(self, request: web.Request, identity: Identity) -> web.Response:
         """Answers with the plan for Allocations that are not submitted, for a reader who may submit them.
 
-        Raises Denied where he may not, Rejected for a body that is no such question, Retry where no scheduler answers.
+        Registries are asked for its images first. Raises Denied where he may not, Rejected for a body that is no such question, Retry where
+        no scheduler answers.
         """
         asked = await _asked(request)
         namespaces = []
@@ -87,7 +90,9 @@ class Questions:
             namespaces.append(namespace)
         event(log, "PlanAsked", count=len(asked.allocations), user=identity.user)
         reader = await self._reader(identity, tuple(dict.fromkeys(namespaces)))
-        return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, msgspec.json.encode(asked)))
+        images = await self.images.planned(asked.allocations)
+        body = msgspec.json.encode({"allocations": asked.allocations, "optimal": asked.optimal, "images": images})
+        return _answer(await self.scheduler.ask("POST", ("v1", "plan"), reader, body))
 
     async def cycles(self, request: web.Request, identity: Identity) -> web.Response:
         """Answers which cycles are recorded, or with the log of the one that the path names, to a reader who may get `ledgers/cycles`.

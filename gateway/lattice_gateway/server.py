@@ -27,6 +27,7 @@ from lattice_gateway.agents import Agents
 from lattice_gateway.attempts import Target, at_once, limit_to
 from lattice_gateway.caches import CACHE, CacheDesk
 from lattice_gateway.identity import Authenticator, Identity
+from lattice_gateway.image_names import ImageNames
 from lattice_gateway.lines import Record
 from lattice_gateway.lists import NODE_LIST, STATUS, Lists
 from lattice_gateway.logs import LogStream
@@ -73,12 +74,13 @@ class Server:
         self._authenticator = Authenticator(cluster, clock)
         self._rights = Rights(cluster, clock)
         self._turns: Counter[tuple[str, str]] = Counter()
-        self._questions = Questions(cluster, self._rights, scheduler)
+        names = ImageNames(cluster, registry_auth)
+        self._questions = Questions(cluster, self._rights, scheduler, names)
         self._lists = Lists(self._rights, scheduler, nodes, vclusters, clock)
         self._software = SoftwareCatalog(cluster, registry_auth)
         self._steps = StepsDesk(cluster, self._rights, agents)
         self._reports = NodeReports(cluster, self._rights, agents, nodes.objects, plans)
-        self._caches = CacheDesk(self._rights, agents, nodes.objects, self._software.images)
+        self._caches = CacheDesk(self._rights, agents, nodes.objects, names)
         self.usage = UsageDesk(cluster, clock, self._rights, scheduler)
 
     def application(self) -> web.Application:

@@ -68,15 +68,16 @@ class SoftwareCatalog:
     @asynccontextmanager
     async def images(self) -> AsyncIterator[UenvImages]:
         """Opens the site's registry for the block; raises Rejected (NoRegistry) where the LatticeConfig names none."""
-        async with opened(await self._options(), self._registry_auth, self._lists) as images:
+        async with opened(await software_options(self._cluster), self._registry_auth, self._lists) as images:
             yield images
 
-    async def _options(self) -> SoftwareOptions:
-        """Returns the options of the site's software, the defaults where there is no configuration."""
-        try:
-            return (await self._cluster.get(CONFIGS, "lattice", type=Config)).spec.software
-        except NotFound:
-            return SoftwareOptions()
+
+async def software_options(cluster: Cluster) -> SoftwareOptions:
+    """Returns the options of the site's software, the defaults where there is no configuration."""
+    try:
+        return (await cluster.get(CONFIGS, "lattice", type=Config)).spec.software
+    except NotFound:
+        return SoftwareOptions()
 
 
 def _label(request: web.Request, *, needed: bool) -> UenvLabel:

@@ -79,4 +79,6 @@ class StepsDesk:
 
 def _row(step: pb.StepProgress) -> StepRow:
     """Returns one step as a row of the answer."""
-    return StepRow(step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done)
+    return StepRow(
+        step.name, _STATES.get(step.state, BEGUN), step.since, step.bytes, step.size, step.begun, step.done, step.waits, step.waits_since
+    )  # fmt: skip

@@ -163,6 +163,7 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
     lines.append(f"  {answer.reason}: {answer.message}" if answer.message else f"  {answer.reason}")
     told = fields(
         [
+            ("Steps", "\n".join(answer.steps)),
             ("Queue", position_sentence(answer.queue)),
             ("Expected start", expected_sentence(answer.expected_start, now)),
             ("Reservation", reservation_sentence(answer.reservation, now)),

@@ -12,6 +12,7 @@ from lattice.software.container_documents import (
     DOCUMENT_TYPES,
     ContainerIndex,
     ContainerManifest,
+    machine_of,
     read_config,
     read_image,
 )  # fmt: skip
@@ -22,12 +23,15 @@ from lattice.views.cluster import SoftwareOptions
 
 @dataclass(frozen=True)
 class FoundContainer:
-    """An OCI image of a registry: its digest, the bytes of its layers, the repository's whole path, and the registry by its name."""
+    """An OCI image of a registry: its digest, the bytes of its layers, the repository's whole path, the registry by its name, and the
+    architectures for which it is made, as the kernel calls them.
+    """
 
     digest: str
     size: int
     repository: str
     registry: str
+    architectures: tuple[str, ...] = ()
 
 
 async def find_container(
@@ -49,16 +53,17 @@ async def find_container(
             said = f"the registry {place.registry} has no image {place.repository}{version}"
             raise NotFound(f"{said}: {error.message}", reason="ImageNotFound") from error
         try:
-            size = await _size(registry, repository, read_image(document))
+            size, architectures = await _contents(registry, repository, read_image(document))
         except Rejected as error:
             raise Rejected(f"{reference.text}: {error.message}", reason="ImageRefused") from error
         if signed:
             check_signed(reference.text, digest, await read_claims(registry, repository, digest), options.trusted_keys)
-    return FoundContainer(digest, size, repository, place.registry)
+    return FoundContainer(digest, size, repository, place.registry, tuple(sorted(architectures)))
 
 
-async def _size(registry: Registry, repository: str, found: ContainerIndex | ContainerManifest) -> int:
-    """Returns the bytes of the layers of an image; of an index, those of the largest image that a node may pick, and can run.
+async def _contents(registry: Registry, repository: str, found: ContainerIndex | ContainerManifest) -> tuple[int, set[str]]:
+    """Returns the bytes of the layers of an image, and the architectures of nodes that can run it; of an index, the bytes of the largest
+    image that a node may pick.
 
     Raises Rejected where none can be run; of an index, configurations are not read.
     """
@@ -67,31 +72,32 @@ async def _size(registry: Registry, repository: str, found: ContainerIndex | Con
         if len(config.diff_ids) != len(found.layers):
             said = f"its configuration has {len(config.diff_ids)} layers, its manifest {len(found.layers)}"
             raise Rejected(f"the image cannot be run: {said}", reason="ImageRefused")
-        return found.size
-    sizes: list[int] = []
+        return found.size, {machine_of(config.architecture)}
+    sizes: dict[str, int] = {}
     failures: list[Rejected] = []
-    for digest in _digests(found):
+    for digest, machines in _picked(found).items():
         _, document = await registry.manifest_document(repository, digest, DOCUMENT_TYPES)
         try:
             one = read_image(document)
         except Rejected as error:
             failures.append(error)
             continue
-        sizes += [one.size] if isinstance(one, ContainerManifest) else []
+        if isinstance(one, ContainerManifest):
+            sizes |= dict.fromkeys(machines, one.size)
     if not sizes:
         raise failures[0] if failures else Rejected("the image cannot be run: its index names an index", reason="ImageRefused")
-    return max(sizes)
+    return max(sizes.values()), set(sizes)
 
 
-def _digests(index: ContainerIndex) -> list[str]:
-    """Returns the digests of the manifests that nodes of the known architectures pick; raises Rejected for none."""
-    found: list[str] = []
+def _picked(index: ContainerIndex) -> dict[str, list[str]]:
+    """Returns the digests of the manifests that nodes of the known architectures pick, with these; raises Rejected for none."""
+    found: dict[str, list[str]] = {}
     refusal: Rejected | None = None
     for machine in ARCHITECTURES:
         try:
-            found.append(index.manifest_for(machine).digest)
+            found.setdefault(index.manifest_for(machine).digest, []).append(machine)
         except Rejected as error:
             refusal = refusal or error
     if not found and refusal is not None:
         raise refusal
-    return list(dict.fromkeys(found))
+    return found

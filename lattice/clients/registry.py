@@ -158,10 +158,13 @@ class Registry:
     async def manifest_document(self, repository: str, reference: str, accepted: str = ACCEPTED) -> tuple[str, bytes]:
         """Returns (digest, bytes) of the manifest or index that a tag or a digest names, of one of the `accepted` media types.
 
-        Raises NotFound where there is none, Corrupt where its bytes have another digest than asked for.
+        Raises NotFound where there is none, Corrupt where its bytes have another digest than asked for, Retry where they are no JSON: no
+        registry stores such a one, so that somebody else has answered in its place.
         """
-        body, _ = await self._document(repository, f"/v2/{repository}/manifests/{reference}", accepted)
+        body, headers = await self._document(repository, f"/v2/{repository}/manifests/{reference}", accepted)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if digest != reference:
+            self._check_json(body, headers, f"{repository}:{reference}")
         if reference.startswith("sha256:") and reference != digest:
             raise Corrupt(f"{self._address.host} sent other bytes than {reference} for {repository}", reason="DigestMismatch")
         return digest, body
@@ -242,6 +245,33 @@ class Registry:
             raise Corrupt(f"{self._address.host} sent other bytes than {digest} for {repository}", reason="DigestMismatch")
         return body
 
+    async def blob_size(self, repository: str, digest: str) -> int | None:
+        """Returns the bytes of a blob as the registry, or the store that it redirects to, tells them; None: it does not tell.
+
+        Raises NotFound, Denied and Retry as `blob` does.
+        """
+        url = f"{self._address.scheme}://{self._address.host}/v2/{repository}/blobs/{digest}"
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for _ in range(MOST_REDIRECTS):
+                    headers, ours = self._headers(repository, url, {"Accept": "*/*"})
+                    async with self._session.head(url, headers=headers, allow_redirects=False) as response:
+                        if response.status in REDIRECTS:
+                            url = _redirected(url, response.headers.get("Location", ""))
+                            continue
+                        challenge = response.headers.get("WWW-Authenticate") if ours and response.status == 401 else None
+                        if challenge:
+                            self._logins[repository] = await self._login(challenge)
+                            continue
+                        if ours and response.status != 405 and (failure := self._failure(response, url)):
+                            raise failure
+                        length = response.headers.get("Content-Length", "") if response.status == 200 else ""
+                        return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            said = str(error) or f"no answer within {ANSWER_SECONDS:.0f} s"
+            raise Retry(f"the registry {self._address.host} cannot be asked: {said}", reason="RegistryUnreachable") from error
+        return None
+
     async def _names(self, repository: str, path: str, key: str) -> list[str]:
         """Returns the names under `key` of a list and all its further pages, up to an empty page; an empty path has none.
 
@@ -258,11 +288,21 @@ class Registry:
                 raise Rejected(f"{self._address.host} lists more than {MOST_NAMES} {key}", reason="CatalogTooLarge")
         return found
 
+    def _check_json(self, body: bytes, headers: Mapping[str, str], what: str) -> None:
+        """Raises Retry where an answer about `what` is no JSON, such as the page of a proxy: its registry may answer later."""
+        try:
+            msgspec.json.decode(body, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            kind = "".join(letter if letter.isprintable() else "?" for letter in headers.get("Content-Type", "nothing")[:60])
+            said = f"the registry {self._address.host} answers for {what} with what is no JSON ({kind}): is there a proxy before it?"
+            raise Retry(said, reason="RegistryBroken") from error
+
     def _decoded(self, body: bytes, kind: type[T]) -> T:
-        """Returns a body of JSON as an instance of a type. Raises Corrupt where it does not decode."""
+        """Returns a body of JSON as an instance of a type. Raises Corrupt where it does not decode, Retry where it is no JSON."""
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
+            self._check_json(body, {}, "a question")
             raise Corrupt(f"{self._address.host} sent what no registry sends: {error}", reason="RegistryBroken") from error
 
     async def _document(self, repository: str, path: str, accept: str) -> tuple[bytes, Mapping[str, str]]:
@@ -306,16 +346,20 @@ class Registry:
         raise Retry(f"the registry {self._address.host} redirects more than {MOST_REDIRECTS} times", reason="RegistryBroken")
 
     def _failure(self, response: aiohttp.ClientResponse, url: str) -> LatticeError | None:
-        """Returns the error that an answer means; None: its status is 200. Other statuses are Rejected, 5xx Retry, 429 TooMany."""
-        status, what = response.status, f"{self._address.host} answers {response.status} for {urlsplit(url).path}"
+        """Returns the error that an answer means; None: its status is 200. 408 and 5xx are Retry, 429 TooMany, which know how long the
+        registry asks to be left alone; other statuses are Rejected.
+        """
+        status, what = response.status, f"the registry {self._address.host} answers {response.status} for {urlsplit(url).path}"
+        pause = _seconds(response.headers.get("Retry-After", ""))
+        later = f"{what}, and asks to be left alone for {pause:g} s" if pause else what
         if status == 404:
             return NotFound(what, reason="NotInRegistry")
         if status in (401, 403):
             return Denied(what, reason="RegistryDenied")
         if status == 429:
-            return TooMany(what, reason="RegistryBusy", after_seconds=_seconds(response.headers.get("Retry-After", "")))
-        if status >= 500:
-            return Retry(what, reason="RegistryBroken")
+            return TooMany(later, reason="RegistryBusy", after_seconds=pause)
+        if status >= 500 or status == 408:
+            return Retry(later, reason="RegistryBroken", after_seconds=pause)
         return None if status == 200 else Rejected(what, reason="RegistryRefused")
 
     async def _body(self, response: aiohttp.ClientResponse, url: str, most: int) -> bytes:

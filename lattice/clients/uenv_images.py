@@ -96,6 +96,15 @@ class UenvImages:
             begin += most
         return sorted(wanted, key=lambda image: str(image.label)), max(0, len(tagged) - begin)
 
+    async def check_size(self, image: UenvImage) -> None:
+        """Raises Rejected (ImageRefused) where an image's file has another size in the registry than its manifest says: whoever pushes an
+        image writes that, and nodes make so much room for it. A registry that does not tell sizes is believed.
+        """
+        found = await self._registry.blob_size(image.repository.path, image.layer.digest)
+        if found is not None and found != image.layer.size:
+            said = f"its manifest says {image.layer.size} bytes, and its file has {found} in the registry"
+            raise Rejected(f"{image.label} is no image that can be pulled: {said}; push it again", reason="ImageRefused")
+
     async def claims(self, image: UenvImage) -> list[SignedClaim]:
         """Returns the claims that are attached to an image, not verified; empty: it is not signed."""
         return await read_claims(self._registry, image.repository.path, image.digest)

@@ -21,6 +21,10 @@ class StepRow(msgspec.Struct, rename="camel", frozen=True):
     """When it began, seconds since the epoch; 0: unknown."""
     done: float = 0.0
     """When it was done; 0: it is not."""
+    waits: str = ""
+    """What keeps it: what the registry failed of that it asks again; empty: nothing."""
+    waits_since: float = 0.0
+    """Since when, seconds since the epoch."""
 
 
 class NodeSteps(msgspec.Struct, rename="camel", frozen=True):

@@ -479,6 +479,8 @@ class SoftwareImage(Part):
     """Oci: an OCI image, packed on each node; absent: a uenv."""
     registry: Annotated[str, Field(max_length=253)] | None = None
     """Of software.registries, by name; absent: software.registry."""
+    architectures: Annotated[list[Annotated[str, Field(pattern=LINE_PATTERN, max_length=32)]], Field(max_length=16)] | None = None
+    """Of an OCI image, those for which it is made, as nodes call theirs; nodes of another one do not fit."""
     metadata: Annotated[str, Field(pattern=DIGEST_PATTERN, max_length=71)] | None = None
     """Digest of the archive of metadata that was attached to it; absent: nothing was, and the metadata inside it counts."""
 

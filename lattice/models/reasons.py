@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from lattice.models.conditions import SOFTWARE_REFUSED
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -98,8 +100,8 @@ BEYOND_LIMIT: Final = "more than the limit itself"
 
 
 def never_starts(reason: str, message: str) -> bool:
-    """Tells whether an allocation that waits for this reason never starts unless a limit or the nodes of the cluster change."""
-    return reason in ("NeverFits", "NotAdmitted") or BEYOND_LIMIT in message
+    """Tells whether an allocation that waits for this reason never starts unless a limit, the nodes of the cluster or its images change."""
+    return reason in ("NeverFits", "NotAdmitted") or reason in SOFTWARE_REFUSED or BEYOND_LIMIT in message
 
 
 PENDING_WORDS: Final = frozenset(reason.word for reason in PENDING_REASONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lattice.views.allocation import SoftwareImage
+
 
 class UenvRow(msgspec.Struct, rename="camel", frozen=True):
     """One image of a registry as answers show it: its complete label, its digest, the size of its squashfs file in bytes, and its build
@@ -67,6 +69,12 @@ class CacheRow(msgspec.Struct, rename="camel", frozen=True):
     used: float
     sticky: bool = False
     in_use: bool = False
+    kind: str = ""
+    """Oci: an OCI image; empty: a uenv."""
+    registry: str = ""
+    """Where it came from; empty: an older agent brought it."""
+    names: list[str] = []
+    """Labels and names by which it was asked for, at most 8."""
 
 
 class CacheRecord(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
@@ -82,3 +90,11 @@ class CacheRecord(msgspec.Struct, rename="camel", frozen=True, omit_defaults=Tru
     images: list[CacheRow] = []
     total: int = 0
     free: int = 0
+
+
+class PlannedImages(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """Holds the registries' answer about the images of planned work: the entries that its status would have, or a reason why not."""
+
+    images: tuple[SoftwareImage, ...] = ()
+    reason: str = ""
+    message: str = ""

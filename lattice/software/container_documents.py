@@ -38,6 +38,8 @@ ARCHITECTURES: Final = {
     "x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64",
 }  # fmt: skip
 """Go's names of architectures, as images have them, by the kernel's."""
+_MACHINES: Final = {name: machine for machine, name in ARCHITECTURES.items()}
+_ARCHITECTURE: Final = re.compile(r"[a-z0-9_]{1,32}", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 T = TypeVar("T")
 
@@ -193,6 +195,11 @@ def _check_reference(one: BlobReference, what: str) -> None:
         raise _refused(f"it names a {what} of the digest {one.digest[:80]!r} and {one.size} bytes")
 
 
+def machine_of(architecture: str) -> str:
+    """Returns the kernel's name of an architecture (`x86_64`) for Go's (`amd64`); another word as it is."""
+    return _MACHINES.get(architecture, architecture)
+
+
 def read_config(document: bytes) -> ContainerConfig:
     """Returns the configuration of an image for Linux; raises Rejected (ImageRefused) where it is none, is for another system, or sets what
     no program could be given.
@@ -201,6 +208,8 @@ def read_config(document: bytes) -> ContainerConfig:
     options = found.config or _RunOptions()
     if found.os != "linux":
         raise _refused(f"it is made for {found.os[:40] or 'no system'!r}, not for linux")
+    if not _ARCHITECTURE.fullmatch(found.architecture):
+        raise _refused(f"its configuration names the architecture {found.architecture[:40]!r}, which is none")
     if any(not _DIGEST.fullmatch(one) for one in found.rootfs.diff_ids):
         raise _refused("its configuration names a layer by something else than sha256")
     workdir = options.workdir or ""

@@ -69,6 +69,12 @@ def parse_label(text: str) -> UenvLabel:
     )
 
 
+def digits_of(text: str) -> str:
+    """Returns the hexadecimal digits of an id or a digest; empty for another text."""
+    found = _HEX.fullmatch(text.strip())
+    return found[1] if found else ""
+
+
 def _invalid(text: str, why: str) -> Rejected:
     """Returns the error that says why a text is no label, and how a label is written."""
     form = "[namespace::]name[/version][:tag][@system][%uarch], such as prgenv-gnu/24.11:v1@daint%gh200"

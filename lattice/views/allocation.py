@@ -205,7 +205,8 @@ class SoftwareImage(View, frozen=True):
 
     `digest`: of its manifest; `layer`: of its squashfs file, of `size` bytes; `mount` empty: the image's own metadata says.
     `metadata`: of the archive of metadata that was attached to it when it was resolved; empty: nothing was. `kind` is Oci for an OCI
-    image: its `digest` may be that of an index, `size` is that of its layers as they are pulled, and `registry` one of the site's list.
+    image: its `digest` may be that of an index, `size` is that of its layers as they are pulled, `registry` one of the site's list, and
+    `architectures` are those for which it is made, as the kernel calls them.
     """
 
     source: str
@@ -217,6 +218,7 @@ class SoftwareImage(View, frozen=True):
     metadata: str = ""
     kind: str = ""
     registry: str = ""
+    architectures: tuple[str, ...] = ()
 
     @property
     def is_container(self) -> bool:

@@ -24,7 +24,7 @@ from lattice_agent.host.threads import Threads
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from tests.build import uid
 from tests.containers import FOREIGN_LAYER, BuiltImage, files, image, index, layer, member, push
-from tests.registries import RegistryProgram, docker_config, running_registry
+from tests.registries import RegistryProgram, docker_config, running_referrers_registry, running_registry
 from tests.signatures import KEY, OTHER_KEY, attach, signed_image
 from tests.squashfs import needs_mksquashfs
 
@@ -33,10 +33,11 @@ LOGIN = ("robot", "open sesame")
 GOOD = image(files({"bin/app": "#!/bin/sh\n", "etc/x": "1"}), layer(member("etc/.wh.x", "")), env=["A=1"], workdir="/srv")
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
+@pytest.fixture(scope="module", params=["docker-registry", "go-containerregistry"])
+def registry(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProgram]:
     """A registry without a login."""
-    with running_registry(tmp_path_factory.mktemp("images")) as program:
+    debian = request.param == "docker-registry"
+    with running_registry(tmp_path_factory.mktemp("images")) if debian else running_referrers_registry() as program:
         yield program
 
 
@@ -50,7 +51,8 @@ async def resolved(program: RegistryProgram, text: str) -> SoftwareImage:
     """An image as the operator pins it."""
     found = await find_container(site(program), parse_container(text))
     return SoftwareImage(
-        source=text, digest=found.digest, size=found.size, repository=found.repository, kind=OCI, registry=found.registry
+        source=text, digest=found.digest, size=found.size, repository=found.repository, kind=OCI, registry=found.registry,
+        architectures=found.architectures,
     )  # fmt: skip
 
 
@@ -118,6 +120,17 @@ async def test_what_a_node_must_not_unpack_is_refused_and_nothing_is_kept(
     with pytest.raises(Rejected, match=said) as refused:
         await images.bring(work(registry, await resolved(registry, "team/bad:v1")))
     assert (refused.value.reason, images.cache.listed()) == ("ImageRefused", [])
+
+
+async def test_the_architectures_of_an_image_are_those_of_nodes_that_can_run_it(registry: RegistryProgram) -> None:
+    other = image(files({"other": ""}), architecture="arm64")
+    push(registry.host, "team/arm", "v1", other)
+    push(registry.host, "team/many", "v1", index((GOOD, "amd64"), (other, "arm64"), (other, "mips64le")))
+    assert (await resolved(registry, "team/arm:v1")).architectures == ("aarch64",)
+    assert (await resolved(registry, "team/many:v1")).architectures == ("aarch64", "x86_64")
+    push(registry.host, "team/none", "v9", image(files({"a": ""}), architecture=""))
+    with pytest.raises(Rejected, match="names the architecture ''"):
+        await resolved(registry, "team/none:v9")
 
 
 async def test_what_no_node_could_run_is_refused_when_it_is_resolved(registry: RegistryProgram) -> None:

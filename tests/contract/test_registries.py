@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import aiohttp
@@ -13,7 +14,7 @@ from lattice.clients.uenv_images import UenvImages, closest
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.software.catalog import SoftwareDefaults
 from lattice.software.labels import UenvLabel, parse_label
-from tests.registries import RegistryProgram, docker_config, running_registry
+from tests.registries import RegistryProgram, docker_config, running_referrers_registry, running_registry
 
 LOGIN = ("robot", "open sesame")
 
@@ -76,6 +77,30 @@ async def test_metadata_is_read_from_what_is_attached(registry: RegistryProgram)
         assert closest(parse_label("x"), [by_id, by_id]) == by_id
         with pytest.raises(NotFound, match="no uenv matches x"):
             closest(parse_label("x"), [])
+
+
+async def test_metadata_is_found_by_the_referrers_api_where_the_registry_has_it(tmp_path: Path) -> None:
+    with running_referrers_registry() as program:
+        digest = program.push_uenv(tmp_path / "a", "deploy/daint/gh200/prgenv/24.11", "v1", "one")
+        program.push_uenv(tmp_path / "b", "deploy/daint/gh200/prgenv/24.11", "v2", "two", metadata=None)
+        async with aiohttp.ClientSession() as session:
+            asked = images(program, session, None)
+            found, _ = await asked.find(parse_label("prgenv"), 100)
+            assert [(image.tag, image.digest == digest) for image in found] == [("v1", True), ("v2", False)], "no fallback tag is listed"
+            attached = await asked.metadata(found[0])
+            assert attached is not None
+            assert [view.name for view in attached[1].views] == ["default", "modules"]
+            assert await asked.metadata(found[1]) is None
+
+
+async def test_a_manifest_that_lies_about_the_size_of_its_file_is_refused(registry: RegistryProgram, tmp_path: Path) -> None:
+    registry.push_uenv(tmp_path / "a", "deploy/daint/gh200/liar/1", "v1", "one", metadata=None, said_size=1 << 40)
+    async with aiohttp.ClientSession() as session:
+        asked = images(registry, session, Credentials(*LOGIN))
+        for name, said in (("prgenv/24.11:v1%gh200", ""), ("liar/1:v1%gh200", "its manifest says 1099511627776 bytes, and its file has 3")):
+            image = closest(parse_label(name), (await asked.find(parse_label(name), 100))[0])
+            with pytest.raises(Rejected, match=said) if said else nullcontext():
+                await asked.check_size(image)
 
 
 async def test_without_the_login_nothing_is_told(registry: RegistryProgram) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CONFIGS, NODES
 from lattice_dev.instance import Instance
-from tests.containers import image, layer, member, push
+from tests.containers import ARCHITECTURE, image, index, layer, member, push
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person, reason
 from tests.e2e.waiting import until
@@ -61,6 +63,12 @@ def registry(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: 
         digest = push(program.host, "team/app", "1.0", built)
         registries = [{"name": "images.example", "url": f"http://{program.host}"}]
         admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registries": registries, "containerDevices": ["vendor.example/none"]}}})
+        foreign = image(system, architecture="s390x")
+        push(program.host, "team/foreign", "1.0", index((foreign, "s390x"), (foreign, "ppc64le")))
+        both = image(
+            system, layer(member("opt"), member("opt/lattice-shared"), member("opt/lattice-shared/of-the-image", "x")), env=("PATH=/bin",)
+        )
+        push(program.host, "team/both", "1.0", index((both, ARCHITECTURE), (foreign, "s390x")))
         yield digest
         admin.patch(CONFIGS, "lattice", {"spec": {"software": None}})
 
@@ -125,15 +133,21 @@ def test_a_script_finds_home_and_working_directory_of_the_node_and_flags_and_dir
     ("name", "spec", "code", "said"),
     [
         ("absent", {"entrypoint": "absent"}, 127, "'absent' cannot be executed in the image"),
-        ("lost", {"entrypoint": "/app/lost"}, 127, "the file exists, but not the interpreter that it names"),
+        ("lost", {"entrypoint": "/app/lost"}, 127, "/app/lost cannot be executed in the image: its interpreter /bin/python9 is not there"),
+        (
+            "script",
+            {"script": "#!/bin/bash\ntrue\n"},
+            127,
+            "the script cannot be executed in the image: its interpreter /bin/bash is not there",
+        ),
         ("code", {"entrypoint": "sh -c 'exit 5'"}, 5, ""),
         ("mount", {"entrypoint": "mount -t tmpfs none /app"}, 1, "mount: permission denied"),
     ],
 )
 def test_what_fails_in_the_image_ends_with_its_code_and_a_sentence(
-    me: Person, name: str, spec: dict[str, str], code: int, said: str
+    me: Person, name: str, spec: dict[str, Any], code: int, said: str
 ) -> None:
-    me.apply(name, environment={"image": APP}, entrypoint=spec["entrypoint"])
+    me.apply(name, environment={"image": APP}, **spec)
     status = me.ended(name)
     assert (status["phase"], status["exit"]["code"]) == ("Failed", code), status
     assert said in me.lattice("logs", name).stdout + me.lattice("logs", "--stderr", name, ok=False).stdout
@@ -171,6 +185,63 @@ def test_what_does_not_belong_together_is_refused_when_it_is_applied(me: Person,
     done = me.apply("faulty", entrypoint="true", environment=environment, ok=False)
     assert done.returncode != 0
     assert said in done.stderr, done.stderr
+
+
+def test_an_image_of_other_architectures_finds_no_node_and_says_which_there_are(control_plane: Instance, me: Person) -> None:
+    nodes = len(control_plane.site().nodes)
+    me.apply("foreign", entrypoint="true", environment={"image": "images.example/team/foreign:1.0"})
+    until(lambda: me.get("foreign").get("status", {}).get("software"), within=30, what="its resolved image")
+    assert me.get("foreign")["status"]["software"][0]["architectures"] == ["ppc64le", "s390x"]
+    wanted = "NeverFits: no node has one of the architectures ppc64le, s390x, for which its image is made; there are"
+    wanted = f"{wanted} {os.uname().machine} ({nodes} nodes)"
+    until(lambda: wanted in " ".join(me.lattice("why", "foreign").stdout.split()), within=30, what="why it finds no node")
+    assert not me.get("foreign")["status"].get("attempts"), "no node was tried"
+    planned = me.lattice("plan", "--image", "images.example/team/foreign:1.0", "--", "true", ok=False)
+    assert (planned.returncode, wanted in " ".join(planned.stdout.split())) == (4, True), planned
+    me.lattice("cancel", "foreign")
+    me.apply("both", entrypoint="true", environment={"image": "images.example/team/both:1.0"})
+    assert me.ended("both", within=60)["phase"] == "Completed"
+    assert os.uname().machine in me.get("both")["status"]["software"][0]["architectures"]
+
+
+def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_images_are_told(admin: BlockingCluster, me: Person) -> None:
+    shared = Path("/opt/lattice-shared")  # the image has files there
+    shared.mkdir()
+    try:
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": ["/nowhere/scratch", str(shared)]}}})
+        me.apply("mounts", entrypoint="ls /opt/lattice-shared", environment={"image": "images.example/team/both:1.0"})
+        assert printed(me, "mounts") == ""
+        said = me.lattice("logs", "--stderr", "mounts").stdout
+        assert re.search(r"node nid\d+ has no /nowhere/scratch, which the site lists for containers \(software\.containerMounts\)", said), (
+            said
+        )
+        assert "the node's /opt/lattice-shared hides what the image has there" in said
+    finally:
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": None}}})
+        shared.rmdir()
+
+
+def test_output_relative_to_a_directory_of_the_image_alone_is_refused_and_to_the_images_own_is_told(
+    me: Person, control_plane: Instance
+) -> None:
+    output = {"stdout": "told-%j.out"}
+    me.apply("relative", entrypoint="true", environment={"image": APP, "workdir": "/app", "output": output})
+    status = me.ended("relative")
+    message = next(entry["message"] for entry in status["conditions"] if entry["type"] == "Finished")
+    assert reason(status) == "StartFailed", status
+    assert re.search(r"'/app' cannot be entered: .*; 'told-\d+\.out' for output is relative to it, and written on the node", message), (
+        message
+    )
+    me.apply("absolute", entrypoint="pwd", environment={"image": APP, "workdir": "/app", "output": {"stdout": "/dev/null"}})
+    assert printed(me, "absolute") == "/app\n"
+    me.apply("own", entrypoint="pwd", environment={"image": APP, "output": output})
+    assert printed(me, "own") == "/app\n"
+    home = control_plane.where.user_home("alice")
+    (written,) = home.glob("told-*.out")
+    assert written.read_text() == "/app\n"
+    written.unlink()
+    said = me.lattice("logs", "--stderr", "own").stdout
+    assert re.search(rf"told-\d+\.out for output is in {home} of the node, not in the image's /app", said), said
 
 
 def test_work_in_an_image_beyond_the_memory_of_its_node_is_out_of_memory(me: Person) -> None:

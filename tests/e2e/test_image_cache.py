@@ -15,10 +15,12 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CONFIGS
 from lattice.units import expand_nodes
 from lattice_dev.instance import Instance
+from tests.containers import files, image, push
 from tests.e2e.conftest import Room
 from tests.e2e.people import Person, person
 from tests.e2e.waiting import until
 from tests.registries import RegistryProgram, running_registry
+from tests.squashfs import needs_mksquashfs
 
 CONTENT = "an image of 1 MiB " * (1 << 16)
 
@@ -29,7 +31,8 @@ def registry(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: 
     folder, network = tmp_path_factory.mktemp("registry"), control_plane.site().network
     with running_registry(folder, address=network.gateway if network is not None else "127.0.0.1") as program:
         program.push_uenv(folder / "a", "deploy/daint/gh200/prgenv/24.11", "v1", CONTENT)
-        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registry": program.url, "system": "daint"}}})
+        registries = [{"name": "images.example", "url": f"http://{program.host}"}]
+        admin.patch(CONFIGS, "lattice", {"spec": {"software": {"registry": program.url, "system": "daint", "registries": registries}}})
         yield program
         admin.patch(CONFIGS, "lattice", {"spec": {"software": None}})
 
@@ -79,6 +82,34 @@ def test_an_image_stays_over_a_restart_of_its_agent(registry: RegistryProgram, c
     control_plane.start(f"agent-{node}")
     shown = json.loads(operator.lattice("cache", "status", "--nodes", node, "-o", "json").stdout)
     assert stem(operator) in [image["digest"].replace(":", "-") for image in shown[0]["images"]]
+
+
+@needs_mksquashfs()
+def test_an_oci_image_is_brought_shown_with_its_name_and_registry_and_removed(
+    registry: RegistryProgram, control_plane: Instance, operator: Person
+) -> None:
+    node = control_plane.site().nodes[0]
+    digest = push(registry.host, "team/app", "1.0", image(files({"bin/app": "x"})))
+    for name in ("images.example/team/app:1.0", "team/app:1.0"):
+        done = operator.lattice("cache", "warm", "--image", name, "--nodes", node)
+        assert done.stdout == f"{node} has {name}\n"
+    assert f"{digest.replace(':', '-')}.config.json" in kept(control_plane, node)
+    operator.lattice("cache", "warm", "--image", "prgenv/24.11:v1", "--nodes", node)
+    found = {
+        one["digest"]: one for one in json.loads(operator.lattice("cache", "status", "--node", node, "-o", "json").stdout)[0]["images"]
+    }
+    shown = found[digest]
+    assert (shown["kind"], shown["registry"]) == ("Oci", "images.example")
+    assert shown["names"] == ["images.example/team/app:1.0", "team/app:1.0"]
+    uenv = found[stem(operator).replace("-", ":")]
+    assert (uenv["kind"], uenv["registry"], uenv["names"]) == ("", f"{registry.host}/uenv", ["prgenv/24.11:v1"])
+    table = operator.lattice("cache", "status", "--node", node, "-o", "wide").stdout
+    for words in ("images.example/team/app:1.0, team/app:1.0", "prgenv/24.11:v1", "REGISTRY", f"{registry.host}/uenv"):
+        assert words in table, table
+    operator.lattice("cache", "evict", "--image", "images.example/team/app:1.0", "--nodes", node)
+    assert not any(name.startswith(digest.replace(":", "-")) for name in kept(control_plane, node))
+    missing = operator.lattice("cache", "warm", "--image", "images.example/team/none:1.0", "--nodes", node, ok=False)
+    assert (missing.returncode, "the registry images.example has no image team/none:1.0" in missing.stderr) == (4, True), missing.stderr
 
 
 def test_what_is_not_there_or_not_allowed_is_refused_with_the_next_step(

@@ -121,8 +121,9 @@ class Containers:
         answer = await self._ask(work, request)
         if "workdir" not in answer:
             raise _refused(work, str(answer["failure"]), str(answer.get("reason") or "PrologueFailed"))
-        note = "the kernel shows the files of the image as root's alone" if work.writable and not answer["mapped"] else ""
-        return StartedContainer(image, devices.variables, answer["workdir"], note, self._fields(work, account, answer["workdir"], devices))
+        return StartedContainer(
+            image, devices.variables, answer["workdir"], _note(work, answer), self._fields(work, account, answer["workdir"], devices)
+        )
 
     async def _ask(self, work: NodeWork, request: Mapping[str, Any]) -> dict[str, Any]:
         """Has a fresh process make the container, and returns its answer; starts another where it or the runner is killed."""
@@ -216,6 +217,17 @@ class Containers:
 def _refused(work: NodeWork, why: str, reason: str) -> Rejected:
     """Returns the error that says why this node cannot make a container; a profile that cannot be read counts as a failed prologue."""
     return Rejected(f"node {work.node}: {why}", reason=reason if reason != "ProfileUnreadable" else "PrologueFailed")
+
+
+def _note(work: NodeWork, answer: Mapping[str, Any]) -> str:
+    """Returns what the user of a container should know of it, by the answer of who made it; empty: nothing."""
+    absent, hiding = ", ".join(answer.get("absent", ())), ", ".join(answer.get("hiding", ()))
+    said = (
+        "the kernel shows the files of the image as root's alone" if work.writable and not answer["mapped"] else "",
+        f"node {work.node} has no {absent}, which the site lists for containers (software.containerMounts)" if absent else "",
+        f"the node's {hiding} hides what the image has there" if hiding else "",
+    )
+    return "; ".join(filter(None, said))
 
 
 def _show_scratch(request: dict[str, Any], account: Account, space: ScratchSpace | None) -> None:

@@ -24,7 +24,7 @@ from lattice.models.conditions import PROLOGUE_FAILED, SOFTWARE_REFUSED
 from lattice.units import format_bytes
 from lattice.views.allocation import SoftwareImage
 from lattice.views.cluster import TrustedKey
-from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.attempts import BroughtBytes, Key, NodeWork
 from lattice_agent.host.threads import Threads
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.pull_messages import PullAnswer, PullRequest
@@ -71,6 +71,8 @@ class Images:
         self.cache = cache
         self.pulling: dict[str, PullProgress] = {}
         """Pulls under way, by digest."""
+        self._waits: dict[str, tuple[float, str]] = {}
+        """By digest, since when (seconds since the epoch) an image is kept, and by what: the failure of its registry, a full cache."""
         self._looks = Threads(f"the image cache {cache.directory}", count=1, within=LOOK_SECONDS)
         self._lacking: tuple[int, str] | None = None
         """The bytes of an image for which there was no room, and the sentence; None: there was."""
@@ -112,10 +114,11 @@ class Images:
         finally:
             del self._wanted[work.key]
 
-    def progress(self, key: Key) -> tuple[int, int]:
-        """Returns the bytes pulled so far and the bytes in all of the images being pulled for an attempt; zeros: none is being pulled."""
+    def progress(self, key: Key) -> BroughtBytes:
+        """Returns how far the images being pulled for an attempt are, and what keeps the one that has waited longest."""
         under_way = [self.pulling[digest] for digest in self._wanted.get(key, ()) if digest in self.pulling]
-        return sum(pull.bytes for pull in under_way), sum(pull.size for pull in under_way)
+        since, waits = min((self._waits[digest] for digest in self._wanted.get(key, ()) if digest in self._waits), default=(0.0, ""))
+        return BroughtBytes(sum(pull.bytes for pull in under_way), sum(pull.size for pull in under_way), waits, since)
 
     async def content(self) -> CacheContent:
         """Returns the images in the node's cache, the digests of those in use, and the size and free space of the cache."""
@@ -172,9 +175,19 @@ class Images:
             return "", ()
         return said, tuple(sorted(image.digest for image in images))[:MOST_TOLD]
 
-    def pulled(self, digest: str) -> int:
-        """Returns how many bytes of an image that is being pulled stand on disk; 0: none, or it is not being pulled."""
-        return self.pulling[digest].bytes if digest in self.pulling else 0
+    def pulled(self, digest: str) -> BroughtBytes:
+        """Returns how far the pull of one image is, and what keeps it; zeros: it is not being pulled."""
+        since, waits = self._waits.get(digest, (0.0, ""))
+        pull = self.pulling.get(digest, PullProgress(0))
+        return BroughtBytes(pull.bytes, pull.size, waits, since)
+
+    def _note_wait(self, digest: str, waits: str) -> None:
+        """Notes what keeps an image that is wanted, and since when; empty: nothing does."""
+        if waits:
+            since, _ = self._waits.get(digest, (self._clock.now(), ""))
+            self._waits[digest] = since, waits
+        else:
+            self._waits.pop(digest, None)
 
     def _expected(self) -> frozenset[str]:
         """Returns the digests of the images that attempts under preparation, or requests to warm the cache, want; these are not evicted."""
@@ -205,6 +218,8 @@ class Images:
                 await self._pull_with_room(image, sources, pauses)
             elif image.metadata and not await self._disk.call(self.cache.has_metadata, image.digest, image.metadata):
                 await self._pull_metadata(image, sources.url(image))
+            if found is not None and image.source not in found.record.names:
+                await self._disk.call(self.cache.add_name, image.digest, image.source)
             await self._disk.call(self.cache.touch, image.digest, self._clock.now())
 
     async def _checked(self, image: SoftwareImage, found: CachedImage) -> CachedImage | None:
@@ -247,7 +262,11 @@ class Images:
                     self._lacking = room_for(image), error.message
                     raise
                 event(log, "CacheFull", logging.WARNING, digest=image.digest, message=error.message, retry_seconds=pause)
-                await self._clock.sleep(pause)
+                self._note_wait(image.digest, error.message)
+                try:
+                    await self._clock.sleep(pause)
+                finally:
+                    self._note_wait(image.digest, "")
             else:
                 self._lacking = None
                 return
@@ -272,7 +291,7 @@ class Images:
         request = PullRequest(
             str(self.cache.directory), image.digest, layer=image.layer, size=image.size, metadata=image.metadata,
             repository=image.repository, registry=registry, auth=self._auth, boot=self._boot, container=image.is_container,
-            most_bytes=sources.largest, free=self.cache.limits.free,
+            most_bytes=sources.largest, free=self.cache.limits.free, name=image.source, place=sources.place(image),
         )  # fmt: skip
         event(log, "PullBegun", digest=image.digest, bytes=image.size, registry=registry)
         try:
@@ -328,11 +347,16 @@ class Images:
                 async for line in printed:
                     last = line
                     with suppress(msgspec.MsgspecError):
-                        progress.bytes = msgspec.json.decode(line, type=PullAnswer).bytes or progress.bytes
+                        answer = msgspec.json.decode(line, type=PullAnswer)
+                        progress.bytes = answer.bytes or progress.bytes
+                        if answer.waits:
+                            event(log, "RegistryAwaited", logging.WARNING, digest=image.digest, source=image.source, message=answer.waits)
+                        self._note_wait(image.digest, answer.waits)
         except OSError as error:
             raise Retry(f"{image.source}: no process is to be had to pull it: {error}", reason="PullerKilled") from error
         finally:
             self.pulling.pop(image.digest, None)
+            self._note_wait(image.digest, "")
         _judge(last, image)
 
 

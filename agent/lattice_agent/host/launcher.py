@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from lattice.daemon import starts
 from lattice.daemon.clock import Clock
 from lattice.errors import NotFound, Rejected, Retry, Stale, UnknownOutcome
-from lattice_agent.attempts import Key, NodeWork, Running
+from lattice_agent.attempts import BroughtBytes, Key, NodeWork, Running
 from lattice_agent.host import users
 from lattice_agent.host.containers import Containers
 from lattice_agent.host.controllers import Reserves
@@ -180,7 +180,11 @@ class Launcher:
         place = self._places[work.key]
         space = self._scratch.space(work) if work.scratch_bytes else None
         made = await self._recorded(work, self._containers.make_container(work, place.account, place.workdir, space))
-        note = "; ".join(filter(None, (place.note, made.note)))
+        relative = launch.relative_files(work) if made.workdir != place.workdir else []
+        written = (
+            f"{', '.join(relative)} for output is in {place.workdir} of the node, not in the image's {made.workdir}" if relative else ""
+        )
+        note = "; ".join(filter(None, (place.note, made.note, written)))
         self._places[work.key] = dataclasses.replace(place, container=made, note=note)
         starts.reached(self._clock, "container", work.key.uid, node=work.node)
         return {}
@@ -209,9 +213,9 @@ class Launcher:
             raise
         return {}
 
-    def _brought(self, key: Key) -> tuple[int, int]:
-        """Returns the bytes pulled and the bytes in all of an attempt's images that are being pulled; zeros on a node without a cache."""
-        return self.images.progress(key) if self.images is not None else (0, 0)
+    def _brought(self, key: Key) -> BroughtBytes:
+        """Returns how far the pulls of an attempt's images are, and what keeps them; nothing on a node without a cache."""
+        return self.images.progress(key) if self.images is not None else BroughtBytes()
 
     async def _run_epilogue(self, key: Key) -> None:
         """Ends what hooks left running, and runs the site's epilogue hooks; raises Retry where one fails."""
@@ -226,7 +230,8 @@ class Launcher:
         recorded as the attempt's end.
         """
         account = await asyncio.to_thread(_account_of, work)
-        only_there = bool(work.workdir and work.tasks and not work.image)  # an image may have the directory that the node lacks
+        relative = launch.relative_files(work)
+        only_there = bool(work.workdir and work.tasks and (relative or not work.image))  # an image may have what the node lacks
         request = {
             "op": "probe",
             "directories": [work.workdir] if only_there else [*filter(None, (work.workdir,)), account.home, "/"],
@@ -238,6 +243,8 @@ class Launcher:
         }
         answer = await self._ask(request, why_not="its directories and files do not answer")
         if "workdir" not in answer:
+            if work.image and relative and "failure" in answer:
+                answer["failure"] += f"; {relative[0]!r} for output is relative to it, and written on the node: name an absolute path"
             raise await self._refused(work, answer)
         passed = [] if work.workdir else answer["passed_over"]
         note = f"the home directory {'; '.join(passed)}; working in {answer['workdir']} instead" if passed else ""

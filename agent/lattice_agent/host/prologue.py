@@ -13,7 +13,7 @@ from typing import Protocol
 
 from lattice.daemon.clock import Clock
 from lattice.errors import Rejected
-from lattice_agent.attempts import Key, NodeWork, StepProgress
+from lattice_agent.attempts import BroughtBytes, Key, NodeWork, StepProgress
 from lattice_agent.host.threads import Threads, whole
 from lattice_agent.state.step_journal import BEGUN, DONE, UNDOING, UNDONE, Note, StepJournal, following
 
@@ -39,8 +39,8 @@ class PrologueStep:
     lasting: bool = False
     again: bool = False
     wanted: Callable[[NodeWork], bool] | None = None
-    brought: Callable[[Key], tuple[int, int]] | None = None
-    """Returns how many bytes stand of what the step brings now, and how many there will be; None: it brings nothing."""
+    brought: Callable[[Key], BroughtBytes] | None = None
+    """Returns how far the step is with what it brings now; None: it brings nothing."""
 
 
 class StepObserver(Protocol):
@@ -147,10 +147,10 @@ class Prologue:
 
 
 def _with_bytes(found: StepProgress, step: PrologueStep, key: Key) -> StepProgress:
-    """Returns the progress of a step with the bytes that it has brought so far; unchanged for a step that brings nothing, or is not under
-    way.
+    """Returns the progress of a step with the bytes that it has brought so far, and what keeps it; unchanged for a step that brings
+    nothing, or is not under way.
     """
     if step.brought is None or found.state != BEGUN:
         return found
-    brought, size = step.brought(key)
-    return replace(found, bytes=brought, size=size)
+    far = step.brought(key)
+    return replace(found, bytes=far.bytes, size=far.size, waits=far.waits, waits_since=far.waits_since)

@@ -114,6 +114,8 @@ class NodeInspector:
             stage = "Ended" if facts.ended else "Unknown"
             return ReportedAttempt(key, stage, look.message or facts.failure, facts)
         message = ": ".join(filter(None, (known.reason or known.ended_by, known.message)))
+        waits = self._host.images.progress(key).waits if self._host.images is not None else ""
+        message = "; ".join(filter(None, (message, waits and f"waits for its images: {waits}")))
         return ReportedAttempt(key, known.stage.name.capitalize(), look.message or message, facts)
 
     async def _look(self, key: Key) -> _Look:

@@ -9,11 +9,13 @@ from typing import Final
 from lattice.errors import LatticeError
 from lattice.kube.clock import Clock
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice.views.allocation import SoftwareImage
+from lattice.views.allocation import OCI, SoftwareImage
 from lattice_agent.peers.interface import ImageShelf
 from lattice_agent.work.image_sources import ImageSources
 
 TOLD_SECONDS: Final = 0.5
+LONGEST_WAIT: Final = 1024
+"""Characters of what keeps a pull."""
 
 
 async def carry_out(request: pb.CacheRequest, images: ImageShelf, sources: ImageSources, clock: Clock) -> AsyncIterator[pb.CacheReport]:
@@ -41,7 +43,8 @@ async def _listed(images: ImageShelf) -> pb.CacheReport:
     found = [
         pb.CacheImage(
             digest=one.digest, size=one.record.size, repository=one.record.repository, layer=one.record.layer, used=one.used,
-            sticky=one.sticky, in_use=one.digest in content.in_use,
+            sticky=one.sticky, in_use=one.digest in content.in_use, registry=one.record.registry, names=one.record.names,
+            kind=OCI if one.record.manifest else "",
         )
         for one in content.images
     ]  # fmt: skip
@@ -49,21 +52,23 @@ async def _listed(images: ImageShelf) -> pb.CacheReport:
 
 
 async def _warmed(asked: pb.CacheImage, images: ImageShelf, sources: ImageSources, clock: Clock) -> AsyncIterator[pb.CacheReport]:
-    """Pulls an image, and yields every half a second how many bytes stand, `done` last; closing the iterator ends the pull.
+    """Pulls an image, and yields every half a second how many bytes stand and what keeps it, `done` last; closing the iterator ends it.
 
     Raises the error that ended it; where the site has no registry, one report says so.
     """
-    if not sources.registry:
+    if not asked.kind and not sources.registry:
         yield pb.CacheReport(reason="NoRegistry", message="the site has no registry of software environments (software.registry)")
         return
     image = SoftwareImage(
         source=asked.source, digest=asked.digest, size=asked.size, repository=asked.repository, layer=asked.layer, metadata=asked.metadata,
+        kind=asked.kind, registry=asked.registry,
     )  # fmt: skip
     async with asyncio.TaskGroup() as group:
         pull = group.create_task(_tried(images, image, sources, sticky=asked.sticky))
         try:
             while not pull.done():
-                yield pb.CacheReport(pulled_bytes=images.pulled(image.digest))
+                far = images.pulled(image.digest)
+                yield pb.CacheReport(pulled_bytes=far.bytes, message=far.waits[:LONGEST_WAIT])
                 ended = group.create_task(clock.sleep(TOLD_SECONDS))
                 await asyncio.wait((pull, ended), return_when=asyncio.FIRST_COMPLETED)
                 ended.cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lattice.views.allocation import SoftwareImage
-from lattice_agent.attempts import AttemptFacts, Key, StepProgress
+from lattice_agent.attempts import AttemptFacts, BroughtBytes, Key, StepProgress
 from lattice_agent.condition import VersionedCondition
 from lattice_agent.host.images import CacheContent
 from lattice_agent.members import Direction, Member
@@ -169,8 +169,8 @@ class ImageShelf(Protocol):
         """
         ...
 
-    def pulled(self, digest: str) -> int:
-        """Returns how many bytes of an image that is being pulled are on disk; 0 where it is not being pulled."""
+    def pulled(self, digest: str) -> BroughtBytes:
+        """Returns how far the pull of one image is, and what keeps it; zeros: it is not being pulled."""
         ...
 
 

@@ -72,5 +72,6 @@ def step_to_wire(found: StepProgress) -> pb.StepProgress:
     """Returns the progress of a prologue step as its protobuf message; an unknown state becomes STEP_STATE_UNSPECIFIED."""
     state = _STEP_STATES.get(found.state, pb.STEP_STATE_UNSPECIFIED)
     return pb.StepProgress(
-        name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size, begun=found.begun, done=found.done
+        name=found.name, state=state, since=found.since, bytes=found.bytes, size=found.size, begun=found.begun, done=found.done,
+        waits=found.waits[:1024], waits_since=found.waits_since,
     )  # fmt: skip

@@ -6,7 +6,7 @@ the path that it really has; nothing of a user's is looked up by path as root.
 """
 
 # System calls by their names: paths are plain strings here.
-# ruff: noqa: PTH102, PTH115, PTH118, PTH119, PTH120, PTH123, S108
+# ruff: noqa: PTH102, PTH115, PTH118, PTH119, PTH120, PTH123, PTH208, S108
 from __future__ import annotations
 
 import errno
@@ -52,6 +52,10 @@ class Making:
         self.mounts: list[dict[str, Any]] = []
         self.places: dict[str, str] = {}
         """By target: the real path on the node of what is mounted there; empty: it has none."""
+        self.absent: list[str] = []
+        """Directories that the site lists for containers and this node lacks."""
+        self.hiding: list[str] = []
+        """Directories of the node behind which the image has files."""
 
     @property
     def bundle(self) -> str:
@@ -62,7 +66,8 @@ class Making:
 def run(request: dict[str, Any], report: int) -> None:
     """Makes and starts the container of a request; writes one answer to `report` (a descriptor).
 
-    The answer holds `workdir`, the working directory of its tasks, and `mapped`; or `failure`, with a `reason` if the work is at fault.
+    The answer holds `workdir`, the working directory of its tasks, `mapped`, `absent` and `hiding`; or `failure`, with a `reason` if the
+    work is at fault.
     """
     making = Making(request, streams.UserIdentity(request["user"], request["group"], tuple(request["groups"])))
     try:
@@ -79,7 +84,8 @@ def _make(making: Making) -> dict[str, Any]:
     """Makes and starts a container: its image mounted read-only, the root above it, the mounts of the node, the
     configuration, and the runtime's `create` and `start`.
 
-    Returns its working directory, and whether the image's files are shown as the user's.
+    Returns its working directory, whether the image's files are shown as the user's, and which directories of the node are absent or
+    hide files of the image.
     """
     request = making.request
     image = hold.open_image({"source": request["source"], "path": request["image"], "own": False}, making.identity)
@@ -94,7 +100,7 @@ def _make(making: Making) -> dict[str, Any]:
     workdir = _workdir(making)
     _write_config(making)
     _call_runtime(request, "run", "--detach", "--bundle", making.bundle, request["container"])
-    return {"workdir": workdir, "mapped": mapped}
+    return {"workdir": workdir, "mapped": mapped, "absent": making.absent, "hiding": making.hiding}
 
 
 def _attach(mount: int, path: str) -> None:
@@ -153,6 +159,7 @@ def _bind(making: Making, bind: dict[str, Any]) -> None:
             place = os.open(bind["path"], os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         if bind["optional"]:
+            making.absent += [bind["path"]] if bind["listed"] else []
             return
         raise ContainerFailure(f"{bind['path']} of the node cannot be shown in the container: {error}") from error
     real = os.readlink(f"/proc/self/fd/{place}")
@@ -160,7 +167,25 @@ def _bind(making: Making, bind: dict[str, Any]) -> None:
     if (bind["own"] and not _may_cover(target)) or _is_shown(making, target, real):
         os.close(place)
         return
+    if (bind["own"] or bind["listed"]) and _has_files(making, target):
+        making.hiding.append(target)
     _place(making, place, _real(making, target) if bind["links"] else target, real, bind["options"])
+
+
+def _has_files(making: Making, path: str) -> bool:
+    """Tells whether the image itself has a directory there that is not empty, reached without symbolic links."""
+    lower = os.open(f"{making.bundle}/lower", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        way = namespaces.RESOLVE_BENEATH | namespaces.RESOLVE_NO_SYMLINKS
+        place = namespaces.open_at(lower, path.lstrip("/") or ".", os.O_RDONLY | os.O_DIRECTORY, way)
+        try:
+            return bool(os.listdir(place))
+        finally:
+            os.close(place)
+    except OSError:
+        return False
+    finally:
+        os.close(lower)
 
 
 def _may_cover(target: str) -> bool:

@@ -7,7 +7,9 @@
  * cc -static -Os -s -Wall -Wextra -o stub stub.c
  */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +21,8 @@
 #include <unistd.h>
 
 enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALS = 64 };
+
+#define SCRIPT "/.lattice/script"
 
 extern char **environ;
 
@@ -111,6 +115,37 @@ static const char *execute(char **argv, const char *path)
 	return there;
 }
 
+/* Returns the interpreter that a file names: in its #! line, or a program its loader; NULL: none that can be read. */
+static const char *interpreter(const char *path)
+{
+	static char name[4096];
+	Elf64_Ehdr head;
+	Elf64_Phdr part;
+	int file = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = file < 0 ? 0 : pread(file, name, sizeof name - 1, 0);
+
+	name[got > 0 ? got : 0] = 0;
+	if (got > 2 && !memcmp(name, "#!", 2)) {
+		char *begin = name + 2 + strspn(name + 2, " \t");
+		begin[strcspn(begin, " \t\n")] = 0;
+		return *begin ? begin : NULL;
+	}
+	if (got < (ssize_t)sizeof head || memcmp(name, ELFMAG, SELFMAG) || name[EI_CLASS] != ELFCLASS64)
+		return NULL;
+	memcpy(&head, name, sizeof head);
+	for (int number = 0; number < head.e_phnum; number++) {
+		off_t at = (off_t)(head.e_phoff + (unsigned long)number * sizeof part);
+		if (pread(file, &part, sizeof part, at) != sizeof part)
+			break;
+		if (part.p_type != PT_INTERP || part.p_filesz >= sizeof name)
+			continue;
+		got = pread(file, name, part.p_filesz, (off_t)part.p_offset);
+		name[got > 0 ? got : 0] = 0;
+		return *name ? name : NULL;
+	}
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
@@ -131,7 +166,13 @@ int main(int argc, char **argv)
 		dprintf(2, "lattice: '%.200s' cannot be executed in the image: %s; it is not in PATH=%.1000s\n", argv[2], strerror(reason), path);
 		return NOT_FOUND;
 	}
-	if (there && reason == ENOENT)
-		refuse(NOT_FOUND, there, "cannot be executed in the image: ", "the file exists, but not the interpreter that it names");
+	if (there && reason == ENOENT) {
+		const char *missing = interpreter(there);
+		there = strcmp(there, SCRIPT) ? there : "the script";
+		if (!missing)
+			refuse(NOT_FOUND, there, "cannot be executed in the image: ", "the file exists, but not the interpreter that it names");
+		dprintf(2, "lattice: %.200s cannot be executed in the image: its interpreter %.1000s is not there\n", there, missing);
+		return NOT_FOUND;
+	}
 	refuse(reason == ENOENT || reason == ENOTDIR ? NOT_FOUND : NOT_EXECUTABLE, argv[2], "cannot be executed in the image: ", strerror(reason));
 }

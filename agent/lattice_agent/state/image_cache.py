@@ -38,6 +38,7 @@ PARTS: Final = (".json", ".squashfs", ".config.json", ".signatures.json", ".stic
 """Of an image, in the order in which they are removed: without its record nothing of it counts."""
 SIGNATURE_SECONDS: Final = 86400.0
 """How long a registry's signatures of an image are believed without it: one that is withdrawn there counts no longer than that."""
+MOST_IMAGE_NAMES: Final = 8
 MOST_METADATA: Final = 64
 """Documents that are kept of one image: each repository that has it may attach its own, and each may change."""
 
@@ -46,6 +47,7 @@ class ImageRecord(msgspec.Struct, frozen=True):
     """Holds what is known of a cached image: `layer` and `size` are those of its squashfs file.
 
     `boot` is that in which its bytes were last hashed; `manifest` empty: it is a uenv, else the manifest of the OCI image that was packed.
+    `registry` is where it came from, as people know it, and `names` are those by which it was asked for, the first 8.
     """
 
     layer: str
@@ -54,6 +56,8 @@ class ImageRecord(msgspec.Struct, frozen=True):
     boot: str = ""
     format: int = FORMAT
     manifest: str = ""
+    registry: str = ""
+    names: tuple[str, ...] = ()
 
 
 class KeptSignatures(msgspec.Struct, frozen=True):
@@ -233,6 +237,13 @@ class ImageCache:
         """Notes durably, in an image's record, that its bytes were hashed in this boot."""
         record = msgspec.structs.replace(image.record, boot=boot)
         durable.write_durably(str(self.images), f"{file_stem(image.digest)}.json", msgspec.json.encode(record))
+
+    def add_name(self, digest: str, name: str) -> None:
+        """Notes durably a name by which an image of the cache is asked for; the ninth and later ones are left out."""
+        image = self.find(digest)
+        if image is not None and name not in image.record.names and len(image.record.names) < MOST_IMAGE_NAMES:
+            record = msgspec.structs.replace(image.record, names=(*image.record.names, name))
+            durable.write_durably(str(self.images), f"{file_stem(digest)}.json", msgspec.json.encode(record))
 
     def room(self) -> Room:
         """Returns the size and the free bytes of the cache's file system."""

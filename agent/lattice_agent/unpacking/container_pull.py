@@ -23,7 +23,7 @@ from lattice.software.container_documents import (
     read_config,
     read_image,
 )  # fmt: skip
-from lattice_agent.blob_pull import READ_BYTES, BlobPull, patiently
+from lattice_agent.blob_pull import READ_BYTES, BlobPull, Patience
 from lattice_agent.pull_messages import PullRequest
 from lattice_agent.standalone import durable
 from lattice_agent.state.image_cache import CACHE_FULL, ImageCache, ImageRecord, file_stem
@@ -35,10 +35,12 @@ LEAST_FILE: Final = 1 << 20
 
 
 class ContainerPull:
-    """One pull of an OCI image; `tell` hears how many bytes of its layers stand."""
+    """One pull of an OCI image; `tell` hears how many bytes of its layers stand, `patience` of the registry's failures."""
 
-    def __init__(self, request: PullRequest, registry: Registry, cache: ImageCache, tell: Callable[[int], None]) -> None:
-        self._request, self._registry, self._cache, self._report = request, registry, cache, tell
+    def __init__(
+        self, request: PullRequest, registry: Registry, cache: ImageCache, tell: Callable[[int], None], patience: Patience
+    ) -> None:
+        self._request, self._registry, self._cache, self._report, self._patience = request, registry, cache, tell, patience
         self._before = 0
         """Bytes of the layers that are whole."""
 
@@ -51,7 +53,9 @@ class ContainerPull:
         digest, manifest = await self._manifest()
         if manifest.size > self._request.size:
             raise refused(f"its layers have {manifest.size} bytes, where the allocation says {self._request.size}")
-        document = await patiently(self._registry.blob, self._request.repository, manifest.config.digest, most=LARGEST_DOCUMENT)
+        document = await self._patience.patiently(
+            self._registry.blob, self._request.repository, manifest.config.digest, most=LARGEST_DOCUMENT
+        )
         config = read_config(document)
         _check_config(config, manifest)
         paths = await self._pull_layers(manifest.layers)
@@ -62,7 +66,7 @@ class ContainerPull:
         """Returns the manifest of this node's architecture and its digest; an index is read first."""
         asked, digest = self._request, self._request.digest
         for _ in range(2):
-            _, document = await patiently(self._registry.manifest_document, asked.repository, digest, DOCUMENT_TYPES)
+            _, document = await self._patience.patiently(self._registry.manifest_document, asked.repository, digest, DOCUMENT_TYPES)
             found = read_image(document)
             if isinstance(found, ContainerManifest):
                 return digest, found
@@ -71,7 +75,7 @@ class ContainerPull:
 
     async def _pull_layers(self, layers: list[BlobReference]) -> dict[str, Path]:
         """Pulls every layer once and returns their files by digest."""
-        blobs = BlobPull(self._registry, self._request.repository, lambda length: self._report(self._before + length))
+        blobs = BlobPull(self._registry, self._request.repository, lambda length: self._report(self._before + length), self._patience)
         paths: dict[str, Path] = {}
         for layer in {layer.digest: layer for layer in layers}.values():
             path = self._cache.draft(self._request.digest, layer.digest)
@@ -91,7 +95,9 @@ class ContainerPull:
         for path in {layer.path for layer in layers}:
             path.unlink()
         self._cache.keep_config(asked.digest, config)
-        record = ImageRecord(digest, size, asked.repository, asked.boot, manifest=manifest)
+        record = ImageRecord(
+            digest, size, asked.repository, asked.boot, manifest=manifest, registry=asked.place, names=(asked.name,)
+        )  # fmt: skip
         durable.write_durably(str(self._cache.images), f"{file_stem(asked.digest)}.json", msgspec.json.encode(record))
 
     def _room(self) -> int:

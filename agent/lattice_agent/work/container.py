@@ -98,7 +98,7 @@ def node_binds(
     and Lattice's own; `own` ones are opened with the user's rights. `script` empty: there is none.
     """
     found = [] if private_tmp else [bind("/tmp"), bind("/dev/shm")]  # noqa: S108 - the node's, as bare work has them
-    found += [bind(path, optional=True) for path in shared]
+    found += [bind(path, optional=True, listed=True) for path in shared]
     found += [bind(account.home, own=True, optional=True), bind(account.home, target="", own=True, optional=True)]
     if workdir:
         found.append(bind(workdir, target="", own=True))
@@ -126,14 +126,16 @@ def memory_mount(path: str, size: int, account: Account) -> dict[str, Any]:
 
 
 def bind(
-    path: str, *, target: str | None = None, own: bool = False, optional: bool = False, links: bool = False, options: Sequence[str] = _BIND
-) -> dict[str, Any]:
+    path: str, *, target: str | None = None, own: bool = False, optional: bool = False, listed: bool = False, links: bool = False,
+    options: Sequence[str] = _BIND,
+) -> dict[str, Any]:  # fmt: skip
     """Returns one entry of the request: what of the node stands where in the container.
 
-    `target` None: at the same path; empty: at the path that it really has. `links`: links of the image on the way to it are followed.
+    `target` None: at the same path; empty: at the path that it really has. `links`: links of the image on the way to it are followed;
+    `listed`: the site lists it for containers.
     """
     wanted = path if target is None else target
-    return {"path": path, "target": wanted, "own": own, "optional": optional, "links": links, "options": list(options)}
+    return {"path": path, "target": wanted, "own": own, "optional": optional, "listed": listed, "links": links, "options": list(options)}
 
 
 def _no_capabilities() -> dict[str, list[str]]:

@@ -29,6 +29,10 @@ class ImageSources:
             raise Rejected(said, reason="ImageRefused")
         return url_of(found)
 
+    def place(self, image: SoftwareImage) -> str:
+        """Returns an image's registry as people know it: of an OCI image the name in the site's list, of a uenv host and path."""
+        return image.registry if image.is_container else self.registry.partition("://")[2] or self.registry
+
 
 def sources_of(options: SoftwareOptions) -> ImageSources:
     """Returns where images come from by the site's configuration."""

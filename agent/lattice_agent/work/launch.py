@@ -41,6 +41,11 @@ def check(work: NodeWork) -> None:
         raise refuse(work, f"the working directory {work.workdir!r} is not an absolute path")
 
 
+def relative_files(work: NodeWork) -> list[str]:
+    """Returns the files for output that are relative to a working directory, each once; none where no task runs."""
+    return [path for path in dict.fromkeys((work.stdout, work.stderr)) if path and not path.startswith("/")] if work.tasks else []
+
+
 def _script_flaw(script: str) -> str:
     """Returns a clause on why a script cannot be executed: no `#!` line, NUL, CR LF or no interpreter; empty: it can."""
     first = script.split("\n", 1)[0]

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from lattice.clients.containers import FoundContainer
-from lattice.clients.uenv_images import UenvImage, closest
+from lattice.clients.resolution import ImageFinder, ResolvedLabel, reason_of, resolve_images, resolve_label
 from lattice.daemon.clock import Clock
 from lattice.daemon.logs import event
 from lattice.daemon.queue import KeyedQueue
@@ -28,18 +28,13 @@ from lattice.kube.informer import Change
 from lattice.kube.resources import ALLOCATIONS, CONFIGS
 from lattice.lifecycle.conditions import FALSE, condition, encode, with_condition, without_conditions
 from lattice.lifecycle.settle import is_final
-from lattice.models.conditions import SOFTWARE_REFUSED, SOFTWARE_RESOLVED
-from lattice.software.claims import SignedClaim
-from lattice.software.containers import ContainerReference, parse_container
-from lattice.software.image_metadata import ImageMetadata
+from lattice.models.conditions import SOFTWARE_RESOLVED
+from lattice.software.containers import ContainerReference
 from lattice.software.labels import UenvLabel
-from lattice.software.pinning import asked_images, names_registry
-from lattice.software.references import MountedImage, check_images, parse_views
-from lattice.software.signatures import check_signed
+from lattice.software.pinning import names_registry
 from lattice.software.site_rules import check_devices, wants_signature
 from lattice.units import format_time, parse_duration, parse_time
 from lattice.views import Allocation
-from lattice.views.allocation import OCI, SoftwareImage
 from lattice.views.cluster import Config, SoftwareOptions
 
 log = logging.getLogger(__name__)
@@ -50,31 +45,12 @@ NAMESPACE_WORKERS: Final = 3
 """That serve one namespace at a time: no tenant's labels keep those of others."""
 ASK_SECONDS: Final = 60.0
 """Within which the registry must have answered all questions about one label."""
-MOST_IMAGES: Final = 50
-"""Of one label: of more, the sentence that it names several is the same."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 60.0
 KNOWN_SECONDS: Final = 2.0
 """How long an answer of the registry serves other allocations with the same label."""
 MOST_KNOWN: Final = 1024
-REFUSED: Final = "ImageRefused"
 UNRESOLVED: Final = "ImagesUnresolved"
 WAITS: Final = "RegistryAwaited"
-
-
-class ImageFinder(Protocol):
-    """Finds images by label; `UenvImages` is the implementation."""
-
-    async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
-        """Returns the images that a label names, and how many matching tags beyond `most` were not asked for."""
-        ...
-
-    async def claims(self, image: UenvImage) -> list[SignedClaim]:
-        """Returns what has been signed of an image; empty: nothing."""
-        ...
-
-    async def metadata(self, image: UenvImage) -> tuple[str, ImageMetadata] | None:
-        """Returns the metadata attached to an image in the registry, and the digest of its archive; None: none is attached."""
-        ...
 
 
 OpenImages = Callable[[SoftwareOptions], AbstractAsyncContextManager[ImageFinder]]
@@ -86,15 +62,6 @@ class FindContainer(Protocol):
     async def __call__(self, options: SoftwareOptions, reference: ContainerReference, *, signed: bool) -> FoundContainer:
         """Returns what the name stands for now."""
         ...
-
-
-@dataclass(frozen=True)
-class ResolvedLabel:
-    """The registry's answer for one label: the image that it names, and what is attached to it, by the digest of its archive."""
-
-    image: UenvImage
-    metadata: ImageMetadata | None = None
-    archive: str = ""
 
 
 @dataclass
@@ -200,18 +167,12 @@ class SoftwareResolver:
         signed = wants_signature(asked.require, allocation.spec.tenant, allocation.spec.vcluster, options.require_signature)
         if asked.image:
             check_devices(asked.devices, options.container_devices)
-            return [await self._container(parse_container(asked.image), options, since, signed=signed)]
-        references, views = asked_images(asked.uenv, asked.tools_uenv), parse_views(asked.view)
-        found = [
-            (one, await self._label(one.label, options, since, signed=signed) if one.label is not None else None) for one in references
-        ]
-        mounted = [MountedImage(reference, one.metadata if one is not None else None) for reference, one in found]
-        check_images(mounted, views)
-        images: dict[str, dict[str, Any]] = {}
-        for image, (reference, one) in zip(mounted, found, strict=True):
-            if one is not None and (reference.text not in images or not reference.mount):  # the mount of those that name none
-                images[reference.text] = pinned(image, one)
-        return list(images.values())
+        found = await resolve_images(
+            asked,
+            lambda label: self._label(label, options, since, signed=signed),
+            lambda reference: self._container(reference, options, since, signed=signed),
+        )
+        return [msgspec.to_builtins(image) for image in found]
 
     async def _label(self, label: UenvLabel, options: SoftwareOptions, since: float, *, signed: bool) -> ResolvedLabel:
         """Returns what the registry says of a uenv label, an answer that others share for 2 s; raises the error of the question, likewise
@@ -220,18 +181,12 @@ class SoftwareResolver:
         key = options, str(label), signed
         return await self._shared(self._known_labels, key, lambda: self._ask(label, options, signed=signed), since)
 
-    async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float, *, signed: bool) -> dict[str, Any]:
-        """Returns the entry of `status.software` for an OCI image by what the registry says of it, an answer that others share for 2 s.
-
-        Raises the error of the question, likewise shared.
+    async def _container(self, reference: ContainerReference, options: SoftwareOptions, since: float, *, signed: bool) -> FoundContainer:
+        """Returns what the registry says of an OCI image, an answer that others share for 2 s; raises the error of the question, likewise
+        shared.
         """
         key = options, reference.text, signed
-        found = await self._shared(self._known_containers, key, lambda: self._containers(options, reference, signed=signed), since)
-        entry = SoftwareImage(
-            source=reference.text, digest=found.digest, size=found.size, repository=found.repository, kind=OCI, registry=found.registry
-        )
-        made: dict[str, Any] = msgspec.to_builtins(entry)
-        return made
+        return await self._shared(self._known_containers, key, lambda: self._containers(options, reference, signed=signed), since)
 
     async def _shared(self, known: KnownAnswers[T], key: AnswerKey, ask: Callable[[], Awaitable[T]], since: float) -> T:
         """Returns what a name stands for; allocations that were there when the registry was asked share its answer for 2 s.
@@ -261,19 +216,9 @@ class SoftwareResolver:
         return found
 
     async def _ask(self, label: UenvLabel, options: SoftwareOptions, *, signed: bool) -> ResolvedLabel:
-        """Asks the registry which image a label names, and for the metadata attached to it; that of an image which must be `signed` does
-        not count, since a signature of the image does not cover it.
-
-        Raises NotFound where there is none, Rejected where there are several, or no trusted key has signed the image.
-        """
+        """Asks the registry which image a label names, and for the metadata attached to it; raises as `resolve_label` does."""
         async with self._images(options) as images:
-            found, left_out = await images.find(label, MOST_IMAGES)
-            image = closest(label, found, left_out)
-            if signed:
-                check_signed(str(label), image.digest, await images.claims(image), options.trusted_keys)
-                return ResolvedLabel(image)
-            attached = await images.metadata(image)
-            return ResolvedLabel(image, attached[1], attached[0]) if attached is not None else ResolvedLabel(image)
+            return await resolve_label(images, label, options, signed=signed)
 
     async def _refuse(self, allocation: Allocation, reason: str, message: str) -> None:
         """Writes the condition SoftwareResolved False with this reason and sentence, by which the scheduler ends the allocation."""
@@ -339,22 +284,3 @@ def known_failure(failure: Exception) -> LatticeError:
         return failure
     event(log, "ImageUnreadable", logging.ERROR, error=failure)
     return Corrupt(f"what the registry says cannot be read: {type(failure).__name__}: {failure}", reason="RegistryBroken")
-
-
-def reason_of(refusal: LatticeError) -> str:
-    """Returns the reason of the condition for a refusal: `ImageNotFound` for NotFound, the refusal's own where it is among those of
-    software, and `ImageRefused`, whose sentence says why, for all others.
-    """
-    if isinstance(refusal, NotFound):
-        return "ImageNotFound"
-    return refusal.reason if refusal.reason in SOFTWARE_REFUSED else REFUSED
-
-
-def pinned(image: MountedImage, found: ResolvedLabel) -> dict[str, Any]:
-    """Returns an image's entry of `status.software`, without empty fields, so that all writers encode equal entries equally."""
-    entry = SoftwareImage(
-        source=image.reference.text, digest=found.image.digest, size=found.image.layer.size, mount=image.mount,
-        repository=found.image.repository.path, layer=found.image.layer.digest, metadata=found.archive,
-    )  # fmt: skip
-    made: dict[str, Any] = msgspec.to_builtins(entry)
-    return made

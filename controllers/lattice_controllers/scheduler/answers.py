@@ -28,6 +28,7 @@ from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
 from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice.scheduling.recording.cycle_log import cycle_of
+from lattice.software.answers import PlannedImages
 from lattice_controllers.scheduler.status_rows import StatusAnswer
 
 log = logging.getLogger(__name__)
@@ -52,11 +53,13 @@ class Queries(Protocol):
         """
         ...
 
-    async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
+    async def plan(
+        self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool, images: Sequence[PlannedImages] = ()
+    ) -> Plan:
         """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
 
-        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected for a document that does not read, Denied
-        where its namespace is not its tenant's.
+        `images`: what registries say of the images of each, where they were asked. `optimal` adds the solver's bound on the
+        value of the planned cycle. Raises Rejected for a document that does not read, Denied where its namespace is not its tenant's.
         """
         ...
 
@@ -115,6 +118,7 @@ class ServerFiles:
 class _Body(msgspec.Struct, frozen=True):
     allocations: list[dict[str, Any]]
     optimal: bool = False
+    images: list[PlannedImages] = []
 
 
 Answer = Callable[[web.Request], Awaitable[msgspec.Struct | web.Response]]
@@ -202,7 +206,7 @@ class AnswerServer:
             body = msgspec.json.decode(await request.read(), type=_Body)
         except msgspec.DecodeError as error:
             raise Rejected(f"the body of a plan is no list of allocations: {error}", reason="PlanInvalid") from error
-        return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal)
+        return await self._leading().plan(body.allocations, reader_of(request.query), optimal=body.optimal, images=body.images)
 
     async def _quota(self, request: web.Request) -> Part:
         """Answers with the quota trees as the reader may see them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ from lattice.scheduling.queries.status_rows import Selection
 from lattice.scheduling.queries.what_if import may_ever
 from lattice.scheduling.recording.record import take_query_snapshot
 from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.software.answers import PlannedImages
 from lattice.units import format_time
 from lattice.views.allocation import Allocation, AllocationStatus
 from lattice.views.cluster import Config, Tenant, VCluster
@@ -151,13 +153,17 @@ class QueryService:
             snapshot = self._snapshot()
             return await _aside(lambda: PlannerQueries(snapshot, reader).why(uid))
 
-    async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
+    async def plan(
+        self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool, images: Sequence[PlannedImages] = ()
+    ) -> Plan:
         """Returns where and when each of these allocations, none of them submitted, would start, in the order given.
 
-        `optimal` adds the solver's bound on the value of the planned cycle. Raises Rejected for a document that does not read, and for
-        `optimal` over several vclusters; Denied where a document's namespace is not its tenant's.
+        `images`: what registries say of the images of each, where they were asked. `optimal` adds the solver's bound on the
+        value of the planned cycle. Raises Rejected for a document that does not read, and for `optimal` over several vclusters; Denied
+        where a document's namespace is not its tenant's.
         """
-        asked = [self._asked(document, number) for number, document in enumerate(allocations, 1)]
+        found = [*images, *[PlannedImages()] * (len(allocations) - len(images))]
+        asked = [self._asked(document, one, number) for number, (document, one) in enumerate(zip(allocations, found, strict=False), 1)]
         async with self._turn:
             snapshot = self._snapshot(asked)
             planner = await _aside(lambda: PlannerQueries(snapshot, reader))
@@ -271,8 +277,9 @@ class QueryService:
             if vcluster.spec.state == "Open" and not {"*", tenant}.isdisjoint(vcluster.spec.tenants)
         }
 
-    def _asked(self, document: dict[str, Any], number: int) -> Candidate:
-        """Makes the candidate that a document would be if it were submitted now; `number` is its place in the question.
+    def _asked(self, document: dict[str, Any], images: PlannedImages, number: int) -> Candidate:
+        """Makes the candidate that a document would be if it were submitted now and had these images; what keeps or refuses them blocks it.
+        `number` is its place in the question.
 
         Raises Rejected where it cannot be read, Denied where its namespace is not the tenant's.
         """
@@ -286,8 +293,10 @@ class QueryService:
             sentence = f'namespace "{meta.namespace}" is not one of the tenant that allocation {number} of the plan names'
             raise Denied(sentence, reason="TenantMismatch")
         meta = msgspec.structs.replace(meta, uid=f"plan-{number}", creation_timestamp=format_time(self._clock.now(), micro=True))
-        allocation = msgspec.structs.replace(given, metadata=meta, status=AllocationStatus())
-        return self._candidates.candidate(allocation)
+        allocation = msgspec.structs.replace(given, metadata=meta, status=AllocationStatus(software=images.images))
+        candidate = self._candidates.candidate(allocation)
+        said = (images.reason, images.message) if images.reason else None
+        return replace(candidate, blocked=candidate.blocked or said) if said is not None else candidate
 
 
 async def _aside(ask: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lattice.cli.render.text import memory, plural, span
 from lattice.lifecycle.preparation import UNDOING, NodeSteps, Preparation, StepRow
+from lattice.units import format_time
 
 MOST_LINES = 4
 """Nodes that have a line each; of more the steps have."""
@@ -25,18 +26,23 @@ def preparation_text(found: Preparation, now: float, *, started: bool) -> str:
 
 
 def _by_node(busy: Sequence[tuple[str, StepRow]], now: float) -> Iterator[str]:
-    """Yields a line for each node that is busy with a step: which one, how many bytes, for how long."""
+    """Yields a line for each node that is busy with a step: which one, how many bytes, for how long; and one on what keeps it."""
     for node, step in busy:
         yield f"{node}: {_words(step)}{_bytes([step])}{_time([step], now)}"
+        if step.waits:
+            yield _wait(step, now)
 
 
 def _by_step(busy: Sequence[tuple[str, StepRow]], now: float) -> Iterator[str]:
-    """Yields a line for each step that nodes are at, with the node that has been at it for longest."""
+    """Yields a line for each step that nodes are at, with the node that has been at it for longest; and one on what keeps some of them."""
     for words in dict.fromkeys(_words(step) for _, step in busy):
         these = [(node, step) for node, step in busy if _words(step) == words]
         steps = [step for _, step in these]
         longest = min(these, key=lambda pair: pair[1].since or float("inf"))[0]
         yield f"{words} on {plural(len(these), 'node')}{_bytes(steps)}{_time(steps, now)} ({longest} for longest)"
+        if waiting := [step for step in steps if step.waits]:
+            first = min(waiting, key=lambda step: step.waits_since)
+            yield f"{plural(len(waiting), 'node')} of these:{_wait(first, now)}"
 
 
 def _counts(found: Preparation, busy: Sequence[tuple[str, StepRow]]) -> list[str]:
@@ -52,6 +58,11 @@ def _counts(found: Preparation, busy: Sequence[tuple[str, StepRow]]) -> list[str
 def _words(step: StepRow) -> str:
     """Returns a step's name, and that it is being undone where it is."""
     return f"undoing {step.name}" if step.state == UNDOING else step.name
+
+
+def _wait(step: StepRow, now: float) -> str:
+    """Returns a line, indented, on how long a step has waited, since when and for what."""
+    return f"  waiting for {span(max(0.0, now - step.waits_since))} (since {format_time(int(step.waits_since))}): {step.waits}"
 
 
 def _bytes(steps: Sequence[StepRow]) -> str:

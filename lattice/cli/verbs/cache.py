@@ -25,10 +25,11 @@ Examples:
   lattice cache status --nodes nid[001-004]                      what they keep, and how much room is left
   lattice cache warm --image prgenv-gnu/24.11:v1 --group g0      bring an image to every node of a group
   lattice cache warm --image prgenv-gnu/24.11:v1 --nodes nid001 --sticky   and keep it whatever room is wanted
+  lattice cache warm --image registry.example/team/app:1.0 --group g0      an OCI image
   lattice cache evict --image 3a1f0c9e2b7d4458 --nodes nid001    remove it there"""
 _ACTIONS = {
     "status": "show the images that nodes keep",
-    "warm": "bring a uenv image to nodes before work asks for it",
+    "warm": "bring a uenv or an OCI image to nodes before work asks for it",
     "evict": "remove an image from nodes that no work there uses",
 }
 
@@ -42,7 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--nodes", "--node", default="", metavar="NODES", help="names or node sets such as nid[001-064]")
         one.add_argument("--group", default="", metavar="GROUP", help="every node of this group")
         if name != "status":
-            one.add_argument("--image", required=True, metavar="IMAGE", help="a label that names one uenv, or an id or digest")
+            one.add_argument(
+                "--image", required=True, metavar="IMAGE", help="a label that names one uenv, the name of an OCI image, or an id or digest"
+            )
         if name == "warm":
             one.add_argument("--sticky", action="store_true", help="keep it there whatever room is wanted, until it is evicted")
 
@@ -62,12 +65,13 @@ def run(console: Console) -> int:
     order = CacheOrder(args.action, args.nodes, args.group, image, sticky=getattr(args, "sticky", False))
     last: dict[str, CacheRecord] = {}
     shown: dict[str, int] = {}
+    waits: dict[str, str] = {}
     stream = open_cache(console, msgspec.to_builtins(order))
     try:
         for line in stream.lines():
             record = _read(line)
             last[record.node] = record
-            if args.action == "warm" and not console.is_document and (text := progress_line(record, shown)):
+            if args.action == "warm" and not console.is_document and (text := progress_line(record, shown, waits)):
                 console.note(text)
     finally:
         stream.close()
@@ -75,16 +79,14 @@ def run(console: Console) -> int:
 
 
 def _check_image(image: str) -> None:
-    """Raises Rejected for what is no label of a software environment, with what to do for OCI images where it is the name of one."""
+    """Raises Rejected for what is neither a label of a software environment nor the name of an OCI image."""
     try:
         parse_label(image)
     except Rejected as error:
         try:
             parse_container(image)
-        except Rejected:
-            raise error from None
-        said = f"{error.message}. An OCI image cannot be warmed: a node brings it when work asks for it"
-        raise Rejected(f"{said}. Hint: `lattice cache status` shows its id, by which it can be evicted", reason=error.reason) from error
+        except Rejected as other:
+            raise Rejected(f"{error.message}. {other.message}", reason=error.reason) from error
 
 
 def _read(line: bytes) -> CacheRecord:

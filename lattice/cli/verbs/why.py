@@ -11,6 +11,8 @@ from lattice.cli import exits
 from lattice.cli.explained import answer_fully, sentences
 from lattice.cli.find import Finder
 from lattice.cli.render.allocations import label
+from lattice.cli.steps import steps_text
+from lattice.models.conditions import STAGING
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -24,11 +26,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(console: Console) -> int:
-    """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone;
-    returns DONE.
+    """Shows why one allocation waits or how it ended, by the scheduler's answer where there is one, else by its object alone, and, of
+    work that is placed and has not started, the steps of its nodes; returns DONE.
     """
     one = Finder(console).find(console.args.allocation)
     answer = answer_fully(console, one)
+    if answer.phase == STAGING and (steps := steps_text(console, one)):
+        answer = msgspec.structs.replace(answer, steps=steps.splitlines())
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(answer))
     elif console.format == "name":

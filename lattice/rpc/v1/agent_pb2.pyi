@@ -390,6 +390,9 @@ class CacheImage(_message.Message):
     STICKY_FIELD_NUMBER: _builtins.int
     IN_USE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    REGISTRY_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """the label by which it was asked for"""
     digest: _builtins.str
@@ -405,6 +408,14 @@ class CacheImage(_message.Message):
     in_use: _builtins.bool
     metadata: _builtins.str
     """digest of the metadata that is attached to it; empty: nothing is"""
+    kind: _builtins.str
+    """Oci: an OCI image; empty: a uenv"""
+    registry: _builtins.str
+    """of an OCI image, by its name in software.registries; of a list: of any image, as people know it"""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of a list: by which work and operators have asked for it"""
+
     def __init__(
         self,
         *,
@@ -417,10 +428,13 @@ class CacheImage(_message.Message):
         sticky: _builtins.bool = ...,
         in_use: _builtins.bool = ...,
         metadata: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        registry: _builtins.str = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "in_use", b"in_use", "layer", b"layer", "metadata", b"metadata", "repository", b"repository", "size", b"size", "source", b"source", "sticky", b"sticky", "used", b"used"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "in_use", b"in_use", "kind", b"kind", "layer", b"layer", "metadata", b"metadata", "names", b"names", "registry", b"registry", "repository", b"repository", "size", b"size", "source", b"source", "sticky", b"sticky", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -470,6 +484,7 @@ class CacheReport(_message.Message):
     reason: _builtins.str
     """why not: a word and a sentence"""
     message: _builtins.str
+    """without a reason: what keeps the image that is being brought"""
     @_builtins.property
     def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheImage]:
         """of a list: all"""
@@ -526,6 +541,8 @@ class StepProgress(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     BEGUN_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    WAITS_SINCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: Global___StepState.ValueType
     since: _builtins.float
@@ -538,6 +555,10 @@ class StepProgress(_message.Message):
     """when it began, seconds since the epoch; 0: before this agent began"""
     done: _builtins.float
     """when it was done; 0: it is not"""
+    waits: _builtins.str
+    """what keeps it: what the registry failed of that it asks again"""
+    waits_since: _builtins.float
+    """since when, seconds since the epoch"""
     def __init__(
         self,
         *,
@@ -548,10 +569,12 @@ class StepProgress(_message.Message):
         size: _builtins.int = ...,
         begun: _builtins.float = ...,
         done: _builtins.float = ...,
+        waits: _builtins.str = ...,
+        waits_since: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "bytes", b"bytes", "done", b"done", "name", b"name", "since", b"since", "size", b"size", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "bytes", b"bytes", "done", b"done", "name", b"name", "since", b"since", "size", b"size", "state", b"state", "waits", b"waits", "waits_since", b"waits_since"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -134,6 +134,7 @@ class BucketTable:
         hardware = Hardware(
             facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
             facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts, facts.scratch,
+            facts.architecture,
         )  # fmt: skip
         hardware = self._classes.setdefault(hardware, hardware)
         key = Key(hardware, facts.group, facts.switch, facts.fingerprint, facts.home, marks)

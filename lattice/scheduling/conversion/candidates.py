@@ -22,7 +22,7 @@ from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import ANY, PREFERRED, Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import count_nodes, expand_nodes, parse_duration, parse_node_count, parse_time, quantity_bytes
-from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Resources
+from lattice.views.allocation import Allocation, AllocationSpec, AllocationStatus, Resources, SoftwareImage
 from lattice.views.cluster import VCluster
 
 DEFAULT_GRACE: Final = 30.0
@@ -60,7 +60,8 @@ def candidate_of(
         submitted = _submitted_at(allocation)
         minimum, maximum = _count(spec.resources.nodes)
         in_image = bool(spec.environment.image)
-        need = need_of(spec.resources, indices, spec.data.scratch_bytes, in_image=in_image)
+        architectures = architectures_of(status.software)
+        need = need_of(spec.resources, indices, spec.data.scratch_bytes, in_image=in_image, architectures=architectures)
         need = _away_from_failures(need, status, indices, minimum, avoid)
         need = need if within is None else narrowed(need, within)
         walltime = walltime_of(spec, vcluster)
@@ -148,16 +149,28 @@ def _avoiding(need: Need, without: int) -> Need:
     return replace(need, without=without)
 
 
-def need_of(resources: Resources, indices: Mapping[str, int], scratch: int = 0, *, in_image: bool = False) -> Need:
+def need_of(
+    resources: Resources,
+    indices: Mapping[str, int],
+    scratch: int = 0,
+    *,
+    in_image: bool = False,
+    architectures: frozenset[str] = frozenset(),
+) -> Need:
     """Returns what each node must offer for these resources and bytes of scratch space; `indices`: the index of each node by name.
 
-    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`. Equal resources give the same object, unless they
-    name nodes. Raises Rejected for a field that does not parse.
+    `in_image`: the work runs in an OCI image, for which a node has the feature `oci`, and one of the `architectures` (empty: any). Equal
+    resources give the same object, unless they name nodes. Raises Rejected for a field that does not parse.
     """
     constraints = resources.constraints
     if not constraints.node_list and not constraints.exclude_nodes:
-        return _shared_need(resources, scratch, in_image)
-    return _need(resources, indices, scratch, in_image)
+        return _shared_need(resources, scratch, in_image, architectures)
+    return _need(resources, indices, scratch, in_image, architectures)
+
+
+def architectures_of(images: tuple[SoftwareImage, ...]) -> frozenset[str]:
+    """Returns the architectures for which the OCI image among the pinned ones is made; empty: there is none, or any will do."""
+    return next((frozenset(image.architectures) for image in images if image.architectures), frozenset())
 
 
 def walltime_of(spec: AllocationSpec, vcluster: VCluster | None) -> float | None:
@@ -261,12 +274,12 @@ def _placed_at(allocation: Allocation | None, since: float) -> float:
 
 
 @lru_cache(maxsize=65536)
-def _shared_need(resources: Resources, scratch: int, in_image: bool) -> Need:
+def _shared_need(resources: Resources, scratch: int, in_image: bool, architectures: frozenset[str]) -> Need:
     """Returns the need of resources that name no nodes; the same object for equal resources."""
-    return _need(resources, {}, scratch, in_image)
+    return _need(resources, {}, scratch, in_image, architectures)
 
 
-def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_image: bool) -> Need:
+def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_image: bool, architectures: frozenset[str]) -> Need:
     """Returns what each node must offer for these resources; work that names a GPU type or memory asks for one GPU at least, work in an
     image (`in_image`) for the feature `oci`.
 
@@ -289,6 +302,7 @@ def _need(resources: Resources, indices: Mapping[str, int], scratch: int, in_ima
         unified=bool(constraints.require_unified_memory),
         allow_cxl=bool(constraints.allow_cxl_memory),
         scratch=scratch,
+        architectures=architectures,
     )
 
 

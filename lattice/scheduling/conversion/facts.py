@@ -45,6 +45,7 @@ def facts_of(node: Node, index: int, *, usable: bool, state: str, homes: Mapping
         watts=had.nominal_watts,
         home=homes.get(group, ""),
         scratch=_bytes(had.scratch),
+        architecture=had.architecture,
     )
 
 

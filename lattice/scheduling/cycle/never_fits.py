@@ -106,6 +106,10 @@ def _demands(need: Need) -> list[_Demand]:
         largest = _at_most("on one node", lambda hardware: hardware.scratch, format_bytes)
         alone = replace(any_node, scratch=need.scratch)
         demand(f"{format_bytes(need.scratch)} of scratch space", largest, alone, replace(need, scratch=0))
+    if need.architectures:
+        alone = replace(any_node, architectures=need.architectures)
+        text = f"{_one_of(need.architectures)}, for which its image is made"
+        demand(text, _architectures, alone, replace(need, architectures=frozenset()))
     if need.cpus:
         most = _at_most("on one node", lambda hardware: hardware.cpus)
         demand(f"{need.cpus} CPUs", most, replace(any_node, cpus=need.cpus), replace(need, cpus=0))
@@ -136,6 +140,19 @@ def _features(classes: _Classes) -> str:
     """Returns a clause on which features nodes have."""
     known = sorted({feature for hardware, _ in classes for feature in hardware.features})
     return "features that nodes have: " + _named(known) if known else "no node has any feature"
+
+
+def _one_of(architectures: frozenset[str]) -> str:
+    """Returns the words for one architecture, or for one of several."""
+    return f"{'one of the architectures' if len(architectures) > 1 else 'the architecture'} {', '.join(sorted(architectures))}"
+
+
+def _architectures(classes: _Classes) -> str:
+    """Returns a clause on which architectures nodes have, each with its number of nodes."""
+    counts: dict[str, int] = {}
+    for hardware, count in classes:
+        counts[hardware.architecture] = counts.get(hardware.architecture, 0) + count
+    return "there are " + _named(f"{name} ({_nodes(count)})" for name, count in sorted(counts.items())) if counts else ""
 
 
 def _memories(need: Need) -> Callable[[_Classes], str]:

@@ -91,7 +91,7 @@ def _kind(facts: NodeFacts) -> Kind:
     """Returns the facts by which needs and groups tell nodes apart."""
     return (
         facts.group, facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow, facts.cxl_memory, facts.gpu_type,
-        facts.gpu_memory, facts.unified, facts.scratch,
+        facts.gpu_memory, facts.unified, facts.scratch, facts.architecture,
     )  # fmt: skip
 
 

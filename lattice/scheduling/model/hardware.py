@@ -40,6 +40,8 @@ class NodeFacts:
     """The vcluster at whose home the node stands; empty: none."""
     scratch: int = 0
     """Scratch space, bytes."""
+    architecture: str = ""
+    """As the kernel calls it (`x86_64`); empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,12 @@ class Hardware:
     unified: bool = False
     watts: int = 0
     scratch: int = 0
+    architecture: str = ""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.cxl_memory, self.gpu_type, self.gpu_memory,
-                 self.unified, self.watts, self.scratch)  # fmt: skip
+                 self.unified, self.watts, self.scratch, self.architecture)  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -74,7 +77,7 @@ class Hardware:
         """
         return (
             self.gpus, self.gpu_memory, self.unified, self.cxl_memory, self.memory, self.cpus, len(self.features),
-            self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)), self.scratch,
+            self.watts, self.gpu_type, self.hollow, tuple(sorted(self.features)), self.scratch, self.architecture,
         )  # fmt: skip
 
 
@@ -103,6 +106,8 @@ class Need:
     """Whether a node's CXL memory counts towards `memory`."""
     scratch: int = 0
     """Bytes of scratch space."""
+    architectures: frozenset[str] = frozenset()
+    """Those for which its image is made, as the kernel calls them; empty: any. A node of an unknown one passes."""
     lists: frozenset[int] = field(init=False, compare=False, repr=False)
     """The node lists `only` and `without` that are not empty; the node cache splits its buckets along them."""
     _hash: int = field(init=False, compare=False, repr=False)
@@ -111,7 +116,7 @@ class Need:
         lists = frozenset(mask for mask in (self.only, self.without) if mask)
         object.__setattr__(self, "lists", lists)
         parts = (self.cpus, self.memory, self.gpus, self.features, self.hollow, self.groups, self.only, self.without,
-                 self.gpu_type, self.gpu_memory, self.unified, self.allow_cxl, self.scratch)  # fmt: skip
+                 self.gpu_type, self.gpu_memory, self.unified, self.allow_cxl, self.scratch, self.architectures)  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -133,6 +138,7 @@ class Need:
             and hardware.scratch >= self.scratch
             and (hardware.unified or not self.unified)
             and self.features <= hardware.features
+            and (not self.architectures or not hardware.architecture or hardware.architecture in self.architectures)
         )
 
     def admits_node(self, facts: NodeFacts) -> bool:

@@ -174,6 +174,8 @@ class Why(Part, frozen=True):
     reservation: Held | None = None
     changes: list[Change] = []
     preemption: Preemption | None = None
+    steps: list[str] = []
+    """Lines on the steps of its nodes, of placed work that has not started; the command line alone fills it in."""
     scheduler: Silence | None = None
 
 

@@ -97,6 +97,8 @@ _BLANK: Final[Way] = (lambda text: text or None, lambda text: text or "")
 """A text that was added to the format: an empty one is written as None."""
 _NOTHING: Final[Way] = (lambda count: count or None, lambda count: count or 0)
 """A number that was added to the format: 0 is written as None."""
+_NO_NAMES: Final[Way] = (lambda names: sorted(names) or None, lambda names: frozenset(names or ()))
+"""A set of names that was added to the format: an empty one is written as None."""
 
 _RANK: Final[Way] = (lambda rank: rank if rank > 1 else bool(rank), int)
 """A number that was a truth value once: 0 and 1 are written as such."""
@@ -104,16 +106,18 @@ _RANK: Final[Way] = (lambda rank: rank if rank > 1 else bool(rank), int)
 NODE: Final = RowCodec(
     NodeFacts,
     "index name group cpus memory gpus features hollow usable state switch cxl_memory gpu_type gpu_memory unified fingerprint watts home",
-    later="scratch",
+    later="scratch architecture",
     features=_NAMES,
     scratch=_NOTHING,
+    architecture=_BLANK,
 )
 NEED: Final = RowCodec(
     Need,
     "cpus memory gpus features hollow groups only without gpu_type gpu_memory unified allow_cxl",
-    later="scratch",
+    later="scratch architectures",
     features=_NAMES,
     scratch=_NOTHING,
+    architectures=_NO_NAMES,
     groups=_NAMES,
     only=_BITS,
     without=_BITS,
@@ -162,9 +166,10 @@ WINDOW: Final = RowCodec(
 HARDWARE: Final = RowCodec(
     Hardware,
     "cpus memory gpus features hollow cxl_memory gpu_type gpu_memory unified watts",
-    later="scratch",
+    later="scratch architecture",
     features=_NAMES,
     scratch=_NOTHING,
+    architecture=_BLANK,
 )
 KEY: Final = RowCodec(
     Key,

@@ -19,7 +19,7 @@ import pytest
 from lattice.accounting.answers import Unsettled
 from lattice.daemon.clock import SystemClock
 from lattice.errors import NotFound, Retry
-from lattice.kube.resources import ALLOCATIONS, LEASES
+from lattice.kube.resources import ALLOCATIONS, CONFIGS, LEASES
 from lattice.scheduling.queries.answers import (
     CYCLES_SCHEMA,
     PLAN_SCHEMA,
@@ -36,6 +36,7 @@ from lattice.scheduling.queries.answers import (
 from lattice.scheduling.queries.quota_answers import GATES_SCHEMA, QUOTA_SCHEMA, QuotaExplanation, Quotas
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.queries.status_rows import Selection
+from lattice.software.answers import PlannedImages
 from lattice_controllers.scheduler.answers import ANNOTATION, AnswerServer, ServerFiles
 from lattice_controllers.scheduler.status_rows import StatusAnswer
 from tests.unit.gateway.authority import Pair
@@ -54,6 +55,8 @@ class NotingQueries:
     """What `why` and `queue` were to be no older than."""
     waits: bool = True
     """Whether any work waits."""
+    images: list[PlannedImages] = field(default_factory=list)
+    """What registries say of the images of a plan."""
     tag: str = "7"
     """Of the answer to `status`, and its version."""
 
@@ -64,8 +67,11 @@ class NotingQueries:
             raise NotFound("it waits for nothing", reason="NotPending")
         return Why(schema=WHY_SCHEMA, allocation=Work(namespace="physics", name="job", uid=uid), reason="WaitingForNodes")
 
-    async def plan(self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool) -> Plan:
+    async def plan(
+        self, allocations: Sequence[dict[str, Any]], reader: Reader, *, optimal: bool, images: Sequence[PlannedImages] = ()
+    ) -> Plan:
         self.asked.append(("plan", allocations, reader, optimal))
+        self.images = list(images)
         return Plan(schema=PLAN_SCHEMA, at=AT, allocations=[])
 
     async def queue(self, vcluster: str, reader: Reader, limit: int, *, version: str = "") -> Queues:
@@ -259,6 +265,23 @@ async def test_a_plan_needs_the_right_to_submit_and_is_for_oneself(site: Site) -
     assert (allocations[0]["spec"]["user"], reader.user, optimal) == ("alice", "alice", True)
     other = {"allocations": [{**BODY["allocations"][0], "spec": {"tenant": "physics", "user": "bob"}}]}
     assert (await site.post(other))[1]["reason"] == "RunasForbidden"
+
+
+async def test_a_plan_says_what_its_images_are_refused_for_or_that_nobody_could_check_them(site: Site) -> None:
+    await site.lease()
+    registries = [{"name": "r.example", "url": "http://127.0.0.1:1"}]
+    config = {"metadata": {"name": "lattice"}, "spec": {"software": {"registries": registries}}}
+    await site.world.cluster.create(CONFIGS, config)
+    asked = [
+        {"metadata": {"name": "a", "namespace": "physics"}, "spec": {"tenant": "physics", "environment": environment}}
+        for environment in ({"image": "other.example/app"}, {"image": "app:1"}, {"uenv": "app/1:v1"}, {"uenv": "/my/file.squashfs"}, {})
+    ]
+    assert (await site.post({"allocations": asked}))[0] == 200
+    refused, away, nowhere, own, none = site.queries.images
+    assert (refused.reason, "other.example is not one of this site's" in refused.message) == ("ImageRefused", True)
+    assert (away.reason, "127.0.0.1:1 cannot be asked" in away.message) == ("WaitingForImages", True)
+    assert (nowhere.reason, "no registry of software environments" in nowhere.message) == ("ImageRefused", True)
+    assert (own, none) == (PlannedImages(), PlannedImages())
 
 
 @pytest.mark.parametrize(

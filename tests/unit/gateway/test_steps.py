@@ -24,13 +24,23 @@ async def asked(world: World, *, status: int = 200, allowed: bool = True, **opti
 async def test_each_node_is_asked_for_the_steps_of_the_present_attempt_the_head_first(world: World) -> None:
     first, second = await world.agent("n1", says()), await world.agent("n2", says())
     first.steps = [pb.StepProgress(name="scope", state=pb.STEP_DONE)]
-    second.steps = [pb.StepProgress(name="images", state=pb.STEP_BEGUN, since=5.0, bytes=1, size=9)]
+    second.steps = [pb.StepProgress(name="images", state=pb.STEP_BEGUN, since=5.0, bytes=1, size=9, waits="r", waits_since=6)]
     await world.allocation(nodes="n[1-2]", head="n2", attempt=1)
     found = await asked(world)
     assert found["attempt"] == 1
     assert [node["node"] for node in found["nodes"]] == ["n2", "n1"]
     assert found["nodes"][0]["steps"] == [
-        {"name": "images", "state": "Begun", "since": 5.0, "bytes": 1, "size": 9, "begun": 0.0, "done": 0.0}
+        {
+            "name": "images",
+            "state": "Begun",
+            "since": 5.0,
+            "bytes": 1,
+            "size": 9,
+            "begun": 0.0,
+            "done": 0.0,
+            "waits": "r",
+            "waitsSince": 6.0,
+        }
     ]
     assert found["nodes"][1]["steps"][0]["state"] == "Done"
 

@@ -52,6 +52,7 @@ class Site:
         """That an answer takes."""
         self.hangs = False
         self.signed: list[SignedClaim] = []
+        self.lies: Rejected | None = None
 
     async def find(self, label: UenvLabel, most: int) -> tuple[list[UenvImage], int]:
         """What stands in the registry, whatever the label."""
@@ -64,6 +65,12 @@ class Site:
         if self.failure is not None:
             raise self.failure
         return self.images, 0
+
+    async def check_size(self, image: UenvImage) -> None:
+        """Refuses an image that lies."""
+        del image
+        if self.lies is not None:
+            raise self.lies
 
     async def claims(self, image: UenvImage) -> list[SignedClaim]:
         """What has been signed of the image."""

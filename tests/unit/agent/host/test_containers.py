@@ -191,7 +191,7 @@ async def test_a_writable_root_belongs_to_the_user_and_goes_with_the_work(place:
         ("absent --flag", 127, "lattice: 'absent' cannot be executed in the image: No such file or directory; it is not in PATH=/bin:/app"),
         ("/bin/absent", 127, "lattice: /bin/absent cannot be executed in the image: No such file or directory"),
         ("/etc/os-release", 126, "lattice: /etc/os-release cannot be executed in the image: Permission denied"),
-        ("/app/lost", 127, "lattice: /app/lost cannot be executed in the image: the file exists, but not the interpreter that it names"),
+        ("/app/lost", 127, "lattice: /app/lost cannot be executed in the image: its interpreter /bin/python9 is not there"),
         ("sh -c 'kill -9 $$'", 137, ""),
         ("sh -c 'exit 3'", 3, ""),
     ],

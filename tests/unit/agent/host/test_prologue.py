@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lattice.daemon.clock import SystemClock
 from lattice.errors import Rejected
-from lattice_agent.attempts import Key, NodeWork
+from lattice_agent.attempts import BroughtBytes, Key, NodeWork
 from lattice_agent.host.prologue import Prologue, PrologueStep
 from lattice_agent.host.threads import Threads
 from lattice_agent.state.journal import Journal
@@ -122,7 +122,7 @@ async def test_each_moment_shows_the_steps_that_have_begun_with_the_bytes_that_s
     async def leave(_: Key) -> None:
         seen.append(shown())
 
-    images = PrologueStep("images", bring, leave, brought=lambda _: (3, 10))
+    images = PrologueStep("images", bring, leave, brought=lambda _: BroughtBytes(3, 10))
     journal = journal_in(tmp_path)
     steps = Prologue(
         [PrologueStep("scope", bring, leave), images], StepJournal(journal), Threads("the disk", count=1, within=10.0), SystemClock()

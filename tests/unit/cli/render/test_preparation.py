@@ -32,6 +32,18 @@ def test_of_many_nodes_a_step_has_a_line_and_names_the_slowest() -> None:
     ]
 
 
+def test_who_waits_for_a_registry_says_for_which_since_when_and_what_it_answered() -> None:
+    def waits(node: str, since: float, said: str) -> NodeSteps:
+        return NodeSteps(node, [StepRow("images", BEGUN, 50.0, 0, 1 << 20, waits=said, waits_since=since)])
+
+    assert text(waits("n1", 60.0, "the registry r cannot be asked"), pulls("n2", 1)).splitlines()[:2] == [
+        "n1: images, 0 of 1Mi, for 50s",
+        "  waiting for 40s (since 1970-01-01T00:01:00Z): the registry r cannot be asked",
+    ]
+    many = [waits(f"n{number}", 60.0 + number, f"said {number}") for number in range(1, 6)]
+    assert text(*many, pulls("n9", 1)).splitlines()[1] == "5 nodes of these:  waiting for 39s (since 1970-01-01T00:01:01Z): said 1"
+
+
 def test_of_work_that_runs_nothing_is_said_until_something_is_undone() -> None:
     assert text(NodeSteps("n1", READY), started=True, left_out=3) == ""
     assert text(NodeSteps("n1", [StepRow("hooks", UNDOING, 40.0)]), started=True) == "n1: undoing hooks, for 1m"

@@ -171,6 +171,6 @@ def test_flags_of_containers_that_are_not_served_are_refused_and_those_that_are_
     assert bench.run(*asked, "--container-mount-home", "--", "true").code == 0
 
 
-def test_an_oci_image_cannot_be_warmed_and_the_refusal_says_how_one_is_evicted(bench: Bench) -> None:
-    result = bench.run("cache", "warm", "--image=registry.example/team/app:1.0", "--nodes=nid001")
-    assert (result.code, "An OCI image cannot be warmed" in result.err, "its id" in result.err) == (2, True, True)
+def test_what_is_neither_a_label_nor_the_name_of_an_oci_image_is_not_warmed(bench: Bench) -> None:
+    result = bench.run("cache", "warm", "--image=Registry Example", "--nodes=nid001")
+    assert (result.code, "is no label" in result.err, "is no OCI image" in result.err) == (2, True, True)

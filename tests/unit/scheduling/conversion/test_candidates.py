@@ -17,7 +17,7 @@ from lattice.scheduling.conversion.facts import facts_of, home_groups
 from lattice.scheduling.model.hardware import Need, NodeFacts
 from lattice.scheduling.state.cluster_state import START_ALLOWANCE
 from lattice.units import format_duration, format_time, parse_time
-from lattice.views.allocation import Attempt, Resources
+from lattice.views.allocation import OCI, Attempt, Resources, SoftwareImage
 from lattice.views.cluster import Node, VCluster
 from tests import build
 
@@ -126,6 +126,15 @@ def test_work_in_an_oci_image_fits_only_nodes_that_run_images() -> None:
     assert candidate_of(asked, vcluster(), {}).need.features == {"oci"}
     assert candidate_of(build.allocation(1), vcluster(), {}).need.features == frozenset()
     assert need_of(resources(), {}, in_image=True) is need_of(resources(), {}, in_image=True)
+
+
+def test_work_in_an_image_fits_only_nodes_of_an_architecture_for_which_it_is_made() -> None:
+    pinned = SoftwareImage(source="r.example/app:1", digest="sha256:" + "0" * 64, kind=OCI, architectures=("aarch64", "x86_64"))
+    asked = build.allocation(1, spec={"environment": {"image": "r.example/app:1"}}, status_software=(pinned,))
+    need = candidate_of(asked, vcluster(), {}).need
+    assert need.architectures == {"aarch64", "x86_64"}
+    for machine, admitted in (("x86_64", True), ("aarch64", True), ("ppc64le", False), ("", True)):
+        assert need.admits(build.node(1, features=frozenset({"oci"}), architecture=machine)) is admitted, machine
 
 
 def test_equal_resources_share_one_need() -> None:

@@ -53,7 +53,7 @@ class Answer:
 def hardware_of(facts: NodeFacts) -> Hardware:
     return Hardware(
         facts.cpus, facts.memory, facts.gpus, facts.features, facts.hollow,
-        facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts, facts.scratch,
+        facts.cxl_memory, facts.gpu_type, facts.gpu_memory, facts.unified, facts.watts, facts.scratch, facts.architecture,
     )  # fmt: skip
 
 

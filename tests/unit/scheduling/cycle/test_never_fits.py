@@ -18,6 +18,7 @@ from lattice.scheduling.conversion.facts import facts_of_inventory
 from lattice.scheduling.cycle.never_fits import never_fits
 from lattice.scheduling.model.hardware import Need
 from lattice.views.allocation import Resources
+from tests import build
 
 SITE = """\
 classes:
@@ -131,3 +132,16 @@ def test_whatever_does_not_fit_has_a_clause(node_cache: NodeCache, asked: dict[s
     wish = need(**asked)
     if census_of(node_cache, wish).eligible < wanted:
         assert never_fits(node_cache, wish, wanted)
+
+
+def test_an_image_of_another_architecture_says_which_nodes_have() -> None:
+    made = NodeCache()
+    for index in range(3):
+        made.put(build.node(index, architecture="x86_64" if index else "aarch64"))
+    assert never_fits(made, Need(architectures=frozenset({"s390x"})), 1) == (
+        "no node has the architecture s390x, for which its image is made; there are aarch64 (1 node), x86_64 (2 nodes)"
+    )
+    assert never_fits(made, Need(architectures=frozenset({"s390x", "aarch64"})), 2).startswith(
+        "1 node has one of the architectures aarch64, s390x, for which its image is made"
+    )
+    assert never_fits(made, Need(architectures=frozenset({"x86_64"})), 2) == ""
