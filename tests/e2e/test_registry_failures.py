@@ -76,7 +76,7 @@ def command(kind: str) -> str:
     ("tag", "fault", "said"),
     [
         ("down", Fault(DOWN), "(cannot be asked|does not send)"),
-        ("status", Fault(STATUS, status=429, times=3, headers={"Retry-After": "3"}), "answers 429 for /v2/.*left alone for 3 s"),
+        ("status", Fault(STATUS, status=429, times=5, headers={"Retry-After": "4"}), "answers 429 for /v2/.*left alone for 4 s"),
         ("cut", Fault(CUT, path=BLOBS), "(cannot be asked|does not send)"),
     ],
 )
