@@ -66,7 +66,7 @@ class Keepers:
         """Makes the cgroups of a launch, and returns its whole description. Raises Rejected where the attempt has no place here."""
         place = self._place(key)
         try:
-            entrances = self.cgroups.make(key, int(launch["number"]))
+            entrances = self.cgroups.make_launch(key, int(launch["number"]))
         except FileNotFoundError as error:
             raise Rejected("its allocation is over on this node", reason="StartFailed") from error
         return place | dataclasses.asdict(entrances) | dict(launch)
@@ -112,29 +112,13 @@ class Keepers:
         connection.setblocking(False)
         return connection
 
-    async def standing(self, key: Key) -> list[int]:
-        """Returns the numbers of the launches of an attempt whose keepers live here."""
-        found = await self._kernel.call(self.cgroups.standing, key)
-        return [number for number, (lives, _) in found.items() if lives]
-
-    async def leftover(self, key: Key) -> list[int]:
-        """Returns the numbers of the launches of an attempt whose keepers are gone, and of which something is left here to `end`."""
-        return await self._kernel.call(self._leftover, key)
-
-    def _leftover(self, key: Key) -> list[int]:
-        """Returns the numbers of launches without a keeper that have cgroups, or files in the run directory."""
-        standing = self.cgroups.standing(key)
-        names = {path.name for path in self._journal.run_directory(key).glob("keep-*")}
-        numbers = {int(text) for name in names if (text := name.removeprefix("keep-").removesuffix(".end")).isdigit()}
-        return sorted(number for number in numbers | standing.keys() if not standing.get(number, (False, False))[0])
-
     async def end(self, key: Key, number: int) -> dict[str, Any] | None:
         """Kills what is left of a launch here, and removes its cgroups and files; returns what its keeper had to tell and nobody heard.
 
         None: there is nothing of that. Raises Retry where a process survives for 5 s.
         """
         until = self._clock.monotonic() + END_SECONDS
-        while not await self._kernel.call(self.cgroups.remove, key, number):
+        while not await self._kernel.call(self.cgroups.remove_launch, key, number):
             if self._clock.monotonic() > until:
                 raise Retry(f"a process of launch {number} has survived KILL", reason="Populated")
             await self._clock.sleep(LOOK_SECONDS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lattice_agent.attempts import Key
-from lattice_agent.host.scopes import CgroupScopes, is_populated, kill_cgroup
+from lattice_agent.host.scopes import CgroupScopes, kill_cgroup
 
 KEEP, WORK, RANKS = "keep", "work", "launch-"
 
@@ -35,7 +34,7 @@ class LaunchCgroups:
         """Returns the directory of an attempt's scope, whether it exists or not."""
         return self._scopes.directory(key)
 
-    def make(self, key: Key, number: int) -> LaunchEntrances:
+    def make_launch(self, key: Key, number: int) -> LaunchEntrances:
         """Makes the cgroups of a launch, and returns their files; may be repeated. Raises FileNotFoundError where the scope is gone."""
         scope = self.scope(key)
         keepers = scope / KEEP
@@ -49,16 +48,6 @@ class LaunchCgroups:
             {"cpu": str(ranks / "cpu.stat")}, (str(scope / "shim/cgroup.procs"), *others),
         )  # fmt: skip
 
-    def standing(self, key: Key) -> dict[int, tuple[bool, bool]]:
-        """Returns the launches of an attempt that have cgroups, each with whether its keeper lives, and whether ranks are left."""
-        scope = self.scope(key)
-        numbers = {path.name for path in _children(scope / KEEP)}
-        numbers |= {path.name.removeprefix(RANKS) for path in _children(scope / WORK) if path.name.startswith(RANKS)}
-        return {
-            int(number): (is_populated(scope / KEEP / number), is_populated(scope / WORK / f"{RANKS}{number}"))
-            for number in sorted(numbers) if number.isdigit()
-        }  # fmt: skip
-
     def keeper_pid(self, key: Key, number: int) -> int:
         """Returns the pid of a launch's keeper; 0: there is none."""
         with suppress(OSError, ValueError):
@@ -66,11 +55,7 @@ class LaunchCgroups:
             return int(pids[0]) if pids else 0
         return 0
 
-    def kill_ranks(self, key: Key, number: int) -> None:
-        """Sends KILL to the ranks of a launch and whoever came from them."""
-        kill_cgroup(self.scope(key) / WORK / f"{RANKS}{number}")
-
-    def remove(self, key: Key, number: int) -> bool:
+    def remove_launch(self, key: Key, number: int) -> bool:
         """Kills keeper and ranks of a launch, and removes its cgroups; returns False while one still exists. May be repeated."""
         scope = self.scope(key)
         left = False
@@ -80,11 +65,3 @@ class LaunchCgroups:
                 path.rmdir()
             left = left or path.exists()
         return not left
-
-
-def _children(path: Path) -> list[Path]:
-    """Returns the directories in a cgroup; empty where it is gone."""
-    try:
-        return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir()]
-    except OSError:
-        return []

@@ -50,7 +50,7 @@ class Keeper:
         self._poll.register(self._wake, select.POLLIN)
         self.link = AgentLink(self.kept, self._poll, self._state, self._hear)
         self._pmi = open_pmi(launch.pmi, self._poll)
-        self.start = RankStart(launch, self._connect, self._variables)
+        self.rank_start = RankStart(launch, self._connect, self._variables)
         self._outputs: dict[int, RankOutput] = {}
         self._of_rank: dict[int, list[int]] = {}
         """By rank: the descriptors of its output that are still open."""
@@ -69,24 +69,24 @@ class Keeper:
     @property
     def ranks(self) -> list[Rank]:
         """Returns the launch's ranks on this node."""
-        return self.start.ranks
+        return self.rank_start.ranks
 
     # the start
 
-    def begin(self) -> None:
+    def start_ranks(self) -> None:
         """Starts all ranks up to the gate; raises RankFailure or OSError, with some of them left for `abandon`."""
         with entered(self.launch):
-            self.start.prepare()
-        self.start.await_ready()
+            self.rank_start.prepare()
+        self.rank_start.await_ready()
         for rank in self.ranks:
             self._open_streams(rank)
-        writers = [ends.kept_in for ends in self.start.ends.values() if ends.kept_in >= 0]
+        writers = [ends.kept_in for ends in self.rank_start.ends.values() if ends.kept_in >= 0]
         self._input = RankInput(writers)
         if self._pmi is not None:
             for rank in self.ranks:
                 self._pmi.disconnect_child(rank.asked.rank)
         if self.launch.go:
-            self.start.go()
+            self.rank_start.go()
             self.execed = True
 
     def abandon(self) -> None:
@@ -98,7 +98,7 @@ class Keeper:
 
     def _open_streams(self, rank: Rank) -> None:
         """Begins to read what one rank writes."""
-        ends, asked = self.start.ends[rank.asked.local], rank.asked
+        ends, asked = self.rank_start.ends[rank.asked.local], rank.asked
         label = f"{asked.rank:0{self.launch.label}d}: ".encode() if self.launch.label else b""
         for stream, fd, file in ((frames.STDOUT, ends.kept_out, ends.out_file), (frames.STDERR, ends.kept_err, ends.err_file)):
             if fd < 0:
@@ -114,7 +114,7 @@ class Keeper:
         """Returns a function that makes frames of what a rank has written to a stream."""
 
         def take(data: bytes) -> None:
-            self.kept.add(lambda number: frames.encode(frames.OUTPUT, frames.encode_output(Output(0, number, stream, rank, data))))
+            self.kept.keep_frame(lambda number: frames.encode(frames.OUTPUT, frames.encode_output(Output(0, number, stream, rank, data))))
 
         return take
 
@@ -171,12 +171,12 @@ class Keeper:
         elif self.link.owns(fd):
             self.link.serve(fd, events)
         elif fd in self._outputs:
-            if not self._outputs[fd].read(now):
+            if not self._outputs[fd].read_rank(now):
                 self._close_output(fd)
         elif self._pmi is not None and fd in self._pmi:
             self._pmi.serve(fd, events, now)
         elif events & select.POLLOUT:
-            self._input.write()
+            self._input.write_ranks()
         elif events & (select.POLLERR | select.POLLHUP):
             self._input.hung_up(fd)
 
@@ -245,7 +245,7 @@ class Keeper:
         if self.execed or self.failure:
             return
         try:
-            self.start.go()
+            self.rank_start.go()
             self.execed = True
         except (RankFailure, OSError) as error:
             self.failure = str(error)
@@ -286,7 +286,7 @@ class Keeper:
 
     def _keep_exchange(self, payload: bytes) -> None:
         """Keeps a frame of what PMI tells other nodes."""
-        self.kept.add(lambda number: frames.encode(frames.EXCHANGE, frames.encode_numbered(number, payload)))
+        self.kept.keep_frame(lambda number: frames.encode(frames.EXCHANGE, frames.encode_numbered(number, payload)))
 
     # the end
 
@@ -333,9 +333,9 @@ class Keeper:
         if all(rank.told for rank in self.ranks):
             self._finish(now)
 
-    def _keep_ended(self, rank: int, code: int, number_of_signal: int) -> None:
+    def _keep_ended(self, rank: int, code: int, ended_by: int) -> None:
         """Keeps a frame of a rank's end."""
-        self.kept.add(lambda number: frames.encode(frames.ENDED, frames.encode_ended(Ended(0, number, rank, code, number_of_signal))))
+        self.kept.keep_frame(lambda number: frames.encode(frames.ENDED, frames.encode_ended(Ended(0, number, rank, code, ended_by))))
 
     def _has_output_of(self, rank: Rank, now: float) -> bool:
         """Reads what an ended rank has left in its pipes; returns False while more is there than may be read now."""
@@ -345,7 +345,7 @@ class Keeper:
             for _ in range(DRAIN_READS):
                 if self.kept.full:
                     return False
-                if not output.read(now):
+                if not output.read_rank(now):
                     self._close_output(fd)
                     break
                 if output.idle:
@@ -360,13 +360,13 @@ class Keeper:
         cgroup_signals.await_empty(self.launch.work_kill, KILL_AGAIN_SECONDS)
         for fd in list(self._outputs):
             for _ in range(DRAIN_READS):
-                if self._outputs[fd].idle or not self._outputs[fd].read(now):
+                if self._outputs[fd].idle or not self._outputs[fd].read_rank(now):
                     break
             self._close_output(fd)
         self._input.close()
         self._tell_lost_bytes()
         end = json.dumps(self._end()).encode()
-        self.kept.add(lambda number: frames.encode(frames.DONE, frames.encode_numbered(number, end)))
+        self.kept.keep_frame(lambda number: frames.encode(frames.DONE, frames.encode_numbered(number, end)))
         self.done = self.kept.last
         with suppress(OSError):
             os.rmdir(os.path.dirname(self.launch.ranks_procs))  # noqa: PTH106
@@ -465,7 +465,7 @@ def run(launch: LaunchDescription, report: int) -> None:
     """
     task_start.detach(report, b"lattice-keep")
     keeper, answer = Keeper(launch), {"pid": os.getpid(), "ticks": task_start.start_ticks("self")}
-    keeper.start.report = report
+    keeper.rank_start.report = report
     failure = _claim(keeper)
     if not failure:
         failure = _begin(keeper)
@@ -503,7 +503,7 @@ def _begin(keeper: Keeper) -> dict[str, Any]:
     """Starts the ranks; returns the answer where that has failed, else nothing."""
     try:
         with leftovers.locked(fcntl.LOCK_SH):
-            keeper.begin()
+            keeper.start_ranks()
     except RankFailure as failure:
         return {"failure": str(failure)} | ({} if failure.rank is None else {"rank": failure.rank})
     except StartFailure as failure:

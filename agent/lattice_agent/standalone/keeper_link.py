@@ -56,7 +56,7 @@ class KeptFrames:
         """Tells whether so much is kept that no more output is to be read."""
         return self.unheard_bytes >= UNHEARD_BYTES
 
-    def add(self, make: Callable[[int], bytes]) -> None:
+    def keep_frame(self, make: Callable[[int], bytes]) -> None:
         """Keeps a frame, made of its number."""
         self.last += 1
         data = make(self.last)
@@ -84,7 +84,7 @@ class AgentLink:
     """Listens for the agent, and speaks with the one that connected last."""
 
     def __init__(self, kept: KeptFrames, poll: select.poll, describe: Callable[[], dict[str, Any]], hear: Callable[[Frame], None]) -> None:
-        """`describe` returns what an agent that connects is told first; `hear` is called with each of its frames."""
+        """Tells an agent that connects what `describe` returns first, and calls `hear` with each of its frames."""
         self._kept, self._poll, self._describe, self._hear = kept, poll, describe, hear
         self._listener: _socket.socket | None = None
         self._agent: _socket.socket | None = None

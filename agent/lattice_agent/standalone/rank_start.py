@@ -46,8 +46,8 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where a program is looked up for an environment without PATH."""
 CALLERS = ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "HYDI_CONTROL_FD")
 """The beginnings of variables by which another rank, the caller perhaps, finds its PMI."""
-RANK_FD = 4
-"""The number at which a rank in a container finds the descriptor that it inherits: 3 is the gate's."""
+RANK_FD = container_tasks.GATE + 1
+"""The number at which a rank in a container finds the descriptor that it inherits."""
 
 
 class LaunchDescription(WorkPlace):
@@ -156,7 +156,7 @@ class RankStart:
     def __init__(
         self, launch: LaunchDescription, connect: Callable[[int], int], variables: Callable[[int, int], Mapping[str, str]]
     ) -> None:
-        """`connect` returns the descriptor that a rank inherits (-1: none), `variables` what it must know of it."""
+        """Asks `connect` for the descriptor that a rank inherits (-1: none), and `variables` for what it must know of that."""
         self.launch = launch
         self._connect, self._variables = connect, variables
         self.ranks = [Rank(RankDescription(**{"local": local} | asked)) for local, asked in enumerate(launch.ranks)]

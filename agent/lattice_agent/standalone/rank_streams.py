@@ -25,7 +25,7 @@ class RankOutput:
         self.idle = False
         """Whether the pipe was empty when it was last read."""
 
-    def read(self, now: float) -> bool:
+    def read_rank(self, now: float) -> bool:
         """Reads what is in the pipe, 64 KiB at most, and passes it on; returns False at its end. `now` is a monotonic time."""
         try:
             data = os.read(self.fd, OUTPUT_BYTES)
@@ -109,9 +109,9 @@ class RankInput:
         if fresh:
             self._chunks.append((self.offset, fresh))
             self.offset += len(fresh)
-        self.write()
+        self.write_ranks()
 
-    def write(self) -> None:
+    def write_ranks(self) -> None:
         """Writes what the pipes take; a rank that has closed its input gets no more, one that has all of an ended input reads its end."""
         for fd in list(self._at):
             try:
@@ -137,7 +137,7 @@ class RankInput:
     def hung_up(self, fd: int) -> None:
         """Drops a pipe whose reader has gone."""
         self._drop(fd)
-        self.write()
+        self.write_ranks()
 
     def _drop(self, fd: int) -> None:
         """Closes one pipe, to which nothing more is written."""

@@ -19,7 +19,7 @@ from lattice_agent.attempts import Key
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.standalone import frames
 from tests.unit.agent.launch_listener import Listener, keepers_of, launch, shell
-from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
+from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, work
 
 pytestmark = [pytest.mark.root, needs_root(), pytest.mark.skipif(not has_cgroups(), reason="launches need cgroups")]
 KEY = Key(UID, 1)
@@ -265,7 +265,6 @@ async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_a
         assert await keepers_of(host).start(KEY, asked) == first
     async with machine(place) as (host, _):
         await host.attempts()
-        assert await keepers_of(host).standing(KEY) == [1]
         assert await keepers_of(host).start(KEY, asked) == first
         listener = await Listener.connect(host, KEY)
         await asyncio.to_thread(listener.listen, 20.0, until="done")
@@ -303,8 +302,6 @@ async def test_the_ranks_of_a_keeper_that_is_killed_are_killed_and_removed(place
         os.kill(pid, signal.SIGKILL)
         await asyncio.to_thread(listener.listen, 10.0, until="closed")
         assert (listener.closed, listener.done) == (True, None)
-        await until(lambda: not keepers_of(host).cgroups.standing(KEY)[1][0])
-        assert await keepers_of(host).leftover(KEY) == [1]
         assert await keepers_of(host).end(KEY, 1) is None
         assert left(host) == []
         with pytest.raises(NotFound):
