@@ -91,11 +91,21 @@ class RankDescription(Record):
     cpus: Sequence[int] = ()
     stdout: str = ""
     stderr: str = ""
-    """Files relative to the working directory; empty: the streams. An empty `stderr` beside a `stdout` is the same file."""
+    """Files relative to the working directory; empty: the streams. An empty `stderr` beside a `stdout` is the same file, `-` the stream."""
     stdin: str = ""
     """A file; empty: what `stdin` of the launch says."""
     local: int = 0
     """Its number on this node, from 0."""
+
+    @property
+    def errors(self) -> str:
+        """Returns the file for standard error; empty: the stream."""
+        return "" if self.stderr == "-" else self.stderr or self.stdout
+
+    @property
+    def own_errors(self) -> bool:
+        """Tells whether standard error goes to a file that standard output does not go to."""
+        return bool(self.errors) and self.errors != self.stdout
 
 
 class Rank(Record):
@@ -245,10 +255,9 @@ class RankStart:
             ends.out, ends.err = self._direct_files(asked)
         elif launch.label:
             ends.out_file, ends.err_file = self._labelled_files(asked)
-        errors = asked.stderr or asked.stdout
         if ends.out < 0 and (ends.out_file or not asked.stdout):
             ends.kept_out, ends.out = os.pipe()
-        if ends.err < 0 and (ends.err_file or not errors):
+        if ends.err < 0 and (ends.err_file or not asked.errors):
             ends.kept_err, ends.err = os.pipe()
         if not asked.stdin and launch.stdin in ("all", str(asked.rank)):
             ends.into, ends.kept_in = os.pipe()
@@ -267,8 +276,8 @@ class RankStart:
         with self.launch.identity.acting():
             if asked.stdout:
                 out = self._opened(asked.stdout)
-            if asked.stderr or asked.stdout:
-                err = self._opened(asked.stderr) if asked.stderr and asked.stderr != asked.stdout else os.dup(out)
+            if asked.errors:
+                err = self._opened(asked.errors) if asked.own_errors else os.dup(out)
         for fd in {out, err} - {-1}:
             os.set_blocking(fd, True)
         return out, err
@@ -280,9 +289,9 @@ class RankStart:
         with identity.acting():
             if asked.stdout:
                 out = OutputFile(asked.stdout, self._opened(asked.stdout), identity)
-            if asked.stderr and asked.stderr != asked.stdout:
-                err = OutputFile(asked.stderr, self._opened(asked.stderr), identity)
-        return out, err or out
+            if asked.own_errors:
+                err = OutputFile(asked.errors, self._opened(asked.errors), identity)
+        return out, err if asked.own_errors or not asked.errors else out
 
     def _opened(self, path: str) -> int:
         """Opens an output file as this process's effective user, made or truncated as asked; raises StartFailure."""
@@ -331,6 +340,8 @@ class RankStart:
             enter(launch.workdir)
             self._take_descriptors(asked, ends)
             environment = self._environment(asked, ends.pmi)
+            if "SLURM_PROCID" in environment:
+                environment["SLURM_TASK_PID"] = str(os.getpid())
             set_soft_limits(launch.soft_limits)
             program = find_program(argv[0], environment.get("PATH", PATH))
             waiting, arriving, _ = gate
@@ -355,8 +366,8 @@ class RankStart:
         out = ends.out if ends.out >= 0 else self._opened(asked.stdout)
         if ends.err >= 0:
             err = ends.err
-        elif asked.stderr and asked.stderr != asked.stdout:
-            err = self._opened(asked.stderr)
+        elif asked.own_errors:
+            err = self._opened(asked.errors)
         else:
             err = out
         for place, fd in enumerate((into, out, err)):

@@ -69,9 +69,9 @@ def left(host: LinuxHost) -> list[str]:
 
 async def test_a_rank_has_user_directory_umask_variables_and_soft_limits_of_its_caller(place: Path) -> None:
     async with attempt(place) as (host, _):
-        text = "id -un; umask; pwd; echo $X$Y; ulimit -Sn; ulimit -Sc; cat; exit 3"
+        text = "id -un; umask; pwd; echo $X$Y$PMI_FD; test $SLURM_TASK_PID = $$ && ulimit -Sn; ulimit -Sc; cat; exit 3"
         asked = shell(text, umask=0o027, workdir="/usr", soft_limits={"NOFILE": 333, "CORE": 0, "UNKNOWN": 5})
-        asked["environment"] |= {"X": "\udcff", "PMI_FD": "9"}
+        asked["environment"] |= {"X": "\udcff", "PMI_FD": "9", "SLURM_PROCID": "5"}
         asked["ranks"] = [{"rank": 5, "environment": {"Y": "rank"}}]
         listener = await ran(host, asked)
         assert listener.output == {(1, 5): b"nobody\n0027\n/usr\n\xffrank\n333\n0\n"}
@@ -188,6 +188,18 @@ async def test_output_goes_to_files_of_the_user_truncated_or_appended_and_with_l
             assert (await ran(host, asked)).output == {}
         assert [(place / f"out-{rank}").read_text() for rank in (0, 1)] == [f"out\nerr\n{rank}: out\n{rank}: err\n" for rank in (0, 1)]
         assert (place / "out-0").owner() == "nobody"
+
+
+async def test_errors_have_a_file_of_their_own_or_stay_the_caller_s_beside_a_file_for_the_output(place: Path) -> None:
+    async with attempt(place) as (host, _):
+        for number, label in ((1, 0), (2, 1)):
+            asked = shell("echo out; echo err >&2", number=number, label=label, workdir=str(place))
+            asked["ranks"] = [{"rank": 0, "stdout": "only-out", "stderr": "-"}, {"rank": 1, "stderr": "only-err"}]
+            listener = await ran(host, asked)
+            first, second = (b"0: ", b"1: ") if label else (b"", b"")
+            assert listener.output == {(2, 0): first + b"err\n", (1, 1): second + b"out\n"}
+            texts = [(place / name).read_text() for name in ("only-out", "only-err")]
+            assert texts == (["0: out\n", "1: err\n"] if label else ["out\n", "err\n"])
 
 
 async def test_a_reader_that_acknowledges_nothing_stops_the_ranks_after_a_mebibyte_and_loses_no_byte(place: Path) -> None:
