@@ -1,0 +1,328 @@
+"""Keeps one node's part in the exchange of a launch: key-value pairs, fences, rings, node attributes, published names, failures.
+
+It does no input or output: ranks call its methods and find `answers`, messages for the hub are in `outgoing`, and `receive` takes those of
+the hub. Each message may be lost, doubled or come out of order; `again` of the hub makes the node send all that is not settled.
+A fence (and a ring likewise) is numbered. A node sends its part once all of its ranks have entered, and keeps it until the next fence is
+over, so that a hub that starts anew can be told again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MAX_STORE_BYTES = 64 << 20
+MAX_KEY_BYTES = 256
+MAX_VALUE_BYTES = 16384
+MAX_ATTRIBUTE_BYTES = 8 << 20
+PAIR_BYTES = 128
+"""Counted for each pair beside its bytes, so that many small ones are bounded too."""
+PART_BYTES = 1 << 20
+"""The size of one message's pairs; more are sent in several."""
+FENCE, RING = "fence", "ring"
+
+Payload = bytes
+Ring = tuple[int, bytes, bytes]
+"""How many stand behind one value, the leftmost and the rightmost value."""
+
+
+class MalformedPayload(ValueError):
+    """Tells that bytes are no message between node and hub."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason that a launch must end for: `reason` is one of `Aborted`, `RankDied`, `FenceBroken`, `Garbage`, `StoreFull`."""
+
+    rank: int
+    node: str
+    reason: str
+    sentence: str
+    code: int = 1
+
+    @staticmethod
+    def parse(fields: Mapping[str, Any]) -> Failure:
+        """Returns the failure that another node has sent; raises KeyError, TypeError or ValueError."""
+        return Failure(int(fields["rank"]), str(fields["node"]), str(fields["reason"]), str(fields["sentence"]), int(fields["code"]))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a rank that waited: for a fence nothing, for a ring its values, for an attribute or a name the value found."""
+
+    rank: int
+    subject: str
+    value: Any = None
+
+
+class Round:
+    """The fences, or the rings, of one node: which one is open, who has entered, what was sent and what has come."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.entered: dict[int, Any] = {}
+        self.sent: dict[int, list[Payload]] = {}
+        self._parts: dict[int, list[Any]] = {}
+
+    def collect(self, part: int, parts: int, data: list[Any]) -> list[Any] | None:
+        """Adds one part of the open round's result; returns the whole once no part is missing."""
+        self._parts[part] = data
+        if len(self._parts) < parts:
+            return None
+        return [item for index in sorted(self._parts) for item in self._parts[index]]
+
+    def advance(self) -> dict[int, Any]:
+        """Closes the open round; returns who had entered it. What was sent for it is kept, that of the one before is dropped."""
+        entered, self.entered, self._parts = self.entered, {}, {}
+        self.sent.pop(self.number - 1, None)
+        self.number += 1
+        return entered
+
+
+class NodeExchange:
+    """One node's part: its ranks enter, put and ask, and the hub's messages let them go on."""
+
+    def __init__(self, nodes: Sequence[Sequence[int]], node: int, name: str, part_bytes: int = PART_BYTES) -> None:
+        self.ranks = frozenset(nodes[node])
+        self.name, self._part_bytes = name, part_bytes
+        self.answers: list[Answer] = []
+        self.outgoing: list[Payload] = []
+        self.failure: Failure | None = None
+        self._told: list[Payload] = []
+        """What is said again to every hub: failures, and ranks that will never enter a fence."""
+        self._store: dict[bytes, bytes] = {}
+        self._pending: list[tuple[bytes, bytes]] = []
+        self._stored_bytes = self._pending_bytes = self._sent_bytes = 0
+        self._attributes: dict[bytes, bytes] = {}
+        self._attribute_bytes = 0
+        self._awaited: dict[bytes, list[int]] = {}
+        self._rounds = {FENCE: Round(), RING: Round()}
+        self._gone: dict[int, str] = {}
+        self._asked: dict[int, tuple[int, Payload]] = {}
+        self._published: dict[bytes, Payload] = {}
+        self._requests = 0
+
+    def put(self, key: bytes, value: bytes) -> str:
+        """Keeps a pair, which all ranks see after the next fence; returns why it is refused (empty: it is kept)."""
+        if len(key) > MAX_KEY_BYTES:
+            return f"the key has {len(key)} bytes and the limit is {MAX_KEY_BYTES}"
+        if len(value) > MAX_VALUE_BYTES:
+            return f"the value has {len(value)} bytes and the limit is {MAX_VALUE_BYTES}"
+        size = len(key) + len(value) + PAIR_BYTES
+        if self.store_bytes + size > MAX_STORE_BYTES:
+            return f"the pairs of this launch have {self.store_bytes} bytes and the limit is {MAX_STORE_BYTES}"
+        self._pending_bytes += size
+        self._pending.append((key, value))
+        return ""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Returns the value that a rank had put before the last fence."""
+        return self._store.get(key)
+
+    @property
+    def store_bytes(self) -> int:
+        """Returns the bytes that all pairs count which this node knows of."""
+        return self._stored_bytes + self._pending_bytes + self._sent_bytes
+
+    def put_attribute(self, key: bytes, value: bytes) -> str:
+        """Keeps an attribute of the node and answers those who wait for it; returns why it is refused (empty: it is kept)."""
+        size = len(key) + len(value) + PAIR_BYTES
+        if len(key) > MAX_KEY_BYTES or len(value) > MAX_VALUE_BYTES or self._attribute_bytes + size > MAX_ATTRIBUTE_BYTES:
+            return f"an attribute of {size} bytes; a node's may have {MAX_ATTRIBUTE_BYTES} together, a value {MAX_VALUE_BYTES}"
+        self._attribute_bytes += size
+        self._attributes[key] = value
+        self.answers += [Answer(rank, "attribute", value) for rank in self._awaited.pop(key, ())]
+        return ""
+
+    def attribute(self, key: bytes) -> bytes | None:
+        """Returns an attribute of the node."""
+        return self._attributes.get(key)
+
+    def await_attribute(self, rank: int, key: bytes) -> None:
+        """Answers the rank once somebody of this node puts the attribute."""
+        self._awaited.setdefault(key, []).append(rank)
+
+    def enter(self, kind: str, rank: int, value: Ring | None = None) -> bool:
+        """Lets a rank enter the open fence or ring; returns False where it stands in it already."""
+        stage = self._rounds[kind]
+        if rank in stage.entered:
+            return False
+        stage.entered[rank] = value
+        if len(stage.entered) == len(self.ranks):
+            self._send_part(kind, stage)
+        else:
+            self._look_for_gone()
+        return True
+
+    def missing(self, kind: str) -> frozenset[int]:
+        """Returns the node's ranks that others of it wait for in the open fence or ring; empty where nobody waits for them."""
+        entered = self._rounds[kind].entered
+        return self.ranks - entered.keys() if entered else frozenset()
+
+    @property
+    def waited_for(self) -> bool:
+        """Returns whether some of the node's ranks wait in a fence or ring for others of it."""
+        return any(0 < len(stage.entered) < len(self.ranks) for stage in self._rounds.values())
+
+    def remove(self, rank: int, why: str) -> None:
+        """Notes that a rank has ended and enters nothing any more; `why` ends the sentence "rank N …"."""
+        self._gone[rank] = why
+        self._look_for_gone()
+        if len(self._gone) == 1:
+            rounds = {kind: stage.number + (len(stage.entered) == len(self.ranks)) for kind, stage in self._rounds.items()}
+            self._tell({"gone": rank, "rounds": rounds, "why": why})
+
+    def fail(self, failure: Failure) -> None:
+        """Ends the launch, here and by the hub on all nodes; the first failure counts."""
+        if self.failure is None:
+            self.failure = failure
+            self._tell({"failed": asdict(failure)})
+
+    def request_name(self, rank: int, verb: str, name: bytes, port: bytes = b"") -> None:
+        """Asks the hub to `publish`, `lookup` or `unpublish` a name; the rank is answered with `(done, port)`."""
+        self._requests += 1
+        message = {"ask": self._requests, "verb": verb, "name": _text(name), "port": _text(port)}
+        self._asked[self._requests] = (rank, pack(message | {"low": min([*self._asked, self._requests])}))
+        if verb == "publish":
+            self._published[name] = pack(message | {"ask": 0, "low": 0})
+        elif verb == "unpublish":
+            self._published.pop(name, None)
+        self.outgoing.append(self._asked[self._requests][1])
+
+    def receive(self, payload: Payload) -> None:
+        """Takes a message of the hub; raises MalformedPayload for what is none."""
+        message = unpack(payload)
+        try:
+            if "again" in message:
+                self.outgoing += self._unsettled()
+            elif "answer" in message:
+                rank, _ = self._asked.pop(int(message["answer"]), (None, b""))
+                if rank is not None:
+                    self.answers.append(Answer(rank, "name", (bool(message["done"]), _bytes(message["port"]))))
+            else:
+                self._take_result(message["result"], message["round"], message["part"], message["parts"], message["data"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedPayload(f"{type(error).__name__}: {error}") from error
+
+    def _send_part(self, kind: str, stage: Round) -> None:
+        """Sends this node's part of the open round, in one message or several."""
+        if kind == FENCE:
+            items: list[Any] = [(_text(key), _text(value)) for key, value in self._pending]
+            self._pending, self._sent_bytes, self._pending_bytes = [], self._pending_bytes, 0
+        else:
+            items = [(rank, count, _text(left), _text(right)) for rank, (count, left, right) in sorted(stage.entered.items())]
+        groups = list(split(items, self._part_bytes))
+        head = {"part_of": kind, "round": stage.number, "held": self._stored_bytes}
+        stage.sent[stage.number] = [pack(head | {"part": index, "parts": len(groups), "data": group}) for index, group in enumerate(groups)]
+        self.outgoing += stage.sent[stage.number]
+
+    def _take_result(self, kind: str, number: int, part: int, parts: int, data: list[Any]) -> None:
+        """Takes a part of the result of a round; with the last one its ranks go on. A round that is not open is passed over."""
+        stage = self._rounds[kind]
+        if number != stage.number or number not in stage.sent:
+            return
+        whole = stage.collect(part, parts, data)
+        if whole is None:
+            return
+        values: dict[int, Any] = {}
+        if kind == FENCE:
+            self._sent_bytes = 0
+            for key, value in whole:
+                self._keep(_bytes(key), _bytes(value))
+        else:
+            values = join_ring(whole)
+        self.answers += [Answer(rank, kind, values.get(rank)) for rank in stage.advance()]
+
+    def _keep(self, key: bytes, value: bytes) -> None:
+        """Makes a pair visible; an older value of its key is gone."""
+        if (old := self._store.get(key)) is not None:
+            self._stored_bytes -= len(key) + len(old) + PAIR_BYTES
+        self._store[key] = value
+        self._stored_bytes += len(key) + len(value) + PAIR_BYTES
+
+    def _look_for_gone(self) -> None:
+        """Ends the launch where a rank stands in a fence or ring that a rank of this node, which has ended, will never enter."""
+        for kind, stage in self._rounds.items():
+            for rank, why in self._gone.items():
+                if stage.entered and rank not in stage.entered:
+                    self.fail(broken_fence(kind, rank, self.name, why, f"rank {min(stage.entered)}"))
+                    return
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        """Sends a message that every hub is told again."""
+        self._told.append(pack(message))
+        self.outgoing.append(self._told[-1])
+
+    def _unsettled(self) -> Iterator[Payload]:
+        """Yields everything that a hub which knows nothing needs: its own parts of the open rounds and of those before, marked as settled."""
+        yield from self._told
+        yield from self._published.values()
+        yield from (payload for _, payload in self._asked.values())
+        for stage in self._rounds.values():
+            for number, payloads in sorted(stage.sent.items()):
+                for payload in payloads:
+                    yield payload if number == stage.number else pack(unpack(payload) | {"settled": True})
+
+
+def join_ring(items: Iterable[Sequence[Any]]) -> dict[int, Ring]:
+    """Returns for each rank how many stand before it, the right value of its left and the left value of its right neighbour.
+
+    The ring is in order of ranks, and closed.
+    """
+    order = sorted((int(rank), int(count), _bytes(left), _bytes(right)) for rank, count, left, right in items)
+    values, before = dict[int, Ring](), 0
+    for index, (rank, count, _, _) in enumerate(order):
+        values[rank] = (before, order[index - 1][3], order[(index + 1) % len(order)][2])
+        before += count
+    return values
+
+
+def broken_fence(kind: str, rank: int, node: str, why: str, waiting: str) -> Failure:
+    """Returns the failure of a fence or ring that a rank will never enter, while others wait in it."""
+    return Failure(rank, node, "FenceBroken", f"{waiting} waits in a PMI {kind} for rank {rank} on {node}, which {why}")
+
+
+def split(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
+    """Yields the items in groups of at most so many bytes, one group where there are none."""
+    group, size = list[Any](), 0
+    for item in items:
+        added = weight(item)
+        if group and size + added > most:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += added
+    yield group
+
+
+def pack(message: Mapping[str, Any]) -> Payload:
+    """Returns the bytes of a message between node and hub."""
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def unpack(payload: Payload) -> dict[str, Any]:
+    """Returns a message between node and hub; raises MalformedPayload."""
+    try:
+        message = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise MalformedPayload(str(error)) from error
+    if not isinstance(message, dict):
+        raise MalformedPayload("no object")
+    return message
+
+
+def weight(item: Sequence[Any]) -> int:
+    """Returns the bytes that a pair, or a ring's value, counts."""
+    return len(item[-2]) + len(item[-1]) + PAIR_BYTES
+
+
+def _text(data: bytes) -> str:
+    """Returns bytes as JSON carries them, each as one character."""
+    return data.decode("latin-1")
+
+
+def _bytes(text: str) -> bytes:
+    """Returns the bytes that `_text` wrote; raises ValueError."""
+    return text.encode("latin-1")

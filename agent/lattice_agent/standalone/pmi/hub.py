@@ -1,0 +1,185 @@
+"""Joins the nodes of one launch: collects their parts of each fence and ring, and sends all of them the whole; keeps published names.
+
+It does no input or output, and need not be kept: a hub that starts anew sends every node `again`, and their answers bring it up to date. The
+keeper of a launch on one node has its hub inside; for several nodes the head's agent has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lattice_agent.standalone.pmi.exchange import (
+    FENCE,
+    MAX_STORE_BYTES,
+    PAIR_BYTES,
+    PART_BYTES,
+    RING,
+    Failure,
+    MalformedPayload,
+    Payload,
+    broken_fence,
+    pack,
+    split,
+    unpack,
+    weight,
+)
+
+MAX_NAMES_BYTES = 1 << 20
+ROUNDS_KEPT = 3
+"""Parts of the open round, of the one before, and of a next one whose nodes were told earlier than others."""
+
+Outgoing = list[tuple[int, Payload]]
+
+
+class HubRound:
+    """One fence or ring: the parts of every node that has sent any, and the whole once all have."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, dict[int, list[Any]]] = {}
+        self.expected: dict[int, int] = {}
+        self.settled: set[int] = set()
+        self.held = self.bytes = 0
+        self.result: list[Payload] | None = None
+
+    def add(self, node: int, part: int, parts: int, data: list[Any], held: int) -> None:
+        """Takes one of a node's parts, which may come again; `held` are the bytes of all pairs before this round."""
+        mine = self.parts.setdefault(node, {})
+        if part not in mine:
+            self.bytes += sum(map(weight, data))
+            mine[part] = data
+        self.expected[node], self.held = parts, max(self.held, held)
+
+    def whole_nodes(self) -> frozenset[int]:
+        """Returns the nodes of whose part nothing is missing."""
+        return frozenset(node for node, parts in self.parts.items() if len(parts) == self.expected[node])
+
+    def items(self) -> list[Any]:
+        """Returns what all nodes have sent, in order of nodes."""
+        return [item for node in sorted(self.parts) for index in sorted(self.parts[node]) for item in self.parts[node][index]]
+
+
+class Hub:
+    """Joins the nodes of one launch, given by their ranks and names in the launch's order."""
+
+    def __init__(self, nodes: Sequence[Sequence[int]], node_names: Sequence[str], part_bytes: int = PART_BYTES) -> None:
+        self._nodes, self._part_bytes = len(nodes), part_bytes
+        self._names = list(node_names)
+        self._rounds: dict[tuple[str, int], HubRound] = {}
+        self._concluded: dict[str, int] = {}
+        self._gone: dict[int, tuple[int, dict[str, int], str]] = {}
+        self._published: dict[str, str] = {}
+        self._answered: dict[int, dict[int, Payload]] = {index: {} for index in range(self._nodes)}
+        self.failure: Failure | None = None
+
+    def again(self) -> Payload:
+        """Returns the message that makes a node send all that is not settled; for each connection that begins."""
+        return pack({"again": True})
+
+    def receive(self, node: int, payload: Payload) -> Outgoing:
+        """Takes a message of a node; returns the messages to send, each with the index of its node. What is no message ends the launch."""
+        try:
+            message = unpack(payload)
+            if "failed" in message:
+                self._fail(Failure.parse(message["failed"]))
+            elif "gone" in message:
+                self._gone[node] = (int(message["gone"]), dict(message["rounds"]), str(message["why"]))
+                self._look_for_broken()
+            elif "ask" in message:
+                return self._answer(node, message)
+            else:
+                return self._take_part(node, message)
+        except (MalformedPayload, KeyError, TypeError, ValueError, AttributeError) as error:
+            name = self._names[node]
+            self._fail(Failure(-1, name, "Garbage", f"{name} sent what is no PMI exchange: {type(error).__name__}: {error}"))
+        return []
+
+    def owing(self) -> frozenset[int]:
+        """Returns the nodes that owe their part of a fence or ring which others have entered."""
+        late: set[int] = set()
+        for state in self._rounds.values():
+            if state.result is None and state.parts:
+                late |= set(range(self._nodes)) - state.whole_nodes()
+        return frozenset(late)
+
+    def _take_part(self, node: int, message: dict[str, Any]) -> Outgoing:
+        """Takes a part of a node's share in a round; returns the round's result where it is whole."""
+        kind, number, part = message["part_of"], int(message["round"]), int(message["part"])
+        if kind not in (FENCE, RING) or not 0 <= part < int(message["parts"]):
+            raise MalformedPayload(f"part {part} of {kind!r}")
+        if number < self._concluded.get(kind, 0):
+            return []  # every node had its result before it sent its part of the concluded one
+        state = self._rounds.setdefault((kind, number), HubRound())
+        if message.get("settled"):
+            state.settled.add(node)
+        if state.result is not None:
+            return [] if node in state.settled else [(node, payload) for payload in state.result]
+        state.add(node, part, int(message["parts"]), message["data"], int(message["held"]))
+        if state.held + state.bytes > MAX_STORE_BYTES or len(self._rounds) > 2 * ROUNDS_KEPT:
+            self._fail(
+                Failure(
+                    -1,
+                    "",
+                    "StoreFull",
+                    f"the PMI pairs of this launch have {state.held + state.bytes} bytes, and the limit is {MAX_STORE_BYTES}",
+                )
+            )
+            return []
+        self._look_for_broken()
+        if len(state.whole_nodes()) < self._nodes:
+            return []
+        self._conclude(kind, number, state)
+        return [(index, payload) for index in range(self._nodes) if index not in state.settled for payload in state.result or ()]
+
+    def _conclude(self, kind: str, number: int, state: HubRound) -> None:
+        """Makes the result of a round, for which no part is missing, and drops older rounds: all nodes had their results."""
+        groups = list(split(state.items(), self._part_bytes))
+        state.result = [
+            pack({"result": kind, "round": number, "part": index, "parts": len(groups), "data": group})
+            for index, group in enumerate(groups)
+        ]
+        state.parts, state.expected = {}, {}
+        self._concluded[kind] = number
+        for of, other in list(self._rounds):
+            if of == kind and other < number:
+                del self._rounds[of, other]
+
+    def _answer(self, node: int, message: dict[str, Any]) -> Outgoing:
+        """Publishes, looks up or withdraws a name; the same request is answered the same again."""
+        number, low, verb, name = int(message["ask"]), int(message["low"]), message["verb"], str(message["name"])
+        answered = self._answered[node]
+        if number not in answered or not number:
+            done, port = self._act_on_name(verb, name, str(message["port"]))
+            answered[number] = pack({"answer": number, "done": done, "port": port})
+        payload = answered[number]
+        for old in [old for old in answered if old < low]:
+            del answered[old]
+        return [(node, payload)] if number else []
+
+    def _act_on_name(self, verb: str, name: str, port: str) -> tuple[bool, str]:
+        """Returns whether that was possible, and the port of the name."""
+        match verb:
+            case "publish":
+                used = sum(len(each) + len(at) + PAIR_BYTES for each, at in self._published.items())
+                if self._published.get(name, port) != port or used + len(name) + len(port) + PAIR_BYTES > MAX_NAMES_BYTES:
+                    return False, ""
+                self._published[name] = port
+                return True, port
+            case "lookup":
+                return name in self._published, self._published.get(name, "")
+            case "unpublish":
+                return self._published.pop(name, None) is not None, ""
+        raise MalformedPayload(f"names know no verb {verb!r}")
+
+    def _look_for_broken(self) -> None:
+        """Ends the launch where some node waits for one with a rank that has ended."""
+        for node, (rank, first, why) in self._gone.items():
+            for (kind, number), state in self._rounds.items():
+                others = state.whole_nodes() - {node}
+                if state.result is None and others and number >= first[kind] and node not in state.parts:
+                    self._fail(broken_fence(kind, rank, self._names[node], why, f"node {self._names[min(others)]}"))
+                    return
+
+    def _fail(self, failure: Failure) -> None:
+        """Notes why the launch ends; the first reason counts."""
+        self.failure = self.failure or failure
