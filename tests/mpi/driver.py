@@ -39,7 +39,7 @@ class Driver:
     def run(self, argv: Sequence[str | Path], variables: Mapping[str, str], within: float = 60.0) -> Outcome:
         """Starts the command once a rank, serves until all have ended, and kills what is left when the launch fails or time is up."""
         began, outcome = time.monotonic(), Outcome()
-        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES} | variables
+        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES} | dict(variables)
         for index, ranks in enumerate(self.nodes):
             for rank in ranks:
                 end = self.servers[index].connect(rank)

@@ -256,7 +256,7 @@ class NodeExchange:
         self.outgoing.append(self._told[-1])
 
     def _unsettled(self) -> Iterator[Payload]:
-        """Yields everything that a hub which knows nothing needs: its own parts of the open rounds and of those before, marked as settled."""
+        """Yields all that a new hub needs: this node's parts of the open rounds, and those of the rounds before, marked as settled."""
         yield from self._told
         yield from self._published.values()
         yield from (payload for _, payload in self._asked.values())

@@ -1,7 +1,7 @@
 """Joins the nodes of one launch: collects their parts of each fence and ring, and sends all of them the whole; keeps published names.
 
-It does no input or output, and need not be kept: a hub that starts anew sends every node `again`, and their answers bring it up to date. The
-keeper of a launch on one node has its hub inside; for several nodes the head's agent has it.
+It does no input or output, and need not be kept: a hub that starts anew sends every node `again`, and their answers bring it up to date.
+The keeper of a launch on one node has its hub inside; for several nodes the head's agent has it.
 """
 
 from __future__ import annotations
@@ -115,24 +115,15 @@ class Hub:
         if state.result is not None:
             return [] if node in state.settled else [(node, payload) for payload in state.result]
         state.add(node, part, int(message["parts"]), message["data"], int(message["held"]))
-        if state.held + state.bytes > MAX_STORE_BYTES or len(self._rounds) > 2 * ROUNDS_KEPT:
-            self._fail(
-                Failure(
-                    -1,
-                    "",
-                    "StoreFull",
-                    f"the PMI pairs of this launch have {state.held + state.bytes} bytes, and the limit is {MAX_STORE_BYTES}",
-                )
-            )
-            return []
+        self._look_for_excess(state)
         self._look_for_broken()
-        if len(state.whole_nodes()) < self._nodes:
+        if self.failure or len(state.whole_nodes()) < self._nodes:
             return []
-        self._conclude(kind, number, state)
-        return [(index, payload) for index in range(self._nodes) if index not in state.settled for payload in state.result or ()]
+        result = self._conclude(kind, number, state)
+        return [(index, each) for index in range(self._nodes) if index not in state.settled for each in result]
 
-    def _conclude(self, kind: str, number: int, state: HubRound) -> None:
-        """Makes the result of a round, for which no part is missing, and drops older rounds: all nodes had their results."""
+    def _conclude(self, kind: str, number: int, state: HubRound) -> list[Payload]:
+        """Makes and returns the result of a round of which no part is missing, and drops older rounds, whose results all nodes had."""
         groups = list(split(state.items(), self._part_bytes))
         state.result = [
             pack({"result": kind, "round": number, "part": index, "parts": len(groups), "data": group})
@@ -143,6 +134,7 @@ class Hub:
         for of, other in list(self._rounds):
             if of == kind and other < number:
                 del self._rounds[of, other]
+        return state.result
 
     def _answer(self, node: int, message: dict[str, Any]) -> Outgoing:
         """Publishes, looks up or withdraws a name; the same request is answered the same again."""
@@ -170,6 +162,14 @@ class Hub:
             case "unpublish":
                 return self._published.pop(name, None) is not None, ""
         raise MalformedPayload(f"names know no verb {verb!r}")
+
+    def _look_for_excess(self, state: HubRound) -> None:
+        """Ends the launch where its pairs are above the limit, or where a node opens one round after another."""
+        if (used := state.held + state.bytes) > MAX_STORE_BYTES:
+            sentence = f"the PMI pairs of this launch have {used} bytes, and the limit is {MAX_STORE_BYTES}"
+            self._fail(Failure(-1, "", "StoreFull", sentence))
+        elif len(self._rounds) > 2 * ROUNDS_KEPT:
+            raise MalformedPayload(f"{len(self._rounds)} rounds are open")
 
     def _look_for_broken(self) -> None:
         """Ends the launch where some node waits for one with a rank that has ended."""

@@ -13,7 +13,7 @@ import time
 
 from lattice_agent.standalone.pmi import wire
 from lattice_agent.standalone.pmi.exchange import MAX_STORE_BYTES, MAX_VALUE_BYTES
-from lattice_agent.standalone.pmi.session import UNREAD_BYTES
+from lattice_agent.standalone.pmi.session import CLOSED, UNREAD_BYTES
 from tests.unit.agent.pmi.transcripts import Launch, all_transcripts, messages
 
 INTERESTING = (
@@ -70,6 +70,7 @@ def mutate(message: bytes, chance: random.Random) -> bytes:
 def one_launch(scripts: list[list[bytes]], chance: random.Random) -> int:
     """Plays one launch; returns how many messages its ranks have sent."""
     launch = Launch([[0, 1], [2]])
+    calm = chance.choice((0.0, 0.5, 0.9, 0.99))
     sources = {rank: iter(chance.choice(scripts)) for rank in launch.sessions}
     sent = 0
     while sources and sent < 600:
@@ -78,7 +79,10 @@ def one_launch(scripts: list[list[bytes]], chance: random.Random) -> int:
         if message is None:
             del sources[rank]
             continue
-        data = mutate(message, chance)
+        if launch.sessions[rank].state == CLOSED:
+            del sources[rank]
+            continue
+        data = message if chance.random() < calm else mutate(message, chance)
         cut = chance.randrange(len(data) + 1) if chance.random() < 0.2 else len(data)
         for piece in (data[:cut], data[cut:]):
             if piece and not launch.sessions[rank].busy:

@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ LAYOUTS = {
     "cyclic": [[0, 2], [1, 3]],
     "uneven": [[0, 1, 2], [3]],
 }
+SHARED_MEMORY = Path("/dev/shm")
 NUMBERS = itertools.count()
 
 mpich = pytest.mark.skipif(bool(programs.missing("mpich")), reason=programs.missing("mpich") or "-")
@@ -33,10 +35,10 @@ def launch(nodes: list[list[int]], *argv: object) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def no_shared_memory_is_left() -> Iterator[None]:
-    before = {name for name in os.listdir("/dev/shm") if name.startswith("mpich")}
+    before = set(SHARED_MEMORY.glob("mpich*"))
     yield
-    for name in {name for name in os.listdir("/dev/shm") if name.startswith("mpich")} - before:
-        os.unlink(f"/dev/shm/{name}")  # ranks that were killed leave theirs; a private /dev/shm ends with the work
+    for path in set(SHARED_MEMORY.glob("mpich*")) - before:
+        path.unlink()  # ranks that were killed leave theirs; a private /dev/shm ends with the work
 
 
 @mpich

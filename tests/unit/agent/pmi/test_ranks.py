@@ -6,7 +6,8 @@ import os
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -63,14 +64,14 @@ class Node:
 @contextmanager
 def node(nodes: list[list[int]], index: int = 0) -> Iterator[Node]:
     made = Node(nodes, index)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     try:
         yield made
     finally:
         made.server.close()
         for each in made.ranks.values():
             each.close()
-        assert len(os.listdir("/proc/self/fd")) <= before - len(made.ranks)
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before - len(made.ranks)
 
 
 def test_a_rank_on_one_node_is_served_from_init_to_finalize() -> None:
@@ -179,11 +180,12 @@ def test_a_rank_that_never_reads_is_not_read_either_and_the_poll_rests() -> None
         keeper.ask(0, INIT + b"cmd=put kvsname=k key=a value=" + value + b"\ncmd=barrier_in\n")
         keeper.ranks[0].setblocking(False)
         asked = 0
-        with pytest.raises(BlockingIOError):
+        with suppress(BlockingIOError):
             for _ in range(100_000):
                 asked += keeper.ranks[0].send(b"cmd=get kvsname=k key=a\n") // 24
                 if not asked % 50:
                     keeper.turn()
+        assert 100 < asked < 100_000
         assert all(len(end.session.out) < UNREAD_BYTES + 40_000 for end in keeper.server._by_rank.values())
         got = 0
         for _ in range(1000 * 1000):
