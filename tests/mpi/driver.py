@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lattice_agent.standalone.pmi.hub import Hub
-from lattice_agent.standalone.pmi.ranks import VARIABLES, RankServer, Service
+from lattice_agent.standalone.pmi.ranks import RankServer, Service
+from lattice_agent.standalone.pmi_variables import DROPPED
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Driver:
     def run(self, argv: Sequence[str | Path], variables: Mapping[str, str], within: float = 60.0) -> Outcome:
         """Starts the command once a rank, serves until all have ended, and kills what is left when the launch fails or time is up."""
         began, outcome = time.monotonic(), Outcome()
-        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES} | dict(variables)
+        environment = {name: value for name, value in os.environ.items() if name not in DROPPED} | dict(variables)
         for index, ranks in enumerate(self.nodes):
             for rank in ranks:
                 end = self.servers[index].connect(rank)
@@ -50,7 +51,7 @@ class Driver:
                 self.processes[rank] = (index, process)
                 self.servers[index].disconnect_child(rank)
         for index in range(len(self.nodes)):
-            self.servers[index].receive(self.hub.again(), began)
+            self.servers[index].receive(self.hub.again())
         while len(outcome.codes) < len(self.processes):
             self._turn(outcome)
             if time.monotonic() - began > within and not outcome.failure:
@@ -78,7 +79,7 @@ class Driver:
             server.tick(now)
             for payload in server.outgoing():
                 for node, reply in self.hub.receive(index, payload):
-                    self.servers[node].receive(reply, now)
+                    self.servers[node].receive(reply)
             outcome.said += server.said()
         failure = self.hub.failure or next((server.failure for server in self.servers if server.failure), None)
         if failure and not outcome.failure:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+
+from lattice_agent.standalone.records import Record
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_STORE_BYTES = 64 << 20
 MAX_KEY_BYTES = 256
@@ -32,8 +36,7 @@ class MalformedPayload(ValueError):
     """Tells that bytes are no message between node and hub."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Record):
     """The reason that a launch must end for: `reason` is one of `Aborted`, `RankDied`, `FenceBroken`, `Garbage`, `StoreFull`."""
 
     rank: int
@@ -42,14 +45,17 @@ class Failure:
     sentence: str
     code: int = 1
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields, as `parse` takes them."""
+        return {"rank": self.rank, "node": self.node, "reason": self.reason, "sentence": self.sentence, "code": self.code}
+
     @staticmethod
     def parse(fields: Mapping[str, Any]) -> Failure:
         """Returns the failure that another node has sent; raises KeyError, TypeError or ValueError."""
         return Failure(int(fields["rank"]), str(fields["node"]), str(fields["reason"]), str(fields["sentence"]), int(fields["code"]))
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Record):
     """The answer to a rank that waited: for a fence nothing, for a ring its values, for an attribute or a name the value found."""
 
     rank: int
@@ -178,7 +184,7 @@ class NodeExchange:
         """Ends the launch, here and by the hub on all nodes; the first failure counts."""
         if self.failure is None:
             self.failure = failure
-            self._tell({"failed": asdict(failure)})
+            self._tell({"failed": failure.as_json()})
 
     def request_name(self, rank: int, verb: str, name: bytes, port: bytes = b"") -> None:
         """Asks the hub to `publish`, `lookup` or `unpublish` a name; the rank is answered with `(done, port)`."""
@@ -272,7 +278,8 @@ def join_ring(items: Iterable[Sequence[Any]]) -> dict[int, Ring]:
     The ring is in order of ranks, and closed.
     """
     order = sorted((int(rank), int(count), _bytes(left), _bytes(right)) for rank, count, left, right in items)
-    values, before = dict[int, Ring](), 0
+    values: dict[int, Ring] = {}
+    before = 0
     for index, (rank, count, _, _) in enumerate(order):
         values[rank] = (before, order[index - 1][3], order[(index + 1) % len(order)][2])
         before += count
@@ -286,7 +293,8 @@ def broken_fence(kind: str, rank: int, node: str, why: str, waiting: str) -> Fai
 
 def split(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
     """Yields the items in groups of at most so many bytes, one group where there are none."""
-    group, size = list[Any](), 0
+    group: list[Any] = []
+    size = 0
     for item in items:
         added = weight(item)
         if group and size + added > most:

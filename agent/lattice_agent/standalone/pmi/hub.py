@@ -7,7 +7,6 @@ The keeper of a launch on one node has its hub inside; for several nodes the hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lattice_agent.standalone.pmi.exchange import (
     FENCE,
@@ -24,6 +23,10 @@ from lattice_agent.standalone.pmi.exchange import (
     unpack,
     weight,
 )
+
+TYPE_CHECKING = False  # as typing's, which nothing here loads
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_NAMES_BYTES = 1 << 20
 ROUNDS_KEPT = 3

@@ -6,22 +6,17 @@ Each rank inherits one end of a pair of sockets; the keeper calls `serve` for th
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
-import socket
 from contextlib import suppress
-from dataclasses import dataclass
 
 from lattice_agent.standalone.pmi.exchange import FENCE, RING, Failure, MalformedPayload, NodeExchange, Payload
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.mapping import process_mapping
 from lattice_agent.standalone.pmi.session import CLOSED, FINALIZED, INITIALIZED, Job, RankSession
+from lattice_agent.standalone.records import Record
 
-VARIABLES = (
-    "PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_SPAWNED", "PMI_JOBID", "PMI_PORT", "PMI_ID", "PMI_HOSTNAME", "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS", "HYDI_CONTROL_FD",
-)  # fmt: skip
-"""What must not come from the caller: a rank would speak on a descriptor that is another one's."""
 RECEIVE_BYTES = 64 << 10
 END_SECONDS = 2.0
 """How long a rank may live with its end closed between init and finalize: mostly its exit follows at once, and says more."""
@@ -29,8 +24,7 @@ LATE_SECONDS = 60.0
 """After so long in a fence the ranks that others wait for are named."""
 
 
-@dataclass(frozen=True)
-class Service:
+class Service(Record):
     """The facts of a launch that its PMI server needs: a unique text, the ranks of each node, the index of this node, the nodes' names."""
 
     identity: str
@@ -39,11 +33,10 @@ class Service:
     names: list[str]
 
 
-@dataclass
-class RankEnd:
+class RankEnd(Record):
     """The keeper's end of one rank's sockets; `child` is the rank's end until it is given away."""
 
-    sock: socket.socket
+    sock: _socket.socket
     session: RankSession
     child: int
     mask: int = select.POLLIN
@@ -64,6 +57,8 @@ class RankServer:
         self._ends: dict[int, RankEnd] = {}
         self._by_rank: dict[int, RankEnd] = {}
         self._lines: list[str] = []
+        self._now = 0.0
+        self._told_failure = False
         self._late: dict[str, float] = {}
         self._late_said: set[str] = set()
 
@@ -83,7 +78,7 @@ class RankServer:
 
     def connect(self, rank: int) -> int:
         """Returns the rank's end, which it is to inherit; raises OSError where no sockets can be made."""
-        mine, child = socket.socketpair()
+        mine, child = _socket.socketpair()
         mine.setblocking(False)
         end = RankEnd(mine, RankSession(rank, self._job, self._exchange), child.detach())
         self._ends[mine.fileno()] = self._by_rank[rank] = end
@@ -112,15 +107,16 @@ class RankServer:
 
     def serve(self, fd: int, events: int, now: float) -> None:
         """Reads from a rank and writes to it, as `events` of the poll allow."""
-        end = self._ends[fd]
+        self._now, end = now, self._ends[fd]
         if events & select.POLLOUT:
-            self._flush(end, now)
+            self._flush(end)
         if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-            self._read(end, now)
-        self._settle(now, end.session.rank)
+            self._read(end)
+        self._settle(end.session.rank)
 
     def tick(self, now: float) -> None:
         """Ends the launch for a rank that has closed its end too early, and names ranks that others have waited for long."""
+        self._now = now
         for end in self._by_rank.values():
             if end.closed_at is not None and now - end.closed_at >= END_SECONDS:
                 end.closed_at, rank = None, end.session.rank
@@ -138,9 +134,9 @@ class RankServer:
 
     def ended(self, rank: int, code: int, signal: int, now: float) -> None:
         """Takes the end of a rank's process; one between init and finalize ends the launch."""
-        end = self._by_rank[rank]
+        self._now, end = now, self._by_rank[rank]
         for _ in range(64):  # the last words, an abort perhaps
-            if not (end.open and self._read(end, now)):
+            if not (end.open and self._read(end)):
                 break
         state = end.session.state
         how = f"was ended by signal {signal}" if signal else f"ended with exit code {code}"
@@ -150,13 +146,13 @@ class RankServer:
         self._exchange.remove(rank, f"{how} {'after finalize' if state == FINALIZED else 'without PMI'}")
         end.closed_at = None
         self._close(end)
-        self._settle(now, rank)
+        self._settle(rank)
 
-    def receive(self, payload: Payload, now: float) -> None:
+    def receive(self, payload: Payload) -> None:
         """Takes a message of the hub; passes over what is none."""
         with suppress(MalformedPayload):
             self._exchange.receive(payload)
-        self._settle(now)
+        self._settle()
 
     def outgoing(self) -> list[Payload]:
         """Returns the messages for the hub since the last call; none where it is here."""
@@ -166,8 +162,11 @@ class RankServer:
         return payloads
 
     def said(self) -> list[str]:
-        """Returns the lines for the launch's standard error since the last call."""
+        """Returns the lines for the launch's standard error since the last call; of a launch on one node its failure too."""
         lines, self._lines = self._lines, []
+        if self._hub is not None and self.failure is not None and not self._told_failure:
+            self._told_failure = True
+            lines.append(self.failure.sentence)
         return lines
 
     def close(self) -> None:
@@ -176,7 +175,7 @@ class RankServer:
             self.disconnect_child(rank)
             self._close(end)
 
-    def _settle(self, now: float, *touched_ranks: int) -> None:
+    def _settle(self, *touched_ranks: int) -> None:
         """Carries messages to the hub inside and answers to the ranks until nothing is left to do, and writes replies out."""
         todo = set(touched_ranks)
         while True:
@@ -190,7 +189,7 @@ class RankServer:
                 return
             for rank in todo:
                 end = self._by_rank[rank]
-                self._flush(end, now)
+                self._flush(end)
                 self._lines += end.session.said
                 end.session.said.clear()
             todo.clear()
@@ -204,7 +203,7 @@ class RankServer:
         if hub.failure and not self._exchange.failure:
             self._exchange.fail(hub.failure)
 
-    def _read(self, end: RankEnd, now: float) -> bool:
+    def _read(self, end: RankEnd) -> bool:
         """Reads what a rank has sent; returns False where there is nothing more."""
         try:
             data = end.sock.recv(RECEIVE_BYTES)
@@ -213,12 +212,12 @@ class RankServer:
         except OSError:
             data = b""
         if not data:
-            self._hang_up(end, now)
+            self._hang_up(end)
             return False
         end.session.feed(data)
         return True
 
-    def _flush(self, end: RankEnd, now: float) -> None:
+    def _flush(self, end: RankEnd) -> None:
         """Writes replies to a rank as far as it reads them, serves what waited for that, and sets what the poll is to watch."""
         session = end.session
         while end.open and session.out:
@@ -227,7 +226,7 @@ class RankServer:
             except BlockingIOError:
                 break
             except OSError:
-                self._hang_up(end, now)
+                self._hang_up(end)
             session.proceed()
         if end.open and session.state == CLOSED:
             self._close(end)
@@ -237,11 +236,11 @@ class RankServer:
                 end.mask = mask
                 self._poll.modify(end.sock.fileno(), mask)
 
-    def _hang_up(self, end: RankEnd, now: float) -> None:
+    def _hang_up(self, end: RankEnd) -> None:
         """Notes that a rank has closed its end: nothing more can be read or written."""
         self._close(end)
         if end.session.state == INITIALIZED:
-            end.closed_at = now
+            end.closed_at = self._now
 
     def _close(self, end: RankEnd) -> None:
         """Closes the keeper's end of a rank's sockets."""

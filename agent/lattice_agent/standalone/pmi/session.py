@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from lattice_agent.standalone.pmi import mapping
 from lattice_agent.standalone.pmi.exchange import FENCE, MAX_KEY_BYTES, MAX_VALUE_BYTES, RING, Answer, Failure, NodeExchange
 from lattice_agent.standalone.pmi.wire import MalformedMessage, Message, MessageDecoder, encode_frame, encode_line
+from lattice_agent.standalone.records import Record
 
 NAME_BYTES, KEY_BYTES = 256, 64
 """The limits that PMI-1 tells, of the name of the launch and of keys (longer keys are taken too, as Hydra does)."""
@@ -21,8 +21,7 @@ BEFORE, INITIALIZED, FINALIZED, CLOSED = "before init", "initialized", "finalize
 Fields = Iterable[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Record):
     """The facts of a launch that its ranks ask for."""
 
     identity: bytes

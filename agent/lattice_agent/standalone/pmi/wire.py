@@ -8,7 +8,6 @@ inside a value is doubled.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 HEADER_BYTES = 6
 MAX_LINE_BYTES = 32 << 10
@@ -25,13 +24,13 @@ class MalformedMessage(ValueError):
     """Tells what a rank sent that is no PMI message, or which limit it is above."""
 
 
-@dataclass(frozen=True, slots=True)
 class Message:
     """One request of a rank, or one reply; `framed` tells a PMI-2 frame from a PMI-1 line. Of a key that comes twice the first counts."""
 
-    command: bytes
-    fields: dict[bytes, bytes]
-    framed: bool = False
+    __slots__ = ("command", "fields", "framed")
+
+    def __init__(self, command: bytes, fields: dict[bytes, bytes], *, framed: bool = False) -> None:
+        self.command, self.fields, self.framed = command, fields, framed
 
     def value(self, key: bytes) -> bytes:
         """Returns the value of a field; empty where it is absent."""
