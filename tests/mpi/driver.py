@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.ranks import RankServer, Service
-from lattice_agent.standalone.pmi_variables import DROPPED
+from lattice_agent.standalone.rank_start import CALLERS
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Driver:
     def run(self, argv: Sequence[str | Path], variables: Mapping[str, str], within: float = 60.0) -> Outcome:
         """Starts the command once a rank, serves until all have ended, and kills what is left when the launch fails or time is up."""
         began, outcome = time.monotonic(), Outcome()
-        environment = {name: value for name, value in os.environ.items() if name not in DROPPED} | dict(variables)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(CALLERS)} | dict(variables)
         for index, ranks in enumerate(self.nodes):
             for rank in ranks:
                 end = self.servers[index].connect(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -10,6 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "mpi"
+SYSTEM_PYTHON = Path("/usr/bin") / f"python{sys.version_info.major}.{sys.version_info.minor}"
+"""The tests' own may be one that only root can read."""
 HEADER = Path("/usr/include/slurm/pmi2.h")
 
 
@@ -19,6 +22,8 @@ def missing(*what: str) -> str:
         return "no MPICH: pip install '.[test]' on x86_64 or aarch64"
     if "mpi4py" in what and find_spec("mpi4py") is None:
         return "no mpi4py: pip install '.[test]'"
+    if "python" in what and not SYSTEM_PYTHON.exists():
+        return f"no {SYSTEM_PYTHON}, which all users may run"
     if "libpmi2" in what and not HEADER.exists():
         return "no libpmi2: apt-get install libpmi2-0-dev"
     return ""
@@ -30,8 +35,14 @@ def mpicc() -> Path:
 
 @cache
 def ring() -> Path:
-    """The program of ring.c, by MPICH's own compiler."""
-    return _compiled(str(mpicc()), "ring")
+    """The program of ring.c, by MPICH's own compiler; beside it `lib` with MPICH's libraries."""
+    program = _compiled(str(mpicc()), "ring", "-Wl,-rpath,$ORIGIN/lib")
+    library = BUILD / "lib"
+    if not (library / "mpich").exists():
+        library.mkdir(exist_ok=True)
+        shutil.copy(Path(sys.prefix) / "lib" / "libmpi.so.12", library)
+        shutil.copytree(Path(sys.prefix) / "lib" / "mpich", library / "mpich", symlinks=True)
+    return program
 
 
 @cache
@@ -40,9 +51,26 @@ def every_call() -> Path:
     return _compiled("gcc", "every_call", "-lpmi2")
 
 
-def _compiled(compiler: str, name: str, *libraries: str) -> Path:
+def mpi4py() -> list[str]:
+    """The command of ring.py, and of any user's Python with mpi4py beside the libraries of `ring`."""
+    ring()
+    found = find_spec("mpi4py")
+    assert found
+    assert found.origin
+    if not (BUILD / "python").exists():
+        shutil.copytree(Path(found.origin).parent, BUILD / "python" / "mpi4py", ignore=shutil.ignore_patterns("include", "*.pxd", "*.pyi"))
+    shutil.copy(HERE / "ring.py", BUILD)
+    return ["/usr/bin/env", "PYTHONPATH=HERE/python", "MPI4PY_LIBMPI=HERE/lib/libmpi.so.12", str(SYSTEM_PYTHON), "HERE/ring.py"]
+
+
+def install(place: Path) -> None:
+    """Copies all programs that are compiled to a directory that every user may read."""
+    shutil.copytree(BUILD, place, dirs_exist_ok=True, symlinks=True)
+
+
+def _compiled(compiler: str, name: str, *options: str) -> Path:
     source, program = HERE / f"{name}.c", BUILD / name
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         BUILD.mkdir(parents=True, exist_ok=True)
-        subprocess.run([compiler, "-O1", "-o", str(program), str(source), *libraries], check=True, capture_output=True, text=True)
+        subprocess.run([compiler, "-O1", "-o", str(program), str(source), *options], check=True, capture_output=True, text=True)
     return program

@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.5
 """How often it looks then whether the attempt is over."""
 KILL_AGAIN_SECONDS = 0.1
 PMI_SECONDS = 1.0
-"""How often PMI is asked what is due."""
+"""How often PMI is asked what is due, while ranks wait for others."""
 DRAIN_READS = 32
 """Most reads of one pipe, 64 KiB each, after the end of its rank: more than it may hold, whoever goes on writing."""
 
@@ -154,9 +154,9 @@ class Keeper:
         for output in self._outputs.values():
             if (held := output.held_until) is not None and held <= now:
                 output.flush()
-        if self._pmi is not None and not self.done:
-            self._serve_pmi(now)
         self._reap()
+        if self._pmi is not None and not self.done:
+            self._serve_pmi(now)  # a rank's death too is told before the end
         self._tell_ends(now)
         self._end_on_time(now)
         self._tell_room()
@@ -186,7 +186,7 @@ class Keeper:
         due = [held for output in self._outputs.values() if (held := output.held_until) is not None]
         if self._kill_at is not None and not self.done:
             due.append(max(self._kill_at, self._kill_again))
-        if self._pmi is not None and not self.done:
+        if self._pmi is not None and self._pmi.waiting and not self.done:
             due.append(now + PMI_SECONDS)
         if self.done:
             due.append(now + LOOK_SECONDS)
@@ -281,7 +281,6 @@ class Keeper:
             self.link.say(frames.KEEPER_SAY, str(text).encode(errors="replace"))
         if failure is not None and not self._killed:
             self._killed = True
-            self.link.say(frames.KEEPER_SAY, str(failure.sentence).encode(errors="replace"))
             self._end_group(0.0)
 
     def _keep_exchange(self, payload: bytes) -> None:

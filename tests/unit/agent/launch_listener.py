@@ -48,6 +48,7 @@ class Listener:
         self.numbers: list[int] = []
         self.kept: list[tuple[int, int, bytes]] = []
         self.said: list[str] = []
+        self.exchanged: list[bytes] = []
         self.state: dict[str, Any] = {}
         self.started: list[bytes] = []
         self.room = 0
@@ -110,6 +111,10 @@ class Listener:
                 number, told = frames.decode_numbered(frame.payload)
                 self.numbers.append(number)
                 self.done = json.loads(told)
+            case frames.EXCHANGE:
+                number, payload = frames.decode_numbered(frame.payload)
+                self.numbers.append(number)
+                self.exchanged.append(payload)
             case frames.STATE:
                 self.state = json.loads(frame.payload)
             case frames.STARTED:

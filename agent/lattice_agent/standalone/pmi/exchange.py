@@ -36,7 +36,7 @@ class MalformedPayload(ValueError):
     """Tells that bytes are no message between node and hub."""
 
 
-class Failure(Record):
+class LaunchFailure(Record):
     """The reason that a launch must end for: `reason` is one of `Aborted`, `RankDied`, `FenceBroken`, `Garbage`, `StoreFull`."""
 
     rank: int
@@ -50,9 +50,9 @@ class Failure(Record):
         return {"rank": self.rank, "node": self.node, "reason": self.reason, "sentence": self.sentence, "code": self.code}
 
     @staticmethod
-    def parse(fields: Mapping[str, Any]) -> Failure:
+    def parse(fields: Mapping[str, Any]) -> LaunchFailure:
         """Returns the failure that another node has sent; raises KeyError, TypeError or ValueError."""
-        return Failure(int(fields["rank"]), str(fields["node"]), str(fields["reason"]), str(fields["sentence"]), int(fields["code"]))
+        return LaunchFailure(int(fields["rank"]), str(fields["node"]), str(fields["reason"]), str(fields["sentence"]), int(fields["code"]))
 
 
 class Answer(Record):
@@ -63,7 +63,7 @@ class Answer(Record):
     value: Any = None
 
 
-class Round:
+class NodeRound:
     """The fences, or the rings, of one node: which one is open, who has entered, what was sent and what has come."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class NodeExchange:
         self.name, self._part_bytes = name, part_bytes
         self.answers: list[Answer] = []
         self.outgoing: list[Payload] = []
-        self.failure: Failure | None = None
+        self.failure: LaunchFailure | None = None
         self._told: list[Payload] = []
         """What is said again to every hub: failures, and ranks that will never enter a fence."""
         self._store: dict[bytes, bytes] = {}
@@ -104,7 +104,7 @@ class NodeExchange:
         self._attributes: dict[bytes, bytes] = {}
         self._attribute_bytes = 0
         self._awaited: dict[bytes, list[int]] = {}
-        self._rounds = {FENCE: Round(), RING: Round()}
+        self._rounds = {FENCE: NodeRound(), RING: NodeRound()}
         self._gone: dict[int, str] = {}
         self._asked: dict[int, tuple[int, Payload]] = {}
         self._published: dict[bytes, Payload] = {}
@@ -150,7 +150,7 @@ class NodeExchange:
         """Answers the rank once somebody of this node puts the attribute."""
         self._awaited.setdefault(key, []).append(rank)
 
-    def enter(self, kind: str, rank: int, value: Ring | None = None) -> bool:
+    def join_round(self, kind: str, rank: int, value: Ring | None = None) -> bool:
         """Lets a rank enter the open fence or ring; returns False where it stands in it already."""
         stage = self._rounds[kind]
         if rank in stage.entered:
@@ -162,7 +162,7 @@ class NodeExchange:
             self._look_for_gone()
         return True
 
-    def missing(self, kind: str) -> frozenset[int]:
+    def late_ranks(self, kind: str) -> frozenset[int]:
         """Returns the node's ranks that others of it wait for in the open fence or ring; empty where nobody waits for them."""
         entered = self._rounds[kind].entered
         return self.ranks - entered.keys() if entered else frozenset()
@@ -172,7 +172,7 @@ class NodeExchange:
         """Returns whether some of the node's ranks wait in a fence or ring for others of it."""
         return any(0 < len(stage.entered) < len(self.ranks) for stage in self._rounds.values())
 
-    def remove(self, rank: int, why: str) -> None:
+    def note_end(self, rank: int, why: str) -> None:
         """Notes that a rank has ended and enters nothing any more; `why` ends the sentence "rank N …"."""
         self._gone[rank] = why
         self._look_for_gone()
@@ -180,7 +180,7 @@ class NodeExchange:
             rounds = {kind: stage.number + (len(stage.entered) == len(self.ranks)) for kind, stage in self._rounds.items()}
             self._tell({"gone": rank, "rounds": rounds, "why": why})
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: LaunchFailure) -> None:
         """Ends the launch, here and by the hub on all nodes; the first failure counts."""
         if self.failure is None:
             self.failure = failure
@@ -212,7 +212,7 @@ class NodeExchange:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MalformedPayload(f"{type(error).__name__}: {error}") from error
 
-    def _send_part(self, kind: str, stage: Round) -> None:
+    def _send_part(self, kind: str, stage: NodeRound) -> None:
         """Sends this node's part of the open round, in one message or several."""
         if kind == FENCE:
             items: list[Any] = [(_text(key), _text(value)) for key, value in self._pending]
@@ -286,9 +286,9 @@ def join_ring(items: Iterable[Sequence[Any]]) -> dict[int, Ring]:
     return values
 
 
-def broken_fence(kind: str, rank: int, node: str, why: str, waiting: str) -> Failure:
+def broken_fence(kind: str, rank: int, node: str, why: str, waiting: str) -> LaunchFailure:
     """Returns the failure of a fence or ring that a rank will never enter, while others wait in it."""
-    return Failure(rank, node, "FenceBroken", f"{waiting} waits in a PMI {kind} for rank {rank} on {node}, which {why}")
+    return LaunchFailure(rank, node, "FenceBroken", f"{waiting} waits in a PMI {kind} for rank {rank} on {node}, which {why}")
 
 
 def split(items: Sequence[Any], most: int) -> Iterator[list[Any]]:

@@ -14,7 +14,7 @@ from lattice_agent.standalone.pmi.exchange import (
     PAIR_BYTES,
     PART_BYTES,
     RING,
-    Failure,
+    LaunchFailure,
     MalformedPayload,
     Payload,
     broken_fence,
@@ -45,7 +45,7 @@ class HubRound:
         self.held = self.bytes = 0
         self.result: list[Payload] | None = None
 
-    def add(self, node: int, part: int, parts: int, data: list[Any], held: int) -> None:
+    def collect_part(self, node: int, part: int, parts: int, data: list[Any], held: int) -> None:
         """Takes one of a node's parts, which may come again; `held` are the bytes of all pairs before this round."""
         mine = self.parts.setdefault(node, {})
         if part not in mine:
@@ -73,7 +73,7 @@ class Hub:
         self._gone: dict[int, tuple[int, dict[str, int], str]] = {}
         self._published: dict[str, str] = {}
         self._answered: dict[int, dict[int, Payload]] = {index: {} for index in range(self._nodes)}
-        self.failure: Failure | None = None
+        self.failure: LaunchFailure | None = None
 
     def again(self) -> Payload:
         """Returns the message that makes a node send all that is not settled; for each connection that begins."""
@@ -84,7 +84,7 @@ class Hub:
         try:
             message = unpack(payload)
             if "failed" in message:
-                self._fail(Failure.parse(message["failed"]))
+                self._fail(LaunchFailure.parse(message["failed"]))
             elif "gone" in message:
                 self._gone[node] = (int(message["gone"]), dict(message["rounds"]), str(message["why"]))
                 self._look_for_broken()
@@ -94,7 +94,7 @@ class Hub:
                 return self._take_part(node, message)
         except (MalformedPayload, KeyError, TypeError, ValueError, AttributeError) as error:
             name = self._names[node]
-            self._fail(Failure(-1, name, "Garbage", f"{name} sent what is no PMI exchange: {type(error).__name__}: {error}"))
+            self._fail(LaunchFailure(-1, name, "Garbage", f"{name} sent what is no PMI exchange: {type(error).__name__}: {error}"))
         return []
 
     def owing(self) -> frozenset[int]:
@@ -117,7 +117,7 @@ class Hub:
             state.settled.add(node)
         if state.result is not None:
             return [] if node in state.settled else [(node, payload) for payload in state.result]
-        state.add(node, part, int(message["parts"]), message["data"], int(message["held"]))
+        state.collect_part(node, part, int(message["parts"]), message["data"], int(message["held"]))
         self._look_for_excess(state)
         self._look_for_broken()
         if self.failure or len(state.whole_nodes()) < self._nodes:
@@ -170,7 +170,7 @@ class Hub:
         """Ends the launch where its pairs are above the limit, or where a node opens one round after another."""
         if (used := state.held + state.bytes) > MAX_STORE_BYTES:
             sentence = f"the PMI pairs of this launch have {used} bytes, and the limit is {MAX_STORE_BYTES}"
-            self._fail(Failure(-1, "", "StoreFull", sentence))
+            self._fail(LaunchFailure(-1, "", "StoreFull", sentence))
         elif len(self._rounds) > 2 * ROUNDS_KEPT:
             raise MalformedPayload(f"{len(self._rounds)} rounds are open")
 
@@ -183,6 +183,6 @@ class Hub:
                     self._fail(broken_fence(kind, rank, self._names[node], why, f"node {self._names[min(others)]}"))
                     return
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: LaunchFailure) -> None:
         """Notes why the launch ends; the first reason counts."""
         self.failure = self.failure or failure

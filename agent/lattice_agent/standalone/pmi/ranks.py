@@ -11,10 +11,10 @@ import os
 import select
 from contextlib import suppress
 
-from lattice_agent.standalone.pmi.exchange import FENCE, RING, Failure, MalformedPayload, NodeExchange, Payload
+from lattice_agent.standalone.pmi.exchange import FENCE, RING, LaunchFailure, MalformedPayload, NodeExchange, Payload
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.mapping import process_mapping
-from lattice_agent.standalone.pmi.session import CLOSED, FINALIZED, INITIALIZED, Job, RankSession
+from lattice_agent.standalone.pmi.session import CLOSED, FINALIZED, INITIALIZED, PmiJob, RankSession
 from lattice_agent.standalone.records import Record
 
 RECEIVE_BYTES = 64 << 10
@@ -52,7 +52,7 @@ class RankServer:
         self._name = service.names[service.node]
         self._exchange = NodeExchange(service.nodes, service.node, self._name)
         size = sum(map(len, service.nodes))
-        self._job = Job(service.identity.encode(), size, process_mapping(service.nodes))
+        self._job = PmiJob(service.identity.encode(), size, process_mapping(service.nodes))
         self._hub = Hub(service.nodes, service.names) if len(service.nodes) == 1 else None
         self._ends: dict[int, RankEnd] = {}
         self._by_rank: dict[int, RankEnd] = {}
@@ -67,7 +67,7 @@ class RankServer:
         return fd in self._ends
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> LaunchFailure | None:
         """Returns why the launch must end now; None: it goes on."""
         return self._exchange.failure
 
@@ -121,9 +121,9 @@ class RankServer:
             if end.closed_at is not None and now - end.closed_at >= END_SECONDS:
                 end.closed_at, rank = None, end.session.rank
                 sentence = f"rank {rank} on {self._name} closed PMI after init and before finalize"
-                self._exchange.fail(Failure(rank, self._name, "RankDied", sentence))
+                self._exchange.fail(LaunchFailure(rank, self._name, "RankDied", sentence))
         for kind in (FENCE, RING):
-            missing = self._exchange.missing(kind) if self._exchange.waited_for else frozenset[int]()
+            missing = self._exchange.late_ranks(kind) if self._exchange.waited_for else frozenset[int]()
             if not missing:
                 self._late.pop(kind, None)
                 self._late_said.discard(kind)
@@ -142,8 +142,8 @@ class RankServer:
         how = f"was ended by signal {signal}" if signal else f"ended with exit code {code}"
         if state == INITIALIZED:
             sentence = f"rank {rank} on {self._name} {how} after init and before finalize"
-            self._exchange.fail(Failure(rank, self._name, "RankDied", sentence, 128 + signal if signal else code or 1))
-        self._exchange.remove(rank, f"{how} {'after finalize' if state == FINALIZED else 'without PMI'}")
+            self._exchange.fail(LaunchFailure(rank, self._name, "RankDied", sentence, 128 + signal if signal else code or 1))
+        self._exchange.note_end(rank, f"{how} {'after finalize' if state == FINALIZED else 'without PMI'}")
         end.closed_at = None
         self._close(end)
         self._settle(rank)
@@ -183,7 +183,7 @@ class RankServer:
                 self._ask_own_hub(self._hub)
             answers, self._exchange.answers = self._exchange.answers, []
             for answer in answers:
-                self._by_rank[answer.rank].session.resume(answer)
+                self._by_rank[answer.rank].session.answer_waiting(answer)
                 todo.add(answer.rank)
             if not todo:
                 return
@@ -214,7 +214,7 @@ class RankServer:
         if not data:
             self._hang_up(end)
             return False
-        end.session.feed(data)
+        end.session.take_bytes(data)
         return True
 
     def _flush(self, end: RankEnd) -> None:

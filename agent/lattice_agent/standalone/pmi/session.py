@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from lattice_agent.standalone.pmi import mapping
-from lattice_agent.standalone.pmi.exchange import FENCE, MAX_KEY_BYTES, MAX_VALUE_BYTES, RING, Answer, Failure, NodeExchange
+from lattice_agent.standalone.pmi.exchange import FENCE, MAX_KEY_BYTES, MAX_VALUE_BYTES, RING, Answer, LaunchFailure, NodeExchange
 from lattice_agent.standalone.pmi.wire import MalformedMessage, Message, MessageDecoder, encode_frame, encode_line
 from lattice_agent.standalone.records import Record
 
@@ -21,7 +21,7 @@ BEFORE, INITIALIZED, FINALIZED, CLOSED = "before init", "initialized", "finalize
 Fields = Iterable[tuple[bytes, bytes]]
 
 
-class Job(Record):
+class PmiJob(Record):
     """The facts of a launch that its ranks ask for."""
 
     identity: bytes
@@ -42,7 +42,7 @@ class Job(Record):
 class RankSession:
     """One rank's conversation; `out` collects the bytes for it, `said` lines for the launch's standard error."""
 
-    def __init__(self, rank: int, job: Job, exchange: NodeExchange) -> None:
+    def __init__(self, rank: int, job: PmiJob, exchange: NodeExchange) -> None:
         self.rank, self.state = rank, BEFORE
         self.out = bytearray()
         self.said: list[str] = []
@@ -71,7 +71,7 @@ class RankSession:
         """Returns whether so much waits that no more of the rank's bytes should be read."""
         return len(self._held) >= HELD_MESSAGES or len(self.out) >= UNREAD_BYTES
 
-    def feed(self, data: bytes) -> None:
+    def take_bytes(self, data: bytes) -> None:
         """Takes bytes of the rank. What is no PMI ends the launch, or, before its init, only this conversation."""
         if self.state == CLOSED:
             return
@@ -84,7 +84,7 @@ class RankSession:
         if self._decoder.malformed:
             self._end_for_garbage(self._decoder.malformed)
 
-    def resume(self, answer: Answer) -> None:
+    def answer_waiting(self, answer: Answer) -> None:
         """Answers a request that has waited, and serves those behind it."""
         message = self._waiting.pop(answer.subject, None)
         if message is None:
@@ -130,7 +130,7 @@ class RankSession:
         """Closes the conversation for what is no PMI; a rank that had said init takes its launch along."""
         sentence = f"rank {self.rank} on {self._exchange.name} sent {error}"
         if self.state == INITIALIZED:
-            self._exchange.fail(Failure(self.rank, self._exchange.name, "Garbage", sentence))
+            self._exchange.fail(LaunchFailure(self.rank, self._exchange.name, "Garbage", sentence))
         elif self.state == BEFORE:
             self.said.append(f"{sentence}; PMI is closed for it")
         self.state = CLOSED
@@ -185,7 +185,7 @@ class RankSession:
             self._reply(message, (), PMI2_FAIL, f"another thread waits in a {kind}")
             return
         self._waiting[kind] = message
-        self._exchange.enter(kind, self.rank, value)
+        self._exchange.join_round(kind, self.rank, value)
 
     def _finalize(self, message: Message) -> None:
         """Ends the conversation; the rank may end as it likes."""
@@ -198,12 +198,12 @@ class RankSession:
     def _abort(self, message: Message) -> None:
         """Ends the launch; the rank expects no reply."""
         text = message.value(b"msg" if message.framed else b"message").decode("utf-8", "replace")[:500].strip()
-        digits = message.value(b"exitcode")
+        digits, node = message.value(b"exitcode"), self._exchange.name
         code = int(digits) & 255 if digits.isdigit() and len(digits) < 10 else 1
-        sentence = f"rank {self.rank} on {self._exchange.name} called abort with exit code {code}" if digits else ""
-        sentence = sentence or f"rank {self.rank} on {self._exchange.name} called abort"
-        said = text if text and text != "abort" else ""
-        self._exchange.fail(Failure(self.rank, self._exchange.name, "Aborted", f"{sentence}: {said}" if said else sentence, code or 1))
+        told = f" with exit code {code}" if digits else ""
+        said = f": {text}" if text and text != "abort" else ""
+        sentence = f"rank {self.rank} on {node} called abort{told}{said}"
+        self._exchange.fail(LaunchFailure(self.rank, node, "Aborted", sentence, code or 1))
 
     def _refuse_spawn(self, message: Message) -> None:
         """Refuses to start more processes, and says so for people."""

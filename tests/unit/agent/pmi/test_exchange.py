@@ -77,9 +77,9 @@ class Wire:
         self.inside.add(rank)
         self.entered[number].add(rank)
         if number % 2:
-            assert mine.enter(RING, rank, (1, b"l%d" % rank, b"r%d" % rank))
+            assert mine.join_round(RING, rank, (1, b"l%d" % rank, b"r%d" % rank))
         else:
-            assert mine.enter(FENCE, rank)
+            assert mine.join_round(FENCE, rank)
         self.watch()
 
     def deliver(self, message: tuple[int, bytes, bool]) -> None:
@@ -164,8 +164,8 @@ def two() -> tuple[list[NodeExchange], Hub]:
 
 def test_a_rank_that_has_ended_breaks_a_fence_of_its_own_node() -> None:
     nodes, hub = two()
-    nodes[0].enter(FENCE, 0)
-    nodes[0].remove(1, "ended with exit code 0 without PMI")
+    nodes[0].join_round(FENCE, 0)
+    nodes[0].note_end(1, "ended with exit code 0 without PMI")
     carry(nodes, hub)
     assert hub.failure is not None
     assert hub.failure.sentence == "rank 0 waits in a PMI fence for rank 1 on n0, which ended with exit code 0 without PMI"
@@ -176,10 +176,10 @@ def test_a_rank_that_has_ended_breaks_a_fence_of_its_own_node() -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["told", "told again to a new hub"])
 def test_a_rank_that_has_ended_breaks_a_fence_of_another_node(again: bool) -> None:
     nodes, hub = two()
-    nodes[0].remove(1, "ended with exit code 0 after finalize")
+    nodes[0].note_end(1, "ended with exit code 0 after finalize")
     carry(nodes, hub)
     assert hub.failure is None
-    nodes[1].enter(FENCE, 2)
+    nodes[1].join_round(FENCE, 2)
     if again:
         hub = Hub([[0, 1], [2]], ["n0", "n1"])
         for each in nodes:
@@ -193,11 +193,11 @@ def test_a_rank_that_has_ended_breaks_a_fence_of_another_node(again: bool) -> No
 def test_ranks_that_end_after_the_last_fence_break_nothing() -> None:
     nodes, hub = two()
     for node, rank in ((0, 0), (0, 1), (1, 2)):
-        nodes[node].enter(FENCE, rank)
-    nodes[0].remove(0, "ended")  # its part was sent
+        nodes[node].join_round(FENCE, rank)
+    nodes[0].note_end(0, "ended")  # its part was sent
     carry(nodes, hub)
-    nodes[0].remove(1, "ended")
-    nodes[1].remove(2, "ended")
+    nodes[0].note_end(1, "ended")
+    nodes[1].note_end(2, "ended")
     carry(nodes, hub)
     assert hub.failure is None
 
@@ -205,16 +205,16 @@ def test_ranks_that_end_after_the_last_fence_break_nothing() -> None:
 def test_nodes_that_owe_their_part_are_named() -> None:
     nodes, hub = two()
     assert hub.owing() == frozenset()
-    nodes[1].enter(FENCE, 2)
+    nodes[1].join_round(FENCE, 2)
     carry(nodes, hub)
     assert hub.owing() == {0}
 
 
 def test_a_failure_is_told_to_a_new_hub() -> None:
     nodes, hub = two()
-    failure = exchanges.Failure(2, "n1", "Aborted", "rank 2 called abort", 7)
+    failure = exchanges.LaunchFailure(2, "n1", "Aborted", "rank 2 called abort", 7)
     nodes[1].fail(failure)
-    nodes[1].fail(exchanges.Failure(2, "n1", "RankDied", "later"))
+    nodes[1].fail(exchanges.LaunchFailure(2, "n1", "RankDied", "later"))
     nodes[1].outgoing = []
     nodes[1].receive(hub.again())
     carry(nodes, hub)
@@ -238,7 +238,7 @@ def test_pairs_above_the_limit_of_the_launch_end_it() -> None:
         for number in range(MAX_STORE_BYTES // (MAX_VALUE_BYTES + 7 + PAIR_BYTES) * 2 // 3):
             assert node.put(b"%07d" % number, value) == ""
     for index, rank in ((0, 0), (0, 1), (1, 2)):
-        nodes[index].enter(FENCE, rank)
+        nodes[index].join_round(FENCE, rank)
     carry(nodes, hub)
     assert hub.failure is not None
     assert hub.failure.reason == "StoreFull"
@@ -248,7 +248,7 @@ def test_a_key_that_is_put_again_counts_once() -> None:
     node, hub = NodeExchange([[0]], 0, "n0"), Hub([[0]], ["n0"])
     for number in range(100):
         assert node.put(b"k", b"v" * (number + 1)) == ""
-        node.enter(FENCE, 0)
+        node.join_round(FENCE, 0)
         carry([node], hub)
     assert node.get(b"k") == b"v" * 100
     assert node.store_bytes == 101 + PAIR_BYTES

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lattice_agent.standalone.pmi.exchange import Failure
+from lattice_agent.standalone.pmi.exchange import LaunchFailure
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.ranks import END_SECONDS, LATE_SECONDS, RankServer, Service
 from lattice_agent.standalone.pmi.session import UNREAD_BYTES
@@ -113,16 +113,16 @@ def test_the_end_of_a_rank_is_not_inherited_by_accident() -> None:
 @pytest.mark.parametrize(
     ("code", "signal", "failure"),
     [
-        (0, 0, Failure(1, "n0", "RankDied", "rank 1 on n0 ended with exit code 0 after init and before finalize", 1)),
-        (5, 0, Failure(1, "n0", "RankDied", "rank 1 on n0 ended with exit code 5 after init and before finalize", 5)),
-        (139, 11, Failure(1, "n0", "RankDied", "rank 1 on n0 was ended by signal 11 after init and before finalize", 139)),
+        (0, 0, LaunchFailure(1, "n0", "RankDied", "rank 1 on n0 ended with exit code 0 after init and before finalize", 1)),
+        (5, 0, LaunchFailure(1, "n0", "RankDied", "rank 1 on n0 ended with exit code 5 after init and before finalize", 5)),
+        (139, 11, LaunchFailure(1, "n0", "RankDied", "rank 1 on n0 was ended by signal 11 after init and before finalize", 139)),
     ],
 )
-def test_a_rank_that_dies_between_init_and_finalize_ends_the_launch(code: int, signal: int, failure: Failure) -> None:
+def test_a_rank_that_dies_between_init_and_finalize_ends_the_launch(code: int, signal: int, failure: LaunchFailure) -> None:
     with node([[0, 1]]) as keeper:
         keeper.ask(1, INIT)
         keeper.end(1, code, signal)
-        assert (keeper.server.failure or Failure(-1, "", "", "")).as_json() == failure.as_json()
+        assert (keeper.server.failure or LaunchFailure(-1, "", "", "")).as_json() == failure.as_json()
 
 
 def test_the_last_words_of_a_rank_are_heard_before_its_death_is_judged() -> None:

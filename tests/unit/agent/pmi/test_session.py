@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lattice_agent.standalone.pmi import wire
-from lattice_agent.standalone.pmi.exchange import MAX_VALUE_BYTES, Failure
+from lattice_agent.standalone.pmi.exchange import MAX_VALUE_BYTES, LaunchFailure
 from lattice_agent.standalone.pmi.session import HELD_MESSAGES, UNREAD_BYTES
 from tests.unit.agent.pmi.transcripts import Launch, Transcript, all_transcripts, messages, replay
 
@@ -176,13 +176,13 @@ def test_requests_behind_one_that_waits_and_replies_that_nobody_reads_are_bounde
 @pytest.mark.parametrize(
     ("version", "data", "failure"),
     [
-        (INIT_1, b"cmd=abort exitcode=13 message=abort\n", Failure(1, "n1", "Aborted", "rank 1 on n1 called abort with exit code 13", 13)),
-        (INIT_2, request("abort", isworld="TRUE", msg="boom; on = purpose"), Failure(1, "n1", "Aborted", "rank 1 on n1 called abort: boom; on = purpose", 1)),
-        (INIT_1, b"nonsense\n", Failure(1, "n1", "Garbage", "rank 1 on n1 sent 'nonsense' is no PMI message")),
-        (INIT_2, b"999999", Failure(1, "n1", "Garbage", "rank 1 on n1 sent a PMI frame of 999999 bytes; the limit is 131072")),
+        (INIT_1, b"cmd=abort exitcode=13 message=abort\n", LaunchFailure(1, "n1", "Aborted", "rank 1 on n1 called abort with exit code 13", 13)),
+        (INIT_2, request("abort", isworld="TRUE", msg="boom; on = purpose"), LaunchFailure(1, "n1", "Aborted", "rank 1 on n1 called abort: boom; on = purpose", 1)),
+        (INIT_1, b"nonsense\n", LaunchFailure(1, "n1", "Garbage", "rank 1 on n1 sent 'nonsense' is no PMI message")),
+        (INIT_2, b"999999", LaunchFailure(1, "n1", "Garbage", "rank 1 on n1 sent a PMI frame of 999999 bytes; the limit is 131072")),
     ],
 )  # fmt: skip
-def test_an_abort_or_garbage_ends_the_launch_on_all_nodes(version: bytes, data: bytes, failure: Failure) -> None:
+def test_an_abort_or_garbage_ends_the_launch_on_all_nodes(version: bytes, data: bytes, failure: LaunchFailure) -> None:
     launch = begun([0], [1], version=version)
     launch.feed(1, data)
     assert [each.failure.as_json() for each in (launch.exchanges[1], launch.hub) if each.failure] == [failure.as_json()] * 2

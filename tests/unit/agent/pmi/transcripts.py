@@ -7,12 +7,13 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from lattice_agent.standalone.pmi.exchange import NodeExchange
 from lattice_agent.standalone.pmi.hub import Hub
 from lattice_agent.standalone.pmi.mapping import process_mapping
-from lattice_agent.standalone.pmi.session import Job, RankSession
+from lattice_agent.standalone.pmi.session import PmiJob, RankSession
 from lattice_agent.standalone.pmi.wire import HEADER_BYTES
 
 FOLDER = Path(__file__).parents[3] / "data" / "pmi"
@@ -70,6 +71,7 @@ def read(path: Path) -> Transcript:
     return found
 
 
+@cache
 def all_transcripts() -> list[Transcript]:
     return [read(path) for path in sorted(FOLDER.glob("*.txt")) if path.name != "README.txt"]
 
@@ -99,12 +101,12 @@ class Launch:
         names = [f"n{index}" for index in range(len(nodes))]
         self.hub = Hub(nodes, names)
         self.exchanges = [NodeExchange(nodes, index, name) for index, name in enumerate(names)]
-        job = Job(identity, sum(map(len, nodes)), process_mapping(nodes), largest_value)
+        job = PmiJob(identity, sum(map(len, nodes)), process_mapping(nodes), largest_value)
         self.sessions = {rank: RankSession(rank, job, self.exchanges[index]) for index, ranks in enumerate(nodes) for rank in ranks}
 
     def feed(self, rank: int, data: bytes) -> None:
         """A rank says something, and all that follows from it happens."""
-        self.sessions[rank].feed(data)
+        self.sessions[rank].take_bytes(data)
         self.carry()
 
     def carry(self) -> None:
@@ -119,7 +121,7 @@ class Launch:
                         self.exchanges[node].receive(reply)
                 answers, exchange.answers = exchange.answers, []
                 for answer in answers:
-                    self.sessions[answer.rank].resume(answer)
+                    self.sessions[answer.rank].answer_waiting(answer)
                 moved = moved or bool(payloads or answers)
 
 
