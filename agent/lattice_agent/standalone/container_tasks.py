@@ -47,6 +47,8 @@ class Container(Record):
     """The process of the runtime specification without arguments and variables."""
     label: str = ""
     """Begins the names of the files about a start, so that several callers do not write the same ones."""
+    options: Sequence[str] = ()
+    """What the stub sets before it becomes a task (stub.c)."""
 
 
 class Call(Record):
@@ -128,7 +130,7 @@ def _exec(container: Container, calls: Sequence[Call], numbers: range, gate: int
 def _begin(container: Container, call: Call, number: int, gate: int, set_limits: Callable[[], None]) -> int:
     """Forks the runtime for one task, in the container's cgroup; the variables, Secrets among them, go through memory alone."""
     document = container.process | {
-        "args": [container.stub, container.workdir, *call.argv],
+        "args": [container.stub, *container.options, container.workdir, *call.argv],
         "env": [f"{name}={value}" for name, value in call.environment.items()],
     }
     told = os.memfd_create("process")

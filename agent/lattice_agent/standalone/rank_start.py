@@ -389,7 +389,7 @@ class RankStart:
     def _start_in_container(self) -> None:
         """Starts the ranks in the attempt's container, where they wait at its gate; raises OSError where the runtime fails."""
         launch = self.launch
-        own = {"workdir": launch.workdir, "process": container_process(launch), "label": f"launch-{launch.number}-"}
+        own = {"workdir": launch.workdir, "label": f"launch-{launch.number}-", "options": stub_options(launch)}
         container, calls = container_tasks.Container(**(launch.container | own)), list[container_tasks.Call]()
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -407,19 +407,10 @@ class RankStart:
             rank.pid, rank.start = pid, time.time()
 
 
-def container_process(launch: LaunchDescription) -> dict[str, Any]:
-    """Returns the runtime's description of a rank's process: the container's own, with the caller's umask and soft limits."""
-    process: dict[str, Any] = dict(launch.container["process"])
-    process["user"] = {**process.get("user", {}), "umask": launch.umask}
-    limits = []
-    for name, wanted in launch.soft_limits.items():
-        number = getattr(resource, f"RLIMIT_{name}", None)
-        if number is not None:
-            hard = resource.getrlimit(number)[1]
-            largest = (1 << 64) - 1
-            soft, most = (largest if value == resource.RLIM_INFINITY else value for value in (wanted, hard))
-            limits.append({"type": f"RLIMIT_{name}", "soft": min(soft, most), "hard": most})
-    return process | ({"rlimits": limits} if limits else {})
+def stub_options(launch: LaunchDescription) -> list[str]:
+    """Returns what the stub, which becomes a rank in the container, sets before: the caller's umask and soft limits."""
+    limits = [(getattr(resource, f"RLIMIT_{name}", None), wanted) for name, wanted in launch.soft_limits.items()]
+    return [f"umask={launch.umask:o}", *(f"soft={number}:{wanted}" for number, wanted in limits if number is not None)]
 
 
 def enter(workdir: str) -> None:

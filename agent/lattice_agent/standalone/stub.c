@@ -2,7 +2,9 @@
  * The program of Lattice's in every container, static and without dependencies:
  *
  *   stub                         process 1 of a container: reaps whoever loses his parent, until it is killed
- *   stub DIRECTORY ARGUMENT...   a task: waits at descriptor 3 until it stands in its cgroup, and becomes the work
+ *   stub [umask=OCTAL] [soft=NUMBER:VALUE]... DIRECTORY ARGUMENT...
+ *                                a task: waits at descriptor 3 until it stands in its cgroup, and becomes the work, with this umask
+ *                                and these soft limits (RLIMIT_* by number; -1: none) as far as the hard ones allow
  *
  * cc -static -Os -s -Wall -Wextra -o stub stub.c
  */
@@ -16,11 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALS = 64 };
+enum { GATE = 3, ABANDONED = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALS = 64, MOST = 32 };
 
 #define SCRIPT "/.lattice/script"
 
@@ -146,8 +150,34 @@ static const char *interpreter(const char *path)
 	return NULL;
 }
 
+/* Sets what an option says. */
+static void set(const char *option)
+{
+	char *end;
+
+	if (!strncmp(option, "umask=", 6)) {
+		umask((mode_t)strtoul(option + 6, NULL, 8));
+		return;
+	}
+	int number = (int)strtol(option + 5, &end, 10);
+	long long wanted = *end == ':' ? strtoll(end + 1, NULL, 10) : -1;
+	struct rlimit limit;
+	if (getrlimit(number, &limit))
+		return;
+	rlim_t soft = wanted < 0 ? RLIM_INFINITY : (rlim_t)wanted;
+	limit.rlim_cur = soft > limit.rlim_max ? limit.rlim_max : soft;
+	setrlimit(number, &limit);
+}
+
 int main(int argc, char **argv)
 {
+	char *options[MOST];
+	int count = 0;
+
+	while (argc > 1 && count < MOST && (!strncmp(argv[1], "umask=", 6) || !strncmp(argv[1], "soft=", 5))) {
+		options[count++] = *++argv;
+		argc--;
+	}
 	if (argc < 3) {
 		prctl(PR_SET_NAME, "lattice-hold");
 		hold();
@@ -155,6 +185,8 @@ int main(int argc, char **argv)
 	reset_signals();
 	pass_gate();
 	setsid();
+	while (count)
+		set(options[--count]);
 	if (chdir(argv[1]))
 		refuse(NOT_FOUND, argv[1], "cannot be entered as the working directory in the image: ", strerror(errno));
 	const char *path = getenv("PATH");

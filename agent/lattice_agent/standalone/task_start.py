@@ -83,8 +83,8 @@ class WorkPlace(NamedRecord):
 
     @property
     def has_namespace(self) -> bool:
-        """Tells whether the work begins in a mount namespace of its own."""
-        return bool(self.hold_procs or self.scratch_bytes or self.private_tmp)
+        """Tells whether the work begins in a mount namespace of its own that no container makes."""
+        return not self.container and bool(self.hold_procs or self.scratch_bytes or self.private_tmp)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

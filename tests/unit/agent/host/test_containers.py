@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,10 +22,11 @@ from lattice_agent.attempts import ExitRecord, Key, NodeWork
 from lattice_agent.host.containers import ContainerTools
 from lattice_agent.host.linux import LinuxHost
 from lattice_agent.host.scopes import PARTS
-from lattice_agent.standalone import private_tmp
+from lattice_agent.standalone import frames, private_tmp
 from lattice_agent.state.image_cache import CacheLimits, ImageCache
 from lattice_agent.state.log_store import LogReader
 from tests.oci import keep_image, make_root, needs_runc, stub
+from tests.unit.agent.launch_listener import Listener, keepers_of, launch
 from tests.unit.agent.machine import STOPPED, UID, Ends, has_cgroups, machine, needs_root, open_directory, until, work
 
 pytestmark = [
@@ -88,6 +90,35 @@ async def node(place: Path, root: Path, scratch_dir: Path | None = None, **tools
     image = keep_image(cache, root, config=CONFIG)
     async with machine(place, cache=cache, scratch_dir=scratch_dir, tools=ContainerTools(stub=stub(), **tools)) as (host, ends):
         yield Node(host, ends, image)
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+async def test_a_launch_runs_in_the_container_of_its_attempt_and_leaves_the_script_and_other_launches_alone(
+    place: Path, root: Path, ranks: int
+) -> None:
+    async with node(place, root) as ours:
+        host = ours.host
+        await host.prepare(ours.shell("echo own > /tmp/own; sleep 300"))
+        await host.start(ours.shell("echo own > /tmp/own; sleep 300"))
+        text = "while ! test -s /tmp/own; do sleep 0.05; done; id -u; pwd; umask; cat /tmp/own; cat; echo $FROM_IMAGE-$R; ulimit -n; exit 3"
+        asked = launch("/bin/sh", "-c", text, workdir="/app", umask=0o027, stdin="all", soft_limits={"NOFILE": 200})
+        asked["ranks"] = [{"rank": rank, "environment": {"R": str(rank), "PATH": "/bin"}} for rank in range(ranks)]
+        for number in (1, 2):
+            await keepers_of(host).start(KEY, asked | {"number": number})
+            listener = await Listener.connect(host, KEY, number)
+            listener.send(frames.INPUT, frames.encode_input(0, b"given\n"))
+            listener.send(frames.INPUT, frames.encode_input(6, b""))
+            await asyncio.to_thread(listener.listen, 20.0, until="done")
+            said = b"65534\n/app\n0027\nown\ngiven\n-%d\n200\n"
+            assert listener.output == {(1, rank): said % rank for rank in range(ranks)}
+            assert listener.ended == dict.fromkeys(range(ranks), (3, 0))
+            assert await keepers_of(host).end(KEY, number) is None
+        Listener.close_all()
+        await host.kill(KEY)
+        await ours.ends.next()
+        await host.clear(KEY)
+        await host.forget(KEY)
+        assert host.scopes.standing_scopes() == []
 
 
 def is_there(path: str) -> bool:
