@@ -39,7 +39,7 @@ _MULTIPLES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**1
 _SLURM_UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
 
-def _shown(text: object) -> str:
+def shown(text: object) -> str:
     """Returns a text in quotes, cut to 60 characters."""
     shown = str(text)
     return repr(shown if len(shown) <= 60 else shown[:57] + "...")
@@ -56,7 +56,7 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text)
     if match is None or not text:
-        raise Rejected(f"{_shown(text)} is not a duration: write for example 45s, 30m, 1h30m, 72h or 7d", reason="BadDuration")
+        raise Rejected(f"{shown(text)} is not a duration: write for example 45s, 30m, 1h30m, 72h or 7d", reason="BadDuration")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
 
@@ -84,9 +84,9 @@ def parse_slurm_time(text: str) -> float | None:
     days, dash, clock = word.rpartition("-")
     fields = clock.split(":")
     numbers = [days, *fields] if dash else fields
-    if len(fields) > 3 or not all(number.isascii() and number.isdigit() and len(number) <= 9 for number in numbers):
+    if len(fields) > 3 or not all(is_digits(number, 9) for number in numbers):
         raise Rejected(
-            f"{_shown(text)} is not a time: write 30m, 1h30m or 7d, or as Slurm MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS",
+            f"{shown(text)} is not a time: write 30m, 1h30m or 7d, or as Slurm MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS",
             reason="BadTime",
         )
     values = [int(number) for number in fields]
@@ -119,7 +119,7 @@ def parse_quantity(value: int | str) -> int | Decimal:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise Rejected(f"{_shown(value)} is not a quantity: write for example 24, 500Gi, 1.5Ti or 150m", reason="BadQuantity")
+        raise Rejected(f"{shown(value)} is not a quantity: write for example 24, 500Gi, 1.5Ti or 150m", reason="BadQuantity")
     whole, fraction, unit = match[1], match[2] or "", match[3] or ""
     scale = len(fraction) + (3 if unit == "m" else 0)
     number = int(whole + fraction) * _MULTIPLES.get(unit, 1)
@@ -202,15 +202,15 @@ def parse_ranges(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not _digits(low) or (dash and not _digits(high)):
-            raise Rejected(f"{_shown(text)} is not a list of ranges such as 0-3,7: {_shown(part)} is no number or range", reason="BadRange")
+        if not is_digits(low, len(low)) or (dash and not is_digits(high, len(high))):
+            raise Rejected(f"{shown(text)} is not a list of ranges such as 0-3,7: {shown(part)} is no number or range", reason="BadRange")
         if len(low) > _MOST_DIGITS or len(high) > _MOST_DIGITS:
-            raise Rejected(f"a number in {_shown(part)} has more than {_MOST_DIGITS} digits", reason="BadRange")
+            raise Rejected(f"a number in {shown(part)} has more than {_MOST_DIGITS} digits", reason="BadRange")
         first = int(low)
         last = int(high) if dash else first
         if last < first or last - first >= MAX_NODES_IN_A_SET - len(numbers):
             raise Rejected(
-                f"the range {_shown(part)} in {_shown(text)} runs backwards, or makes more than {MAX_NODES_IN_A_SET} numbers",
+                f"the range {shown(part)} in {shown(text)} runs backwards, or makes more than {MAX_NODES_IN_A_SET} numbers",
                 reason="BadRange",
             )
         numbers.extend(range(first, last + 1))
@@ -232,23 +232,37 @@ def parse_node_count(value: int | str) -> tuple[int, int]:
     """Returns minimum and maximum of `64` (both the same) or `"32-128"`; raises Rejected for all else: zero, negative, backward ranges."""
     match = _NODE_COUNT.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
     if match is None:
-        raise Rejected(f"{_shown(value)} is not a number of nodes: write for example 4, or 32-128 for a range", reason="BadNodeCount")
+        raise Rejected(f"{shown(value)} is not a number of nodes: write for example 4, or 32-128 for a range", reason="BadNodeCount")
     low, high = int(match[1]), int(match[2] or match[1])
     if low > high:
         raise Rejected(
-            f"the range of nodes {_shown(value)} runs backwards: its minimum {low} is above its maximum {high}", reason="BadNodeCount"
+            f"the range of nodes {shown(value)} runs backwards: its minimum {low} is above its maximum {high}", reason="BadNodeCount"
         )
     return low, high
 
 
-def _digits(text: str) -> bool:
-    """Tells whether a text is not empty and of the digits 0 to 9 only."""
-    return text.isascii() and text.isdigit()
+def is_digits(text: str | bytes, most: int = _MOST_DIGITS) -> bool:
+    """Tells whether a text is a number in the digits 0 to 9 alone, at least one and at most `most` of them.
+
+    Superscripts and the digits of other scripts, which `str.isdigit` accepts and `int` reads or refuses, are none.
+    """
+    return 0 < len(text) <= most and text.isascii() and text.isdigit()
+
+
+def whole_number(text: str | bytes, least: int = 0, most: int = 10**_MOST_DIGITS - 1) -> int | None:
+    """Returns the number from `least` to `most` that a text writes in the digits 0 to 9; None for other text.
+
+    Zeros before it count as digits: a text of more digits than `most` has is none.
+    """
+    if not is_digits(text, len(str(most))):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
 
 
 def _bad_set(text: str, position: int, what: str) -> Rejected:
     """Returns the error that says what is wrong at a position (from 0) of a node set."""
-    return Rejected(f"{_shown(text)} is not a node set such as nid[001-064],gpu7: {what} at position {position + 1}", reason="BadNodeSet")
+    return Rejected(f"{shown(text)} is not a node set such as nid[001-064],gpu7: {what} at position {position + 1}", reason="BadNodeSet")
 
 
 def _split_outside_brackets(text: str) -> Iterator[tuple[int, str]]:
@@ -322,10 +336,10 @@ def _runs(text: str, start: int, inner: str, room: int) -> _Runs:
     for part in inner.split(","):
         low, dash, high = part.partition("-")
         last = high if dash else low
-        if not _digits(low) or not _digits(last) or len(last) > _MOST_DIGITS:
-            raise _bad_set(text, position, f"{_shown(part)}, which is no number or range,")
+        if not is_digits(low) or not is_digits(last):
+            raise _bad_set(text, position, f"{shown(part)}, which is no number or range,")
         if int(last) < int(low) or len(last) < len(low) or (last.startswith("0") and len(last) != len(low)):
-            raise _bad_set(text, position, f"the range {_shown(part)}, which runs backwards or changes its width,")
+            raise _bad_set(text, position, f"the range {shown(part)}, which runs backwards or changes its width,")
         room -= int(last) - int(low) + 1
         if room < 0:
             raise _bad_set(text, position, f"more than {MAX_NODES_IN_A_SET} nodes")
@@ -367,7 +381,7 @@ def parse_time(text: str) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
-        raise Rejected(f"{_shown(text)} is not a time with a zone: write for example 2026-12-01T08:00:00Z", reason="BadTime")
+        raise Rejected(f"{shown(text)} is not a time with a zone: write for example 2026-12-01T08:00:00Z", reason="BadTime")
     return moment.timestamp()
 
 
@@ -388,7 +402,7 @@ def encode_uid(uid: str) -> str:
     """Returns the 22 characters of a uid in the ledger: 16 bytes, URL-safe base64 without padding; raises Rejected for what is no uid."""
     digits = uid.replace("-", "")
     if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
-        raise Rejected(f"{_shown(uid)} is not a uid", reason="BadUid")
+        raise Rejected(f"{shown(uid)} is not a uid", reason="BadUid")
     return binascii.b2a_base64(bytes.fromhex(digits), newline=False).decode().rstrip("=").replace("+", "-").replace("/", "_")
 
 
@@ -399,7 +413,7 @@ def decode_uid(text: str) -> str:
     except ValueError:
         digits = ""
     if len(digits) != 32:
-        raise Rejected(f"{_shown(text)} is not a uid of 22 characters", reason="BadUid")
+        raise Rejected(f"{shown(text)} is not a uid of 22 characters", reason="BadUid")
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from lattice.admission import allocations, configs, nodes, quotas, reservations, tenants, vclusters
 from lattice.admission.defaults import fill_allocation, usable_vclusters
 from lattice.admission.facts import EXTEND, MANAGE, RUN_AS, Facts
+from lattice.admission.forms import misshapen
 from lattice.admission.ownership import without_vcluster
 from lattice.admission.submission import part, read_submission
 from lattice.admission.updates import lengthens
@@ -81,12 +82,20 @@ def fill(request: Request, facts: Facts) -> Accepted:
 
 
 def unreadable(request: Request) -> Refused | None:
-    """Returns the refusal of a quota object that does not parse; None: it does, it had the same fault before, or the request is for
-    something else.
+    """Returns the refusal of an object whose texts have not the form that their fields need, or of a quota that does not parse.
 
-    The mutating webhook asks this first, since the schema would refuse an amount by a pattern without a readable sentence.
+    None: they do, it had the same fault before, or the request deletes.
+
+    The mutating webhook asks this first, since the schema would refuse them by patterns, without a readable sentence.
     """
-    if request.kind not in quotas.QUOTA_KINDS or request.operation == "DELETE":
+    if request.operation == "DELETE":
+        return None
+    return _unreadable_quota(request) or misshapen(request.kind, request.old, request.obj)
+
+
+def _unreadable_quota(request: Request) -> Refused | None:
+    """Returns the refusal of a quota object that does not parse; None also for other kinds."""
+    if request.kind not in quotas.QUOTA_KINDS:
         return None
     return quotas.unreadable(request.kind, request.old, request.obj)
 

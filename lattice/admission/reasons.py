@@ -9,6 +9,7 @@ from lattice.models.reasons import Reason
 REFUSALS: Final[tuple[Reason, ...]] = (
     Reason("TooLarge", "the object is too large to be judged", "put long scripts and values into files on the nodes"),
     Reason("Malformed", "a field has the wrong type", "`kubectl explain` shows the type of each field"),
+    Reason("FormInvalid", "a text has not the form that its field needs", "the sentence has the form and an example"),
     Reason("TenantUnknown", "the tenant does not exist, or the namespace belongs to none", "submit in a namespace of your tenant"),
     Reason("TenantMismatch", "spec.tenant is not the tenant of the namespace", "submit in a namespace of that tenant"),
     Reason("TenantPaused", "a hard quota of the tenant, or of its users, is 0", "ask the operators"),

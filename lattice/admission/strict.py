@@ -16,9 +16,10 @@ from pydantic import BaseModel, ValidationError
 
 from lattice.models.allocation import Allocation
 from lattice.models.config import LatticeConfig
+from lattice.models.forms import form_of
 from lattice.models.node import LatticeNode
 from lattice.models.reservation import Reservation
-from lattice.models.shape import API_VERSION, DURATION_PATTERN, LINE_PATTERN, Kind, Part
+from lattice.models.shape import API_VERSION, Kind, Part
 from lattice.models.tenant import Tenant
 from lattice.models.vcluster import VCluster
 
@@ -28,6 +29,8 @@ KINDS: Final[dict[str, type[Kind]]] = {
 """The kinds that people write, by name."""
 
 _UNION_TAGS = frozenset({"int", "str", "dict", "constrained-str", "constrained-int"})
+_PATTERN = re.compile(r"String should match pattern '(.*)'", re.DOTALL)
+"""Pydantic's words for a text that does not match."""
 _ATOM = re.compile(
     r"!has\(self\.(?P<absent>\w+)\)|!self\.(?P<false>\w+)|size\(self\.(?P<empty>\w+)\) == 0"
     r"|self\.(?P<left>[\w.?]+?)(\.orValue\('(?P<default>\w+)'\))? (?P<how>==|!=) '(?P<right>\w+)'"
@@ -78,7 +81,7 @@ def _wrong(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
             path = _path(entry["loc"])
             if entry["type"] != "extra_forbidden" and path not in seen:
                 seen.add(path)
-                yield f"{path}: {_sentence(entry['msg'], entry.get('input'))}"
+                yield f"{path}: {_sentence(entry['msg'], entry.get('input'), model.meta.kind, path)}"
 
 
 def _not_served(model: type[Kind], obj: dict[str, Any]) -> Iterator[str]:
@@ -158,13 +161,16 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path or "the object"
 
 
-def _sentence(message: str, given: Any) -> str:
-    """Returns what is wrong with a value as a sentence, from the library's message and the value given, shown if it is short."""
+def _sentence(message: str, given: Any, kind: str, path: str) -> str:
+    """Returns what is wrong with the value at a path of an object, from the library's message and the value given, shown if it is short.
+
+    Where its form is wrong, the next step follows.
+    """
     message = message.removeprefix("Value error, ")
-    if DURATION_PATTERN in message:
-        message = "is no duration: write for example 45s, 30m, 1h30m, 72h or 7d"
-    if LINE_PATTERN in message:
-        message = "holds a control character: write one line of plain text"
+    pattern = _PATTERN.fullmatch(message)
+    form = form_of(pattern[1]) if pattern is not None else None
+    if form is not None:
+        return f"{form.words(given)} ({form.what_next(kind, path)})"
     lowered = message[:1].lower() + message[1:]
     if type(given).__name__ in ("datetime", "date"):
         return f"{lowered}; YAML reads it as a time: put it in quotes"

@@ -19,8 +19,10 @@ _SENTENCE = re.compile(
     r'(?:^|(?<=[\[,] ))spec(?:\.[A-Za-z.]+)?: Invalid value: (?:"[^"]*": |[a-z0-9]+: )?(?=spec\.|of spec\.|give )(?!spec\S* in body )'
 )
 """The prefix of our own sentences, which name field and value themselves; the schema's own (`… in body …`) do not name the value."""
-_CONTROL = re.compile(r'Invalid value: ("(?:[^"\\]|\\.)*"): \S+ in body should match \'\^\[\^\\x00-[^\']*\'')
-"""The schema's refusal of control characters, whose pattern helps nobody."""
+_PATTERN = re.compile(
+    r"(\S+): Invalid value: (\"(?:[^\"\\]|\\.)*\"): \S+ in body (?:should match '([^']*)'|must be of type date-time: \"(?:[^\"\\]|\\.)*\")"
+)
+"""The schema's refusal of a text by its pattern or as a time, which helps nobody: the field, the value, the pattern (none of a time)."""
 _OF_A_NAME = re.compile(
     r"metadata\.name: Invalid value: (\"[^\"]*\"): a lowercase RFC 1123 (?:subdomain|label) must.*? used for validation is '[^']*'\)"
 )
@@ -59,8 +61,8 @@ def explain(error: LatticeError) -> list[str]:
     text, hint = _VERB.sub("", error.message, count=1), ""
     if _WEBHOOK.match(text):
         text = _NAMED.sub("", _WEBHOOK.sub("", text, count=1), count=1)
-    text = _INVALID.sub("", text)
-    text = _readable(text)
+    invalid = _INVALID.match(text)
+    text = _in_words(_readable(_INVALID.sub("", text)), invalid[0].partition(".")[0] if invalid else "")
     if error.reason == "ParameterInvalid":
         text = text.replace("the parameter ", "--", 1)
     found = _HINT.search(text)
@@ -81,9 +83,40 @@ def explain(error: LatticeError) -> list[str]:
 def _readable(text: str) -> str:
     """Returns the schema's findings without the parts that are for programs."""
     text = _SENTENCE.sub("", _UNCHECKED.sub("", text))
-    text = _CONTROL.sub(r"holds a control character: write one line of plain text (given: \1)", text)
     text = _OF_A_NAME.sub(r"\1 cannot be a name: write lowercase letters, digits, '-' or '.', with a letter or digit at both ends", text)
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def _in_words(text: str, kind: str) -> str:
+    """Returns a text about an object of this kind, with each refusal by a pattern of one of our forms in the words of that form, and the
+    first one's next step at the end; refusals by other patterns stay.
+    """
+    if " in body " not in text:
+        return text
+    from lattice.models.forms import FORMS, form_of
+
+    hints: list[str] = []
+
+    def say(found: re.Match[str]) -> str:
+        """Returns the sentence for one refusal, and keeps its next step."""
+        form = form_of(found[3]) if found[3] else FORMS["time"]
+        if form is None:
+            return found[0]
+        hints.append(form.what_next(kind, found[1]))
+        return form.refusal(found[1], _unquoted(found[2]))
+
+    said = _PATTERN.sub(say, text)
+    return f"{said}. Hint: {hints[0]}" if hints and _HINT.search(said) is None else said
+
+
+def _unquoted(quoted: str) -> str:
+    """Returns the text that the API server has put in quotes; the quoted text where it does not read."""
+    import ast
+
+    try:
+        return str(ast.literal_eval(quoted))
+    except (ValueError, SyntaxError):
+        return quoted
 
 
 def _hint(error: LatticeError) -> str:

@@ -2,5 +2,5 @@
 
 What belongs here: fields, defaults, limits, CEL rules, printer columns. What does not: decisions
 (`lattice.admission`, `lattice.lifecycle`), the structs that daemons cache (`lattice.views`), I/O.
-`conditions` and `reasons` are free of pydantic, so that every process can load them.
+`conditions`, `forms` and `reasons` are free of pydantic, so that every process can load them.
 """

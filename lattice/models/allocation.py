@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from lattice.models.forms import pattern_of
 from lattice.models.shape import (
     LINE_PATTERN,
     Column,
@@ -28,10 +29,8 @@ from lattice.models.shape import (
 
 Text = Annotated[str, Field(pattern=LINE_PATTERN, max_length=1024)]
 Feature = Annotated[str, Field(pattern=LINE_PATTERN, max_length=63)]
-DeviceName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*=[A-Za-z0-9][A-Za-z0-9_.:-]*$", max_length=253)
-]
-DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+DeviceName = Annotated[str, Field(pattern=pattern_of("device"), max_length=253)]
+DIGEST_PATTERN = pattern_of("digest")
 Variables = Annotated[
     dict[str, Annotated[str, Field(max_length=32768)]],
     Field(max_length=512),
@@ -52,9 +51,9 @@ class Output(Part):
 class VariablesFrom(Part):
     """Names one Secret of which each key becomes an environment variable of the work, with its value as text."""
 
-    secret_ref: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    secret_ref: Annotated[str, Field(min_length=1, max_length=253, pattern=pattern_of("secretName"))]
     """A Secret of the allocation's namespace; who submits needs the right to `get` it."""
-    prefix: Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")] = ""
+    prefix: Annotated[str, Field(max_length=64, pattern=pattern_of("variablePrefix"))] = ""
     """Put before each key to make the variable's name."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lattice.models.elastic_quota import Amounts, Revocation
+from lattice.models.forms import pattern_of
 from lattice.models.shape import Column, Conditions, Duration, Kind, Meta, Part, Quantity, Rule, Time, kube
 
 
@@ -76,11 +77,11 @@ class CompatOptions(Part):
     """Slurm QOS to preemption class."""
 
 
-Prefix = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
+Prefix = Annotated[str, Field(min_length=1, max_length=253, pattern=pattern_of("prefix"))]
 
 
 VariableValue = Annotated[str, Field(max_length=4096)]
-TmpPattern = Annotated[str, Field(max_length=253, pattern=r"^/(tmp|dev/shm)/[^/]+$")]
+TmpPattern = Annotated[str, Field(max_length=253, pattern=pattern_of("tmpPattern"))]
 
 
 class WorkOptions(Part):
@@ -156,18 +157,18 @@ class SubmissionOptions(Part):
 class ImageRegistry(Part):
     """A registry of OCI images that work may name."""
 
-    name: Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?$")]
+    name: Annotated[str, Field(max_length=253, pattern=pattern_of("registry"))]
     """As references have it: `registry.example`, `registry.example:5000`, `docker.io`."""
-    url: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
+    url: Annotated[str, Field(max_length=512, pattern=pattern_of("registryUrl"))] = ""
     """Where it is asked, such as a mirror, with the path below which its images stand; empty: https at its name."""
 
 
 class TrustedKey(Part):
     """A public key whose signatures of images count."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+    name: Annotated[str, Field(max_length=63, pattern=pattern_of("keyName"))]
     """Its name in messages."""
-    key: Annotated[str, Field(max_length=4096, pattern=r"^-----BEGIN PUBLIC KEY-----\n")]
+    key: Annotated[str, Field(max_length=4096, pattern=pattern_of("key"))]
     """The key in PEM, as `cosign generate-key-pair` leaves it in cosign.pub: ECDSA, RSA or Ed25519."""
 
 
@@ -189,11 +190,11 @@ class SoftwareOptions(Part):
     each question.
     """
 
-    registry: Annotated[str, Field(max_length=512, pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+(/[a-z0-9._/-]*)?)?$")] = ""
+    registry: Annotated[str, Field(max_length=512, pattern=pattern_of("registryUrl"))] = ""
     """URL of the OCI registry, with the path below which its images stand: `https://registry.example/uenv`; empty: there is none."""
-    namespace: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = "deploy"
+    namespace: Annotated[str, Field(max_length=128, pattern=pattern_of("softwareName"))] = "deploy"
     """Meant by labels without `namespace::`."""
-    system: Annotated[str, Field(max_length=128, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    system: Annotated[str, Field(max_length=128, pattern=pattern_of("system"))] = ""
     """This cluster's name in labels, meant by labels without `@system`; empty: every system."""
     user_files: bool = True
     """Whether work may mount squashfs files of its user's own, whose contents the kernel reads; false: images of the registry alone."""
@@ -206,7 +207,8 @@ class SoftwareOptions(Part):
     )
     """Registries whose OCI images work may name, the first for names without a registry; empty: OCI images are refused."""
     container_mounts: Annotated[
-        list[Annotated[str, Field(max_length=1024, pattern=r"^/[^/].*$")]], Field(max_length=64, json_schema_extra=kube(list_type="set"))
+        list[Annotated[str, Field(max_length=1024, pattern=pattern_of("directory"))]],
+        Field(max_length=64, json_schema_extra=kube(list_type="set")),
     ] = Field(default_factory=list)
     """Directories of the nodes, none of the system, that work in OCI images sees at the same path beside its home, such as /scratch."""
     container_devices: Annotated[

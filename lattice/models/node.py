@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from lattice.models.conditions import NODE_STATES
+from lattice.models.forms import pattern_of
 from lattice.models.shape import LINE_PATTERN, Column, Conditions, Kind, Meta, Part, Quantity, Rule, Time, kube
-from lattice.units import ADDRESS_PATTERN
 
 Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
 Version = Annotated[str, Field(pattern=LINE_PATTERN, max_length=128)]
@@ -102,7 +102,7 @@ class NodeRecovery(Part):
     """What was settled up to this sequence number the ledger knows; what came later the node tells."""
 
 
-ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", max_length=71)]
+ImageDigest = Annotated[str, Field(pattern=pattern_of("digest"), max_length=71)]
 
 
 class LatticeNodeStatus(Part):
@@ -134,7 +134,7 @@ class LatticeNodeStatus(Part):
     """Kernel release (agent)."""
     agent_version: Annotated[str, Field(pattern=LINE_PATTERN, max_length=64)] = ""
     """Version of the agent (agent)."""
-    address: Annotated[str, Field(pattern=f"^({ADDRESS_PATTERN})?$", max_length=262)] = ""
+    address: Annotated[str, Field(pattern=pattern_of("address"), max_length=262)] = ""
     """HOST:PORT of the agent's gRPC server (agent)."""
     boot_id: Annotated[str, Field(pattern=LINE_PATTERN, max_length=64)] = ""
     """Boot id of the kernel (agent)."""

@@ -6,14 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from lattice.models.forms import pattern_of
 from lattice.models.shape import LINE_PATTERN, Column, Conditions, Duration, Kind, Meta, Name, Part, Rule, Time, kube
 
 Word = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=63)]
 User = Annotated[str, Field(pattern=LINE_PATTERN, min_length=1, max_length=253)]
 Weekday = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-START_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?$"
-Moment = Annotated[str, Field(pattern=START_PATTERN, max_length=25)]
-ZONE_PATTERN = r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,3}$"
+Moment = Annotated[str, Field(pattern=pattern_of("moment"), max_length=25)]
 FIXED = ("nodes", "nodeCount", "features", "groups", "gpuType", "start", "timeZone")
 """Fields of spec that never change: which nodes, and from when."""
 
@@ -59,7 +58,7 @@ class ReservationSpec(Part):
     """With nodeCount: nodes with GPUs of this model."""
     start: Moment
     """Begin of the first window: RFC 3339, or local time of timeZone."""
-    time_zone: Annotated[str, Field(pattern=ZONE_PATTERN, max_length=64)] | None = None
+    time_zone: Annotated[str, Field(pattern=pattern_of("timeZone"), max_length=64)] | None = None
     """IANA name such as Europe/Zurich, in which it recurs; default UTC."""
     duration: Duration
     """Length of each window in elapsed time, at most 366d."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from pydantic.alias_generators import to_camel
 
 from lattice.errors import Rejected
+from lattice.models.forms import pattern_of
 from lattice.units import parse_node_count, parse_quantity, parse_time
 
 GROUP = "lattice.dev"
@@ -137,11 +138,11 @@ def _read_by(parse: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-DURATION_PATTERN = r"^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?$"
+DURATION_PATTERN = pattern_of("duration")
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
 """`45s`, `30m`, `1h30m`, `72h`, `7d`: at least one number with its unit."""
 
-QUANTITY_PATTERN = r"^[+]?[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+QUANTITY_PATTERN = pattern_of("quantity")
 Quantity = Annotated[
     int | str,
     _read_by(parse_quantity),
@@ -155,7 +156,7 @@ NodeCount = Annotated[
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
-            "pattern": r"^[1-9][0-9]{0,5}(-[1-9][0-9]{0,5})?$",
+            "pattern": pattern_of("nodeCount"),
             "maxLength": 13,
             "minimum": 1,
             "maximum": 999999,
@@ -164,13 +165,13 @@ NodeCount = Annotated[
 ]
 """A number of nodes, or a range `"32-128"`."""
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+Name = Annotated[str, Field(pattern=pattern_of("name"), max_length=63)]
 """A DNS label: the name of a tenant or vcluster."""
 
 Time = Annotated[str, _read_by(parse_time), WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 35})]
 """An RFC 3339 time in UTC."""
 
-LINE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+LINE_PATTERN = pattern_of("line")
 """No control characters: what people write is shown on others' terminals."""
 
 Untyped = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
@@ -190,7 +191,7 @@ class Condition(Part):
     """What is observed."""
     status: Annotated[str, Field(json_schema_extra={"enum": ["True", "False", "Unknown"]}, max_length=7)]
     """True, False or Unknown."""
-    reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=64)]
+    reason: Annotated[str, Field(pattern=pattern_of("reason"), max_length=64)]
     """A CamelCase word of the documented list."""
     message: Annotated[str, Field(max_length=1024)] = ""
     """A sentence with the numbers."""

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from lattice.models.forms import pattern_of
 from lattice.models.shape import Column, Kind, Meta, Name, Part, Rule
 
 LARGEST_ROWS = 131072
@@ -17,7 +18,7 @@ class UsageRecordSpec(Part):
 
     tenant: Name
     """Whose attempts."""
-    month: Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", max_length=7)]
+    month: Annotated[str, Field(pattern=pattern_of("month"), max_length=7)]
     """The month (UTC) in which they ended: 2026-11."""
     part: Annotated[int, Field(ge=0, le=99999)] = 0
     """Number of this part of the month, from 0."""

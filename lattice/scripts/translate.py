@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lattice.errors import NotFound, Rejected
+from lattice.models.forms import FORMS
 from lattice.scripts.asked import SOURCES, Asked, Given, SiteFacts, Submitter, VClusterFacts
 from lattice.scripts.begin import read_begin
 from lattice.scripts.commands import missing_from
@@ -17,7 +18,7 @@ from lattice.scripts.directives import Script
 from lattice.scripts.options import CPUS_MOOT, INSIDE
 from lattice.software.containers import parse_container
 from lattice.software.references import UenvReference, parse_references, parse_views
-from lattice.units import expand_nodes, format_duration, parse_duration, parse_node_count, parse_slurm_time
+from lattice.units import expand_nodes, format_duration, is_digits, parse_duration, parse_node_count, parse_slurm_time
 
 T = TypeVar("T")
 API_VERSION = "lattice.dev/v1alpha1"
@@ -273,8 +274,16 @@ def _container(draft: _Draft, image: Given) -> dict[str, Any]:
     if "writable" in draft.asked:
         found["writable"] = True
     if devices := [name.strip() for name in (draft.value("device") or "").split(",") if name.strip()]:
-        found["devices"] = list(dict.fromkeys(devices))
+        found["devices"] = [_device(name, draft.asked["device"]) for name in dict.fromkeys(devices)]
     return found
+
+
+def _device(name: str, given: Given) -> str:
+    """Returns a device's CDI name as it is; raises Rejected where it is none."""
+    form = FORMS["device"]
+    if not form.matches(name):
+        raise given.rejected(f"{form.words(name)}. Hint: {form.next_step}")
+    return name
 
 
 def _image(reference: UenvReference, draft: _Draft) -> str:
@@ -553,7 +562,7 @@ def _checked(given: Given, read: Callable[[Given], T]) -> T:
 def _count(given: Given) -> int:
     """Returns a whole number from 1 to 16,777,216. Raises Rejected for anything else."""
     text = (given.value or "").strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 12 or not 1 <= int(text) <= 16_777_216:
+    if not is_digits(text, 12) or not 1 <= int(text) <= 16_777_216:
         raise given.rejected(f"{text!r} is not a number from 1 on")
     return int(text)
 
@@ -665,7 +674,7 @@ def _class(draft: _Draft) -> int | None:
         where = "" if given.place == f"--qos={text}" else f"{given.place}: "
         draft.warnings.append(f"--qos={text} ignored ({where}{why})")
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > 10:
+    if not is_digits(text, 9) or int(text) > 10:
         raise given.rejected(f"{text!r} is not a preemption class from 0 to 10", "BadPreemptionClass")
     return int(text)
 

@@ -57,7 +57,10 @@ def words_missing(words: tuple[str, ...], text: str) -> list[str]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "a text for a number of nodes": ({"resources.nodes": "many"}, ("spec.resources.nodes", '"many"', "[1-9]")),
+    "a text for a number of nodes": (
+        {"resources.nodes": "many"},
+        ("spec.resources.nodes", "'many' is no number of nodes", "such as 4 or 32-128", "Hint:"),
+    ),
     "a list for a number of nodes": ({"resources.nodes": [1]}, ("spec.resources.nodes", "integer,string")),
     "half a node": ({"resources.nodes": 1.5}, ("spec.resources.nodes", "integer,string")),
     "no nodes": ({"resources.nodes": 0}, ("spec.resources.nodes", "0", "greater than or equal to 1")),
@@ -65,7 +68,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a range that runs backwards": ({"resources.nodes": "4-2"}, ("spec.resources.nodes", "minimum 4 is above its maximum 2")),
     "a text for hold": ({"hold": "yes"}, ("spec.hold", "boolean")),
     "a walltime of zero": ({"lifecycle.walltime": "0s"}, ("spec.lifecycle.walltime", "0s", "above 0", "Hint:")),
-    "a walltime that is none": ({"lifecycle.walltime": "soon"}, ("spec.lifecycle.walltime", '"soon"')),
+    "a walltime that is none": ({"lifecycle.walltime": "soon"}, ("spec.lifecycle.walltime", "'soon' is no duration", "1h30m", "Hint:")),
     "a number for a walltime": ({"lifecycle.walltime": 30}, ("spec.lifecycle.walltime", "string")),
     "a walltime above the vcluster's": (
         {"lifecycle.walltime": "30d"},
@@ -74,7 +77,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "class 11": ({"lifecycle.preemptionClass": 11}, ("spec.lifecycle.preemptionClass", "11", "less than or equal to 10")),
     "class -1": ({"lifecycle.preemptionClass": -1}, ("spec.lifecycle.preemptionClass", "-1", "greater than or equal to 0")),
     "an unknown field": ({"resources.nodez": 3}, ('unknown field "spec.resources.nodez"',)),
-    "an empty tenant": ({"tenant": ""}, ("spec.tenant", '""')),
+    "an empty tenant": ({"tenant": ""}, ("spec.tenant", "'' is no name", "ml-team")),
     "an empty user": ({"user": ""}, ("spec.user is empty", 'set spec.user to "alice"')),
     "an unknown tenant": ({"tenant": "chemistry"}, ('spec.tenant is "chemistry"', "belongs to tenant", "set spec.tenant to")),
     "an unknown vcluster": ({"vcluster": "nope"}, ("spec.vcluster", 'vCluster "nope" not found. Available: hpc-batch')),
@@ -99,13 +102,28 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a relative working directory": ({"environment.workdir": "run"}, ("spec.environment.workdir", "'run'", "absolute")),
     "an unknown output pattern": ({"environment.output": {"stdout": "x-%q"}}, ("spec.environment.output.stdout", "'%q'", "%j")),
     "an intent that is none": ({"intent": "Dance"}, ("spec.intent", '"Dance"', '"Train"')),
-    "memory that is none": ({"resources.memory": "lots"}, ("spec.resources.memory", '"lots"')),
+    "memory that is none": ({"resources.memory": "lots"}, ("spec.resources.memory", "'lots' is no quantity", "500Gi", "Hint:")),
+    "scratch below nothing": (
+        {"data": {"scratchPerNode": "-1Gi"}},
+        ("spec.data.scratchPerNode", "'-1Gi' is no quantity", "500Gi", "Hint:"),
+    ),
+    "a device that is none": (
+        {"environment.image": "app", "environment.devices": ["foo"]},
+        ("spec.environment.devices[0]", "'foo' is no CDI name of a device", "nvidia.com/gpu=all", "Hint: ask the operators"),
+    ),
+    "three texts of a wrong form": (
+        {"resources.cpus": 1, "tags": {"name": "a\tb"}, "vcluster": "GPU_1", "resources.memory": "1 Gi"},
+        ("spec.tags.name", "spec.vcluster: 'GPU_1'", "spec.resources.memory: '1 Gi'"),
+    ),
     "a node set that is none": ({"resources.constraints.nodeList": "nid[001"}, ("nodeList", "'nid[001'", "a missing ']' at position 8")),
     "a node list that is too short": (
         {"resources.nodes": 3, "resources.constraints.nodeList": "nid[001-002]"},
         ("nodeList leaves 2 nodes and 3 are asked for", "at least 3"),
     ),
-    "a deadline that is no time": ({"lifecycle.deadline": "tomorrow"}, ("spec.lifecycle.deadline", '"tomorrow"', "date-time")),
+    "a deadline that is no time": (
+        {"lifecycle.deadline": "tomorrow"},
+        ("spec.lifecycle.deadline", "'tomorrow' is no time", "2026-12-01T08:00:00Z"),
+    ),
     "too many requeues": ({"lifecycle.requeue": {"max": 1000}}, ("spec.lifecycle.requeue.max", "1000", "100")),
     "no task on a node": ({"tasks": {"perNode": 0}}, ("spec.tasks.perNode", "0", "1")),
     "what is not served yet": ({"data": {"output": "s3://x"}}, ("spec.data.output is not served yet", "remove the field")),
@@ -180,7 +198,13 @@ SUBMITTED = {
     "class 11": Given(("--preemption-class=11", "--", "true"), ("'11' is not a preemption class from 0 to 10",)),
     "an unknown vcluster": Given(("--vcluster=nope", "--", "true"), ('vCluster "nope" not found. Available: hpc-batch',), 1),
     "an unknown tenant": Given(("--tenant=nope", "--", "true"), ('namespace "nope"', "Hint:", "no member"), 5),
-    "a job name with a tab": Given(("--name=a\tb", "--", "true"), ("spec.tags.name: holds a control character", "one line"), 1),
+    "a job name with a tab": Given(
+        ("--name=a\tb", "--", "true"), ("spec.tags.name: 'a\\tb' holds a control character", "one line", "  Hint: "), 1
+    ),
+    "a device that is none": Given(
+        ("--image=app", "--device=foo", "--", "true"), ("--device=foo: 'foo' is no CDI name", "nvidia.com/gpu=all", "Hint:")
+    ),
+    "scratch below nothing": Given(("--scratch=-1Gi", "--", "true"), ("--scratch=-1Gi", "500Gi")),
     "a blank job name": Given(("--name= ", "--", "true"), ("--name= ", "not empty")),
     "no command": Given(("--",), ("no command after --",)),
     "a misspelt flag": Given(("--nodez=3", "--", "true"), ("--nodez=3", "did you mean --nodes?", "lattice submit --help")),
@@ -412,7 +436,7 @@ def test_with_the_webhook_down_policies_still_refuse_and_work_that_says_everythi
     try:
         done = me.apply("empty", entrypoint="true", ok=False)
         assert (done.returncode, "spec.user is empty" in done.stderr, "try again" in done.stderr) == (1, True, True), done.stderr
-        # of several policies that refuse, the API server names any one
+        # Of several policies that refuse, the API server names any one.
         filled: dict[str, Any] = {"user": "alice", "tenant": tenant.name, "vcluster": "hpc-batch"}
         done = me.apply("data", entrypoint="true", data={"output": "s3://x"}, ok=False, **filled)
         assert "spec.data.output is not served yet" in done.stderr

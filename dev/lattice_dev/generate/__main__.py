@@ -1,4 +1,4 @@
-"""`python -m lattice_dev.generate`: write CRDs, a policy, protobuf stubs, reference pages, JSON Schemas; `--check` only compares."""
+"""`python -m lattice_dev.generate`: write CRDs, a policy, a table of forms, stubs, reference pages, JSON Schemas; `--check` compares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lattice_dev.generate import crds, policies, references, schemas, stubs
+from lattice_dev.generate import crds, patterned, policies, references, schemas, stubs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -17,7 +17,14 @@ def generated(root: Path) -> dict[Path, str]:
     """Returns the text that each generated file shall have, by path; writes nothing below `root`."""
     reference = root / "docs" / "reference"
     chart = policies.files(root / "charts" / "lattice" / "files")
-    return {**crds.files(root / "crds"), **chart, **references.files(reference), **schemas.files(reference / "schemas"), **_stubs(root)}
+    return {
+        **crds.files(root / "crds"),
+        **chart,
+        **patterned.files(root),
+        **references.files(reference),
+        **schemas.files(reference / "schemas"),
+        **_stubs(root),
+    }
 
 
 def _stubs(root: Path) -> dict[Path, str]:
@@ -30,10 +37,11 @@ def _stubs(root: Path) -> dict[Path, str]:
 
 def drifted(root: Path) -> list[Path]:
     """Returns the paths, sorted, of files that differ from what would be generated, are missing, or exist without a source in a folder of
-    generated files (the chart's aside).
+    generated files (those of the chart and of admission aside).
     """
     wanted = generated(root)
-    folders = {path.parent for path in wanted} - {root / "charts" / "lattice" / "files"}  # most of that folder is written by hand
+    by_hand = {root / "charts" / "lattice" / "files", root / "lattice" / "admission"}  # but for a file each
+    folders = {path.parent for path in wanted} - by_hand
     standing = {path for folder in folders for path in folder.glob("*.*")}
     differing = {path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
     return sorted(differing | (standing - set(wanted)))

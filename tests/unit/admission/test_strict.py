@@ -16,9 +16,11 @@ from lattice.admission.strict import parse_strict
         pytest.param({"resources": {"nodes": "4-2"}}, "spec.resources.nodes: the range of nodes '4-2' runs backwards", id="range"),
         pytest.param({"resources": {"nodes": 0}}, "spec.resources.nodes: '0' is not a number of nodes", id="no-nodes"),
         pytest.param({"resources": {"memory": "lots"}}, "spec.resources.memory: 'lots' is not a quantity", id="memory"),
-        pytest.param({"lifecycle": {"walltime": "soon"}}, "spec.lifecycle.walltime: is no duration: write for example", id="walltime"),
+        pytest.param(
+            {"lifecycle": {"walltime": "soon"}}, "spec.lifecycle.walltime: 'soon' is no duration: write whole numbers", id="walltime"
+        ),
         pytest.param({"lifecycle": {"notBefore": "never"}}, "spec.lifecycle.notBefore: 'never' is not a time", id="time"),
-        pytest.param({"tags": {"name": "a\tb"}}, "spec.tags.name: holds a control character: write one line of plain", id="control"),
+        pytest.param({"tags": {"name": "a\tb"}}, "spec.tags.name: 'a\\tb' holds a control character", id="control"),
     ],
 )
 def test_a_value_that_does_not_read_is_named_with_its_field(spec: dict[str, Any], problem: str) -> None:

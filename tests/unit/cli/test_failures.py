@@ -38,12 +38,6 @@ UNCHECKED = (
             id="the-object-is-named-for-kubectl-alone",
         ),
         pytest.param(
-            'Allocation.lattice.dev "x" is invalid: spec.tags.name: Invalid value: "a\\tb": '
-            "spec.tags.name in body should match '^[^\\x00-\\x1f\\x7f-\\x9f]*$'",
-            'spec.tags.name: holds a control character: write one line of plain text (given: "a\\tb")',
-            id="a-control-character-is-named-and-not-the-pattern",
-        ),
-        pytest.param(
             'Tenant.lattice.dev "Bio_1" is invalid: metadata.name: Invalid value: "Bio_1": a lowercase RFC 1123 subdomain must consist of '
             "lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', "
             "regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
