@@ -139,11 +139,10 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def _terminal_columns() -> int:
     """Returns COLUMNS, else the width of the terminal, else 80."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdigit() and int(given):
-        return int(given)
+    from lattice.cli.surroundings import asked_columns
+
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        return asked_columns() or os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (AttributeError, OSError, ValueError):
         return 80
 

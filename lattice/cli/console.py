@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 from lattice.cli.cluster import Blocking
 from lattice.cli.configuration import Configuration
 from lattice.cli.render.text import printable
-from lattice.errors import Denied, NotFound, Rejected
+from lattice.errors import Denied, LatticeError, NotFound, Rejected
 
 if TYPE_CHECKING:
     from lattice.cli.own_writes import OwnWrites
@@ -63,6 +63,11 @@ class Console:
         return str(self.args.output or self.configuration.output_format or "table")
 
     @property
+    def table_width(self) -> int:
+        """Returns the columns that tables must fit into; 0, no limit, with -o wide or where standard output is no terminal."""
+        return 0 if self.format == "wide" else self.outside.columns
+
+    @property
     def color(self) -> bool:
         """Tells whether state words are coloured: on a terminal, unless flag, NO_COLOR or configuration forbid it."""
         off = self.args.no_color or "NO_COLOR" in self.outside.environ or not self.configuration.color
@@ -113,7 +118,7 @@ class Console:
         Managed fields are left out.
         """
         if self.format == "name":
-            self.say(*(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" for item in items))
+            self.say(*(self._name_of(kind, item) for item in items))
         elif one and len(items) == 1:
             self.document(_without_managed_fields(items[0]))
         else:
@@ -127,7 +132,18 @@ class Console:
         if self.format in ("json", "yaml"):
             self._changed.setdefault(kind, []).append(item)
         else:
-            self.say(f"{kind.lower()}.lattice.dev/{item['metadata']['name']}" if self.format == "name" else sentence)
+            self.say(self._name_of(kind, item) if self.format == "name" else sentence)
+
+    def _name_of(self, kind: str, item: Mapping[str, Any]) -> str:
+        """Returns an object's name as kubectl prints it; NAMESPACE/NAME where it stands in another namespace than the verb asks in, since
+        only that names it here.
+        """
+        name, where = item["metadata"]["name"], item["metadata"].get("namespace", "")
+        try:
+            elsewhere = bool(where) and where != self.namespace
+        except LatticeError:
+            elsewhere = False  # a trial without a cluster
+        return f"{where}/{name}" if elsewhere else f"{kind.lower()}.lattice.dev/{name}"
 
     def show_changed(self, *, one: bool) -> None:
         """Prints the objects kept by `changed` as one document; `one`: a single object was asked for."""

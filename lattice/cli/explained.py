@@ -20,7 +20,7 @@ from lattice.cli.render.answers import (
     reservation_sentence,
     score_lines,
 )
-from lattice.cli.render.text import age, fields
+from lattice.cli.render.text import age, fields, hang
 from lattice.cli.values import camel
 from lattice.errors import LatticeError, NotFound
 from lattice.kube.resources import VCLUSTERS
@@ -169,7 +169,8 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
             ("Reservation", reservation_sentence(answer.reservation, now)),
             ("Score", "\n".join(score_lines(answer.score)) if answer.phase not in FINAL_PHASES else ""),
             ("Would preempt", "\n".join(preemption_lines(answer.preemption))),
-        ]
+        ],
+        max(0, width - 2),
     )
     lines += [f"  {line}" for line in told]
     if answer.blockers:
@@ -180,4 +181,4 @@ def sentences(name: str, answer: Why, now: float, width: int = 0) -> list[str]:
         lines.append(f"  Next: {answer.next_step}")
     if answer.scheduler is not None:
         lines.append(f"  But {answer.scheduler.message}")
-    return lines
+    return [part for line in lines for part in hang(line, width)]

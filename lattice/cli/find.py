@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lattice.cli.selection import range_of, split_references
+from lattice.cli.selection import bare_name, range_of, split_references
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.status_rows import is_final
+from lattice.units import is_digits
 from lattice.views import Allocation
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ class Finder:
 
         Raises NotFound when there is none, Rejected when the text is no reference, or naming the candidates when several match.
         """
+        reference = bare_name(reference, "Allocation")
         namespace, slash, name = reference.partition("/")
         if not slash:
             namespace, name = self._console.namespace, reference
         if not name or not namespace or "/" in name:
             raise Rejected(f"{reference!r} names no allocation: give a name, a number, a uid prefix or NAMESPACE/NAME", reason="BadInput")
-        if not name.isdigit():
+        if not is_digits(name):
             try:
                 return self._console.cluster.get(ALLOCATIONS, name, namespace, type=Allocation)
             except NotFound:
@@ -85,7 +87,7 @@ class Finder:
 
         All the numbers must be there, as one that is not may have been given a moment ago.
         """
-        single = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+        single = is_digits(text, _MOST_DIGITS)
         numbers = (int(text), int(text)) if single else range_of(text)
         if numbers is None or numbers[1] - numbers[0] >= MOST_NUMBERED or namespace in self._listed:
             return None
@@ -120,7 +122,7 @@ def choose(reference: str, name: str, allocations: Sequence[Allocation], namespa
 
     Raises as `Finder.find` does.
     """
-    exact = [one for one in allocations if one.metadata.name == name or (name.isdigit() and one.status.number == int(name))]
+    exact = [one for one in allocations if one.metadata.name == name or (is_digits(name) and one.status.number == int(name))]
     found = exact or [one for one in allocations if could_be_uid(name) and one.metadata.uid.startswith(name.lower())]
     found = found or _find_by_job(name, allocations)
     if not found:
@@ -150,7 +152,7 @@ def _suggest(name: str, allocations: Sequence[Allocation]) -> str:
         return f"that is the job name of {shown}"
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [one.metadata.name for one in allocations], n=1, cutoff=0.75) if not name.isdigit() else []
+    near = get_close_matches(name, [one.metadata.name for one in allocations], n=1, cutoff=0.75) if not is_digits(name) else []
     return f"did you mean {near[0]}?" if near else ""
 
 

@@ -10,11 +10,11 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.gateway import ask_document
 from lattice.cli.render.node_reports import node_page
+from lattice.cli.selection import named_nodes
 from lattice.errors import Denied, LatticeError, NotFound
 from lattice.kube.resources import NODES, VCLUSTERS
 from lattice.lifecycle.node_report import NodeReport
 from lattice.scheduling.queries.node_rows import homes
-from lattice.units import expand_nodes
 from lattice.views import Node, VCluster
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def show(console: Console) -> int:
 
     Raises NotFound at the first name without a node.
     """
-    names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
+    names = named_nodes(console.args.nodes)
     documents = []
     for at, name in enumerate(names):
         raw, report = read_node(console, name), ask_node(console, name)
@@ -38,7 +38,7 @@ def show(console: Console) -> int:
             documents.append(node_document(raw, report))
             continue
         node = msgspec.convert(raw, Node)
-        console.say(*([""] if at else []), *node_page(node, report, read_homes(console), console.outside.now(), console.outside.columns))
+        console.say(*([""] if at else []), *node_page(node, report, read_homes(console), console.outside.now(), console.table_width))
     if console.format == "name":
         console.say(*(f"latticenode.lattice.dev/{name}" for name in names))
     elif console.is_document:

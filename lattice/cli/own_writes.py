@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lattice.errors import LatticeError, UnknownOutcome
 from lattice.kube.objects import version_of
+from lattice.units import is_digits
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
@@ -28,6 +29,8 @@ KEPT_SECONDS: Final = 600.0
 
 A longer wait would be in vain for a cluster that was restored since.
 """
+VERSION_DIGITS: Final = 20
+"""Most digits of a resourceVersion."""
 NOTED: Final = frozenset({"allocations", "latticenodes", "vclusters"})
 """The kinds whose lists are answered from caches."""
 _UNDER_WAY: Final = "x"
@@ -74,7 +77,7 @@ class OwnWrites:
             kept = self._kept(kind)
         except OSError:
             return None
-        if not all(version.isdigit() for version, _ in kept):
+        if not all(is_digits(version, VERSION_DIGITS) for version, _ in kept):
             return None
         return str(max(int(version) for version, _ in kept)) if kept else ""
 
@@ -102,7 +105,7 @@ class OwnWrites:
         found = []
         for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
             parts = name.split(".")
-            if len(parts) == 3 and parts[0] == kind and parts[2].isdigit() and self._now() - int(parts[2]) < KEPT_SECONDS:
+            if len(parts) == 3 and parts[0] == kind and is_digits(parts[2]) and self._now() - int(parts[2]) < KEPT_SECONDS:
                 found.append((parts[1], name))
         return found
 
@@ -114,8 +117,8 @@ class OwnWrites:
         """
         with suppress(OSError):
             kept = self._kept(kind)
-            newest = max((int(version) for version, _ in kept if version.isdigit()), default=0)
-            stay = {name for version, name in kept if not version.isdigit() or int(version) >= newest}
+            newest = max((int(version) for version, _ in kept if is_digits(version, VERSION_DIGITS)), default=0)
+            stay = {name for version, name in kept if not is_digits(version, VERSION_DIGITS) or int(version) >= newest}
             for name in os.listdir(self._directory):  # noqa: PTH208 - the names alone are wanted, quickly
                 if name.startswith(f"{kind}.") and name not in stay:
                     self._drop(name)

@@ -9,6 +9,8 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
+from lattice.units import is_digits
+
 if TYPE_CHECKING:
     from socket import socket
 
@@ -57,7 +59,7 @@ def _read_answer(stream: BinaryIO) -> PlainAnswer:
         status, received = _read_head(stream)
     chunked = received.get("transfer-encoding", "").lower() == "chunked"
     length = received.get("content-length", "")
-    if not chunked and length and not (length.isascii() and length.isdigit()):
+    if not chunked and length and not is_digits(length):
         raise BadAnswerError(f"the length of the answer is {length!r}")
     left = None if chunked or not length else int(length)
     return PlainAnswer(status, received, io.BufferedReader(_AnswerBody(stream, chunked=chunked, left=left), LONGEST_LINE))
@@ -70,7 +72,7 @@ def _read_head(stream: BinaryIO) -> tuple[int, dict[str, str]]:
     """
     version, _, rest = _read_line(stream).partition(" ")
     code = rest[:3]
-    if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
+    if not version.startswith("HTTP/1.") or not is_digits(code):
         raise BadAnswerError("the answer does not begin as one of HTTP does")
     headers: dict[str, str] = {}
     while line := _read_line(stream):

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from lattice.errors import Rejected
 from lattice.models.conditions import PHASES
-from lattice.units import parse_duration, parse_time
+from lattice.units import expand_nodes, is_digits, parse_duration, parse_time
 
 ENDED_SECONDS = 3600.0
 """How long ended allocations are listed by default."""
 _RANGE = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+_KIND_AND_NAME = re.compile(r"([a-z]+?)s?\.lattice\.dev/(.+)")
+"""As `-o name` prints an object, here and in kubectl."""
 
 
 class StatusQuery(NamedTuple):
@@ -34,9 +36,28 @@ class StatusQuery(NamedTuple):
         return f"spec.user={self.user}" if self.user else ""
 
 
+def bare_name(text: str, kind: str) -> str:
+    """Returns a name without the kind that `-o name` puts before it (`allocation.lattice.dev/x`); other texts as they are.
+
+    Raises Rejected where the name is one of another kind.
+    """
+    found = _KIND_AND_NAME.fullmatch(text)
+    if found is None:
+        return text
+    if found[1] != kind.lower():
+        raise Rejected(f"{text!r} names a {found[1]}, and a name of kind {kind} is wanted", reason="BadInput")
+    return found[2]
+
+
+def named_nodes(texts: Iterable[str]) -> list[str]:
+    """Returns the nodes that names, node sets and lines of `-o name` stand for, each once, in order; raises Rejected for other texts."""
+    return list(dict.fromkeys(name for text in texts for name in expand_nodes(bare_name(text, "LatticeNode"))))
+
+
 def split_references(references: Iterable[str]) -> list[str]:
     """Returns the parts of comma-separated lists, in order, each once; empty parts are dropped, ranges stay as they are."""
-    return list(dict.fromkeys(part for reference in references for part in reference.split(",") if part))
+    parts = (part for reference in references for part in reference.split(",") if part)
+    return list(dict.fromkeys(bare_name(part, "Allocation") for part in parts))
 
 
 def range_of(reference: str) -> tuple[int, int] | None:
@@ -56,7 +77,7 @@ def numbers_and_names(references: Sequence[str]) -> tuple[list[str], list[str]]:
     Raises Rejected for a range that runs backwards.
     """
     parts = split_references(references)
-    numbers = [part for part in parts if part.isdigit() or range_of(part) is not None]
+    numbers = [part for part in parts if is_digits(part) or range_of(part) is not None]
     return numbers, [part for part in parts if part not in numbers]
 
 

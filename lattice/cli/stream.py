@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from lattice.cli.plain_http import LONGEST_LINE, exchange
 from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry, TooMany
+from lattice.units import is_digits
 
 if TYPE_CHECKING:
     from socket import socket
@@ -95,7 +96,7 @@ def error_of(status: int, body: bytes, url: str, after: str = "") -> LatticeErro
     if status == 404:
         return NotFound(message, reason=reason)
     if status == 429:
-        seconds = float(after) if after.isascii() and after.isdigit() else None
+        seconds = float(after) if is_digits(after) else None
         return TooMany(message, reason=reason or "GatewayBusy", after_seconds=seconds)
     if status in (502, 503, 504):
         return Retry(message, reason=reason or "GatewayBusy")

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lattice.cli.console import Outside
+from lattice.units import whole_number
 
 if TYPE_CHECKING:
     from lattice.cli.cluster import Blocking
     from lattice.cli.stream import GatewayStream
     from lattice.kube.kubeconfig import ClusterConfig
 
+MOST_COLUMNS = 100_000
+"""Widest terminal that COLUMNS may name."""
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Kubernetes' alphabet for generated names, without vowels so that no words arise."""
 
@@ -46,8 +49,12 @@ def _columns() -> int:
     """Returns the width of the terminal; 0 where there is none."""
     if not sys.stdout.isatty():
         return 0
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdigit() and int(given) else os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    return asked_columns() or os.get_terminal_size(sys.stdout.fileno()).columns or 80
+
+
+def asked_columns() -> int:
+    """Returns the width that the variable COLUMNS asks for; 0: it asks for none."""
+    return whole_number(os.environ.get("COLUMNS", ""), 1, MOST_COLUMNS) or 0
 
 
 def _random() -> str:

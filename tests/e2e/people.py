@@ -6,9 +6,11 @@ Looking again and again is no program: it asks the API server with the same kube
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,9 +43,29 @@ class Person:
         """Run lattice, likewise."""
         return self._run([str(Path(sys.executable).with_name("lattice")), *words], stdin, ok, cwd)
 
+    def terminal(self, columns: int, *words: str) -> str:
+        """What lattice writes on a terminal of this width; fails the test on another exit code than 0."""
+        ours, theirs = pty.openpty()
+        program, environ = str(Path(sys.executable).with_name("lattice")), {**self._environ(), "COLUMNS": str(columns)}
+        with subprocess.Popen([program, *words], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True, env=environ) as running:
+            os.close(theirs)
+            written = b""
+            with suppress(OSError):  # a terminal that nobody writes to any more is an error on Linux
+                while more := os.read(ours, 65536):
+                    written += more
+            os.close(ours)
+            errors = running.stderr.read() if running.stderr is not None else ""
+        assert running.returncode == 0, f"{words}: {running.returncode}\n{written.decode()}\n{errors}"
+        return written.decode().replace("\r\n", "\n")
+
+    def _environ(self) -> dict[str, str]:
+        """The environment of the programs."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
+
     def _run(self, argv: list[str], stdin: str, ok: bool, cwd: Path | None) -> subprocess.CompletedProcess[str]:
-        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "LATTICE_TENANT": self.namespace, "NO_COLOR": "1", **self.environ}
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=environ, cwd=cwd)
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60 * PATIENCE, env=self._environ(), cwd=cwd
+        )
         assert not ok or done.returncode == 0, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

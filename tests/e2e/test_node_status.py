@@ -44,6 +44,15 @@ def run_on(me: Person, name: str, node: str, script: str) -> None:
     me.phase(name, "Running")
 
 
+def assert_fits(me: Person, *pages: tuple[str, ...]) -> None:
+    """Nothing is wider than the terminal, and with -o wide, nothing is cut."""
+    for words in pages:
+        for columns in (80, 100):
+            lines = me.terminal(columns, *words).splitlines()
+            assert [line for line in lines if len(line) > columns] == [], words
+        assert "…" not in me.terminal(80, *words, "-o", "wide"), words
+
+
 def test_a_node_tells_whose_work_it_runs_with_steps_limits_and_mounts_and_hides_that_of_strangers(me: Person, stranger: Person) -> None:
     run_on(me, "shown", "nid002", "sleep 300")
     until(lambda: "/dev/shm" in me.lattice("node", "status", "nid002").stdout, within=20, what="the mounts of the work")
@@ -62,6 +71,7 @@ def test_a_node_tells_whose_work_it_runs_with_steps_limits_and_mounts_and_hides_
     ):
         assert words in page, page
     assert all(step in page for step in ("probe", "scope", "Limits:"))
+    assert_fits(me, ("node", "status", "nid002"), ("diag", "nid002"), ("diag", "shown"), ("status", "shown"), ("history",))
     document = json.loads(me.lattice("node", "status", "nid002", "-o", "json").stdout)
     (attempt,) = document["report"]["attempts"]
     assert (attempt["namespace"], attempt["name"], attempt["stage"]) == (me.namespace, "shown", "Running")

@@ -40,6 +40,9 @@ def test_people_find_an_image_and_what_its_views_do(registry: RegistryProgram, m
         ["UENV", "SYSTEM", "UARCH"], ["prgenv/24.11:v1", "daint", "gh200"], ["prgenv/24.11:v2", "daint", "gh200"],
     ]  # fmt: skip
     assert me.lattice("uenv", "list", "@*", "-o", "name").stdout.splitlines()[-1] == "pytorch/2.4:cuda12@eiger%zen2"
+    for label in me.lattice("uenv", "list", "deploy::", "-o", "name").stdout.splitlines():
+        assert label.startswith("deploy::")
+        assert me.lattice("uenv", "inspect", label, "-o", "name").stdout.strip() == label
     shown = me.lattice("uenv", "inspect", "prgenv/24.11:v1").stdout
     for said in ("compilers and MPI", "/user-environment", "default: everything", "modules: module files", "3"):
         assert said in shown
@@ -55,6 +58,8 @@ def test_bad_labels_and_unknown_images_are_refused_with_the_next_step(registry: 
         (("inspect", "prgenv/99"), 4, "lattice uenv list"),
         (("inspect", "pr genv"), 2, "unexpected ' ' at character 3"),
         (("inspect", "prgenv/24.11:v1", "--view", "x"), 4, "there are: default, modules"),
+        (("inspect", "prgenv/24.11:v2", "--view", "default"), 4, "not known before it is mounted"),
+        (("inspect", "prgenv/24.11:v2", "--view", "default"), 4, "--view=default` sets the view where the image has it"),
         (("list", "a@b@c"), 2, "two systems"),
     ):
         done = me.lattice("uenv", *words, ok=False)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from lattice.cli import exits
 from lattice.cli.render.text import Column, fields, table
+from lattice.cli.selection import bare_name
 from lattice.cli.values import milli
 from lattice.errors import Rejected
 from lattice.kube.resources import TENANTS
-from lattice.units import parse_quantity
+from lattice.units import is_digits, parse_quantity
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -92,8 +93,8 @@ def run(console: Console) -> int:
     if args.action == "list":
         return _list(console)
     if args.action in ("get", "show"):
-        return _get(console, args.positional)
-    name = args.name or args.positional
+        return _get(console, bare_name(args.positional, "Tenant"))
+    name = bare_name(args.name or args.positional or "", "Tenant")
     if not name or (args.name and args.positional and args.name != args.positional):
         raise Rejected("give one name of a tenant", reason="BadInput")
     spec = spec_of(args)
@@ -193,7 +194,7 @@ def limit_of(flag: str, text: str) -> int | None:
     """
     if text.lower() in ("none", "unlimited"):
         return None
-    if not text.isascii() or not text.isdigit():
+    if not is_digits(text):
         raise Rejected(f"--{flag}={text}: not a number, and not none", reason="BadInput")
     return int(text)
 

@@ -10,6 +10,7 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.admin.vcluster_flags import add_config, add_weights, config_of, weights_of_flags
 from lattice.cli.render.vclusters import vcluster_details, vcluster_table, weight_lines, weights_word
+from lattice.cli.selection import bare_name
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.resources import CONFIGS, VCLUSTERS
 from lattice.scheduling.conversion.policies import weights_of
@@ -48,7 +49,7 @@ def run(console: Console) -> int:
     args = console.args
     if args.action == "list":
         return _list(console)
-    name = args.name or args.positional
+    name = bare_name(args.name or args.positional or "", "VCluster")
     if not name or (args.name and args.positional and args.name != args.positional):
         raise Rejected("give one name of a vcluster", reason="BadInput")
     if args.action in ("get", "show"):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from lattice.cli.values import camel, dashed, milli, walltime_of
 from lattice.errors import Rejected
 from lattice.scheduling.model.policy import BALANCED, POLICIES, PROFILES, Weights
-from lattice.units import parse_duration, parse_quantity
+from lattice.units import is_digits, parse_duration, parse_quantity, whole_number
 
 WEIGHTS: Final = tuple(field.name for field in fields(Weights))
 """The names of w1 to w9."""
@@ -204,14 +204,14 @@ def _duration(flag: str, text: str) -> str:
 
 def _count(flag: str, text: str) -> int:
     """Returns a whole number from 0 on. Raises Rejected for anything else."""
-    if not text.isascii() or not text.isdigit():
+    if not is_digits(text):
         raise Rejected(f"{flag}={text}: not a number from 0 on", reason="BadInput")
     return int(text)
 
 
 def _positive(flag: str, text: str) -> int:
     """Returns a whole number from 1 on. Raises Rejected for anything else."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not whole_number(text, 1):
         raise Rejected(f"{flag}={text}: not a number from 1 on, and not none", reason="BadInput")
     return int(text)
 

@@ -72,10 +72,10 @@ def reason_sentence(allocation: Allocation) -> str:
     return f"{why.reason}: {message}" if message else why.reason
 
 
-def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str]:
+def allocation_details(one: Allocation, now: float, steps: str = "", *, width: int = 0) -> list[str]:
     """Returns the lines of `lattice status` on one allocation, from what it asks for to how its attempts ended.
 
-    `steps`: the lines on what its nodes do before or after the work; empty: nothing.
+    `steps`: the lines on what its nodes do before or after the work; empty: nothing. `width`: of the terminal, 0 for no limit.
     """
     spec, status = one.spec, one.status
     state = phase_of(one) + (f" since {since(one)} ({age(since(one), now)})" if since(one) else "")
@@ -110,7 +110,8 @@ def allocation_details(one: Allocation, now: float, steps: str = "") -> list[str
             ("Hollow", "it ran on hollow nodes, which only wait" if status.hollow else ""),
             ("UID", one.metadata.uid),
             ("Next", _next(one)),
-        ]
+        ],
+        width,
     )
 
 

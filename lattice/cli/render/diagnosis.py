@@ -8,12 +8,17 @@ from typing import Any
 
 from lattice.cli.render.allocations import allocation_details
 from lattice.cli.render.node_reports import condition_table, output_lines, report_lines
-from lattice.cli.render.text import Column, age, fields, memory, plural, table
+from lattice.cli.render.text import Column, age, fields, hang, memory, plural, table
 from lattice.lifecycle.node_report import Diagnosis
 from lattice.views import Allocation
 from lattice.views.allocation import SoftwareImage
 
-_IMAGES = (Column("IMAGE"), Column("SIZE", right=True, leave=2), Column("MOUNT", leave=1), Column("DIGEST", shrink_to=20))
+_IMAGES = (
+    Column("IMAGE", shrink_to=24, cut_middle=True),
+    Column("SIZE", right=True, leave=2),
+    Column("MOUNT", leave=1),
+    Column("DIGEST", shrink_to=20, cut_middle=True),
+)
 _EVENTS = (Column("SINCE", right=True), Column("TYPE", leave=1), Column("REASON"), Column("NOTE", shrink_to=30))
 _SHOWN = (
     "tenant",
@@ -79,7 +84,7 @@ def allocation_page(
     one: Allocation, spec: Mapping[str, Any], found: Diagnosis, why: Sequence[str], events: Sequence[str], *, now: float, width: int
 ) -> list[str]:
     """Returns the lines of the page; `spec` is its summary, `why` and `events` are lines that follow their headings."""
-    lines = [*allocation_details(one, now), "", *_request(spec)]
+    lines = [*allocation_details(one, now, width=width), "", *_request(spec, width)]
     if one.status.conditions:
         lines += ["", *condition_table(one.status.conditions, now, width)]
     if one.status.software:
@@ -90,7 +95,7 @@ def allocation_page(
     if found.left_out:
         lines.append(f"{plural(found.left_out, 'node')} more not asked")
     if found.output_message:
-        lines += ["", f"No output: {found.output_message}"]
+        lines += ["", *hang(f"No output: {found.output_message}", width)]
     for output in found.output:
         lines += ["", *output_lines(output)]
     return [*lines, "", *events]
@@ -114,7 +119,7 @@ def _image(image: SoftwareImage) -> tuple[str, ...]:
     return image.source, memory(image.size), image.mount, image.digest
 
 
-def _request(spec: Mapping[str, Any]) -> list[str]:
+def _request(spec: Mapping[str, Any], width: int) -> list[str]:
     """Returns the lines on what an allocation asks for, without what is absent."""
     environment = spec.get("environment") or {}
     words = {name: _words(value) for name, value in environment.items()}
@@ -130,7 +135,8 @@ def _request(spec: Mapping[str, Any]) -> list[str]:
             ("Reservation", str(spec.get("reservation", ""))),
             ("Data", _words(spec.get("data") or {})),
             ("Depends on", _words(spec.get("dependsOn") or {})),
-        ]
+        ],
+        width,
     )
 
 

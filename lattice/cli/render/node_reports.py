@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from lattice.cli.render.nodes import node_fields
-from lattice.cli.render.text import Column, age, fields, memory, plural, span, table
+from lattice.cli.render.text import Column, age, fields, hang, memory, plural, span, table
 from lattice.lifecycle.node_report import AttemptRow, CacheNumbers, NodeReport, OutputEnd
 from lattice.lifecycle.preparation import DONE, UNDONE, StepRow
-from lattice.units import format_time
+from lattice.units import format_time, is_digits
 from lattice.views import Node
 from lattice.views.allocation import Condition
 
@@ -20,7 +20,11 @@ _CONDITIONS = (
     Column("MESSAGE", shrink_to=20),
 )
 _STEPS = (Column("STEP"), Column("STATE"), Column("BEGAN", leave=1), Column("TOOK", right=True), Column("BYTES", right=True))
-_MOUNTS = (Column("MOUNT", shrink_to=12), Column("TYPE", leave=1), Column("SOURCE", shrink_to=16))
+_MOUNTS = (
+    Column("MOUNT", shrink_to=12, cut_middle=True),
+    Column("TYPE", leave=1),
+    Column("SOURCE", shrink_to=16, cut_middle=True),
+)
 _INDENT = "  "
 _EXACT_BELOW = 10.0
 """Seconds below which a time is shown with its fractions."""
@@ -28,7 +32,7 @@ _EXACT_BELOW = 10.0
 
 def node_page(node: Node, report: NodeReport, home: Mapping[str, str], now: float, width: int) -> list[str]:
     """Returns the lines of `lattice node status`: the node, its conditions, its agent, and every attempt that the reader may see."""
-    lines = fields([*node_fields(node, home, now), *report_fields(report, now)])
+    lines = fields([*node_fields(node, home, now), *report_fields(report, now)], width)
     lines += ["", *condition_table(node.status.conditions, now, width)] if node.status.conditions else []
     for attempt in report.attempts:
         lines += ["", *attempt_lines(attempt, now, width)]
@@ -65,8 +69,8 @@ def attempt_lines(row: AttemptRow, now: float, width: int) -> list[str]:
     who = f"{row.number or ''} {row.namespace}/{row.name}".strip() if row.name else f"uid {row.uid}"
     running = f" for {span(now - row.started)}" if row.started and row.stage == "Running" else ""
     lines = [f"{who}, attempt {row.attempt}: {row.stage}{running}"]
-    told = fields([("Message", row.message), ("Limits", _limits(row)), ("Used", _used(row))])
     inner = max(0, width - len(_INDENT))
+    told = fields([("Message", row.message), ("Limits", _limits(row)), ("Used", _used(row))], inner)
     if row.steps:
         told += table(_STEPS, [_step(step) for step in row.steps], width=inner)
     if row.mounts:
@@ -135,7 +139,7 @@ def _limits(row: AttemptRow) -> str:
 
 def _limit(name: str, limit: str) -> str:
     """Returns a limit's text; that of `memory` as a quantity where it is a number."""
-    return memory(int(limit)) if name == "memory" and limit.isdigit() else limit
+    return memory(int(limit)) if name == "memory" and is_digits(limit, 20) else limit
 
 
 def _used(row: AttemptRow) -> str:
@@ -172,6 +176,6 @@ def node_summary(report: NodeReport) -> str:
 def report_lines(reports: Sequence[NodeReport], now: float, width: int) -> Iterator[str]:
     """Yields the lines of all nodes of an attempt: a summary for each, then what it knows of the attempt."""
     for report in reports:
-        yield node_summary(report)
+        yield from hang(node_summary(report), width)
         for row in report.attempts:
             yield from (_INDENT + line for line in attempt_lines(row, now, max(0, width - len(_INDENT))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lattice.units import format_bytes, format_clock, parse_duration, parse_time, quantity_bytes
@@ -71,13 +71,14 @@ class Column(NamedTuple):
     """A column of a table: its title, whether it is right-aligned, and how it gives way on a narrow terminal.
 
     `shrink_to`: the least width it may be cut to (0: it is never cut). `leave`: where that is not enough, columns are left out in the order
-    of this number (0: never).
+    of this number (0: never). `cut_middle`: a cell that is cut keeps both its ends, as paths and digests need.
     """
 
     title: str
     right: bool = False
     shrink_to: int = 0
     leave: int = 0
+    cut_middle: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int = 0, color: bool = False) -> list[str]:
@@ -119,16 +120,48 @@ class _Drawn:
             self.width = max(map(_width, self.cells), default=0)
 
 
-def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns `Name: value` lines about one object; pairs without a value are left out."""
+def fields(pairs: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
+    """Returns `Name: value` lines about one object; pairs without a value are left out.
+
+    A line longer than `width` (0: no limit) goes on under its value.
+    """
     shown = [(_cell(name), value) for name, value in pairs if value]
     margin = max((len(name) for name, _ in shown), default=0) + 3
     lines: list[str] = []
     for name, value in shown:
-        first, *rest = printable(value).split("\n")
+        first, *rest = (part for line in printable(value).split("\n") for part in _wrap(line, width - margin if width else 0))
         lines.append(f"{name + ':':<{margin}}{first}")
         lines += [" " * margin + line for line in rest]
     return lines
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    """Returns a line as lines of at most `width` places, broken at blanks, or inside a longer word; `width` 0: unbroken."""
+    if width <= 0 or _width(line) <= width:
+        return [line]
+    lines: list[str] = []
+    for word in (piece for whole in line.split() for piece in _pieces(whole, width)):
+        joined = f"{lines[-1]} {word}" if lines else word
+        if lines and _width(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return lines
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """Yields a word in pieces of at most `width` characters."""
+    for at in range(0, len(word), width):
+        yield word[at : at + width]
+
+
+def hang(line: str, width: int) -> list[str]:
+    """Returns a line of prose as lines of at most `width` places (0: as it is), those after the first indented by two more."""
+    if width <= 0 or _width(line) <= width:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    first, *rest = _wrap(line.lstrip(), max(1, width - indent - 2))
+    return [" " * indent + first, *(" " * (indent + 2) + part for part in rest)]
 
 
 def paint(word: str, color: bool) -> str:
@@ -240,7 +273,7 @@ def _line(cells: Sequence[str], heads: list[Column], widths: list[int], *, color
     for text, head, width in zip(cells, heads, widths, strict=True):
         taken, shown = _width(text), text
         if taken > width:
-            shown = _cut(text, width)
+            shown = _cut_middle(text, width) if head.cut_middle else _cut(text, width)
             taken = _width(shown)
         pad = " " * (width - taken)
         painted = paint(shown, color) if color else shown
@@ -257,3 +290,9 @@ def _cut(text: str, width: int) -> str:
             break
         kept += char
     return kept + "…"
+
+
+def _cut_middle(text: str, width: int) -> str:
+    """Returns both ends of a text, with … between them, in `width` columns at the most."""
+    tail = _cut(text[::-1], width - width // 2)[-2::-1]
+    return _cut(text, width - _width(tail)) + tail

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from lattice.accounting.answers import BudgetHours, BudgetReport, DayUse, HistoryReport, HistoryRow, PartUse, UsageReport
-from lattice.cli.render.text import Column, Painted, memory, plural, printable, span, table
+from lattice.cli.render.text import Column, Painted, hang, memory, plural, printable, span, table
 from lattice.units import parse_time
 
 BAR: Final = 40
@@ -31,19 +31,19 @@ _BUDGETS: Final = (
 _HISTORY: Final = (
     Column("ID", right=True),
     Column("NAME", shrink_to=10),
-    Column("USER", shrink_to=6),
+    Column("USER", shrink_to=6, leave=6),
     Column("PROJECT", shrink_to=6, leave=3),
     Column("VCLUSTER", shrink_to=6, leave=4),
     Column("TRY", right=True, leave=2),
     Column("STATE"),
-    Column("REASON", shrink_to=8, leave=5),
-    Column("EXIT", right=True),
-    Column("NODES", right=True),
+    Column("REASON", shrink_to=12, leave=7),
+    Column("EXIT", right=True, leave=9),
+    Column("NODES", right=True, leave=8),
     Column("STARTED", leave=1),
     Column("ENDED"),
-    Column("RAN", right=True),
+    Column("RAN", right=True, leave=10),
     Column("NODE-HOURS", right=True),
-    Column("GPU-HOURS", right=True),
+    Column("GPU-HOURS", right=True, leave=5),
     Column("CPU-SECONDS", right=True, leave=1),
     Column("PEAK", right=True, leave=1),
 )
@@ -82,7 +82,7 @@ def history_lines(report: HistoryReport, *, width: int, wide: bool, color: bool)
     lines = table(columns, [_attempt(row)[: len(columns)] for row in report.rows], width=0 if wide else width, color=color)
     more = f"; {report.left_out} more rows, --limit shows them" if report.left_out else ""
     sums = f"{_number(report.node_hours)} node-hours, {_number(report.gpu_hours)} GPU-hours"
-    return [*lines, "", f"{sums} from {report.since} to {report.until}{more}"]
+    return [*lines, "", *hang(f"{sums} from {report.since} to {report.until}{more}", 0 if wide else width)]
 
 
 def _whose(report: UsageReport) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from lattice.replay.engine import Estimates, Policy
 from lattice.scheduling.model.policy import PROFILES
+from lattice.units import is_digits, whole_number
 
 MOST_NODES: Final = 10**9
 ENGINES: Final = ("counts", "production")
@@ -107,7 +108,7 @@ def _reading(group: argparse._ArgumentGroup) -> None:
 
 def _count(text: str) -> int:
     """Returns a whole number from 1 to MOST_NODES. Raises ArgumentTypeError for anything else."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= MOST_NODES or len(text) > 12:
+    if whole_number(text, 1, MOST_NODES) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {MOST_NODES}")
     return int(text)
 
@@ -124,6 +125,6 @@ def _nodes(text: str) -> int | str:
 
 def _depth(text: str) -> int:
     """Returns a whole number from 0 to 1000. Raises ArgumentTypeError for anything else."""
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) > 1000:
+    if not is_digits(text, 6) or int(text) > 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 1000")
     return int(text)

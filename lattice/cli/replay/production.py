@@ -29,7 +29,7 @@ from lattice.replay.workload import Machine
 from lattice.scheduling.conversion.facts import facts_of_inventory
 from lattice.scheduling.model.hardware import NodeFacts
 from lattice.scheduling.model.policy import Policy
-from lattice.units import parse_duration
+from lattice.units import is_digits, parse_duration
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -203,7 +203,7 @@ def _classes(given: Sequence[str]) -> dict[str, int]:
     classes: dict[str, int] = {}
     for text in given:
         name, equals, number = text.rpartition("=")
-        if not equals or not name or not number.isascii() or not number.isdigit() or len(number) > 3 or int(number) > 10:
+        if not equals or not name or not is_digits(number, 3) or int(number) > 10:
             raise Rejected(f"--class-of={text}: write QOS=CLASS with a class from 0 to 10, such as urgent=8", reason="BadInput")
         classes[name] = int(number)
     return classes

@@ -19,6 +19,7 @@ from lattice.cli.node_reports import ask_node, node_document, read_homes, read_n
 from lattice.cli.render.allocations import label
 from lattice.cli.render.diagnosis import allocation_page, event_lines, spec_summary
 from lattice.cli.render.node_reports import node_page
+from lattice.cli.selection import bare_name
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import ALLOCATIONS, EVENTS
 from lattice.lifecycle.node_report import Diagnosis
@@ -31,6 +32,8 @@ INTERMIXED = True
 SCHEMA = "lattice.dev/diagnosis/v1"
 PATIENCE_SECONDS = 6.0
 """How long the gateway's answer may take: all nodes together have three seconds."""
+NODE_PREFIX = "latticenode.lattice.dev/"
+"""As `-o name` prints a node."""
 NODE_EVENTS = "default"
 """The namespace where events about objects without one stand."""
 MOST_EVENTS = 40
@@ -54,7 +57,7 @@ def run(console: Console) -> int:
     Raises NotFound or Rejected where it names neither, or several allocations and no node.
     """
     subject = console.args.subject
-    if not console.args.node:
+    if not console.args.node and not subject.startswith(NODE_PREFIX):
         try:
             one = Finder(console).find(subject)
         except (NotFound, Rejected) as error:
@@ -62,7 +65,7 @@ def run(console: Console) -> int:
                 raise error from None
         else:
             return _show_allocation(console, one)
-    return _show_node(console, subject)
+    return _show_node(console, bare_name(subject, "LatticeNode"))
 
 
 def _is_node(console: Console, name: str) -> bool:
@@ -84,7 +87,7 @@ def _show_allocation(console: Console, one: Allocation) -> int:
     found, why = _ask(console, one), answer_fully(console, one, PATIENCE_SECONDS)
     events, unseen = _events(console, metadata.namespace, metadata.name, metadata.uid)
     if console.format == "name":
-        console.say(f"allocation.lattice.dev/{metadata.name}")
+        console.objects("Allocation", [raw], one=True)
     elif console.is_document:
         about = {
             "name": metadata.name,
@@ -100,7 +103,7 @@ def _show_allocation(console: Console, one: Allocation) -> int:
             }
         )  # fmt: skip
     else:
-        now, width = console.outside.now(), console.outside.columns
+        now, width = console.outside.now(), console.table_width
         told = sentences(label(one), why, now, width)
         console.say(*allocation_page(one, spec_summary(raw), found, told, event_lines(events, unseen, now, width), now=now, width=width))
     return exits.DONE
@@ -119,7 +122,7 @@ def _show_node(console: Console, name: str) -> int:
     elif console.is_document:
         console.document(node_document(raw, report) | {"schema": SCHEMA, "events": events})
     else:
-        now, width = console.outside.now(), console.outside.columns
+        now, width = console.outside.now(), console.table_width
         console.say(*node_page(node, report, read_homes(console), now, width), "", *event_lines(events, unseen, now, width))
     return exits.DONE
 
@@ -140,8 +143,8 @@ def _events(console: Console, namespace: str, name: str, uid: str) -> tuple[list
     """
     try:
         listed = console.cluster.list(EVENTS, namespace, type=dict[str, Any], fields=f"regarding.name={name}").items
-    except Denied as error:
-        return [], error.message
+    except Denied:
+        return [], "not yours to read"
     about = [one for one in listed if (one.get("regarding") or {}).get("uid", uid) == uid and one["regarding"].get("name") == name]
     about.sort(key=_time)
     return [{key: one.get(key) for key in ("eventTime", "type", "reason", "note")} for one in about[-MOST_EVENTS:]], ""

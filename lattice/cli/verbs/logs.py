@@ -16,7 +16,7 @@ from lattice.cli.selection import oldest_end
 from lattice.errors import NotFound, Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.status_rows import is_final
-from lattice.units import format_time
+from lattice.units import format_time, is_digits, whole_number
 from lattice.views import Allocation
 from lattice.views.work import Work
 
@@ -54,7 +54,7 @@ def run(console: Console) -> int:
     at; raises NotFound for one that has no output.
     """
     args = console.args
-    if args.tail and not (args.tail.isascii() and args.tail.isdigit()):
+    if args.tail and not is_digits(args.tail):
         raise Rejected(f"--tail={args.tail}: not a number of lines", reason="BadInput")
     if args.output in ("yaml", "name"):
         raise Rejected(
@@ -97,7 +97,7 @@ def _earlier(one: Allocation) -> str:
 
 def _check_attempt(one: Allocation, wanted: str) -> None:
     """Raises Rejected or NotFound, naming those that exist, for an attempt that the allocation did not have."""
-    if not (wanted.isascii() and wanted.isdigit() and int(wanted) >= 1):
+    if not whole_number(wanted, 1):
         raise Rejected(f"--attempt={wanted}: not the number of an attempt", reason="BadInput")
     known = [entry.attempt for entry in one.status.attempts if entry.nodes] + ([one.status.attempt] if _has_started(one) else [])
     if int(wanted) not in known:

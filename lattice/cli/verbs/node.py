@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.render.text import plural
+from lattice.cli.selection import named_nodes
 from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected
 from lattice.kube.resources import NODE_INDEXES, NODES
 from lattice.lifecycle.hardware import reported
-from lattice.units import expand_nodes, fold_nodes, format_time, parse_duration
+from lattice.units import fold_nodes, format_time, parse_duration
 from lattice.views import Node, NodeIndex
 from lattice.views.meta import Metadata
 
@@ -111,7 +112,7 @@ def _add(console: Console) -> int:
 
     Raises Rejected where none is named.
     """
-    names = list(dict.fromkeys(name for text in console.args.nodes for name in expand_nodes(text)))
+    names = named_nodes(console.args.nodes)
     if not names:
         raise Rejected("name the nodes to add, such as nid[001-064]", reason="BadInput")
     spec = {"group": console.args.group} if console.args.group else {}
@@ -172,7 +173,7 @@ def choose(nodes: Sequence[Node], texts: Sequence[str], group: str | None) -> li
             raise NotFound(f'no node is in group "{group}". Groups: {known}', reason="GroupNotFound")
         return found
     by_name = {node.metadata.name: node for node in nodes}
-    names = list(dict.fromkeys(name for text in texts for name in expand_nodes(text)))
+    names = named_nodes(texts)
     missing = [name for name in names if name not in by_name]
     if missing:
         raise NotFound(f"no node {fold_nodes(missing)}. Hint: `lattice nodes` lists them", reason="NodeNotFound")

@@ -11,11 +11,12 @@ import msgspec
 from lattice.cli import exits
 from lattice.cli.from_memory import ask_memory
 from lattice.cli.render.nodes import node_details, node_table
+from lattice.cli.selection import named_nodes
 from lattice.errors import Denied, NotFound, Rejected
 from lattice.kube.resources import NODES, VCLUSTERS
 from lattice.models.conditions import NODE_STATES
 from lattice.scheduling.queries.node_rows import NODES_SCHEMA, NodeRow, NodeRows, homes, node_row
-from lattice.units import expand_nodes, fold_nodes
+from lattice.units import fold_nodes
 from lattice.views import Node, VCluster
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run(console: Console) -> int:
     Raises NotFound where a named one does not exist, after the others were shown.
     """
     args = console.args
-    names = [name for text in args.nodes for name in expand_nodes(text)]
+    names = named_nodes(args.nodes)
     states = parse_node_states(args.state)
     if len(names) == 1 and console.format == "table":
         return _show_one(console, names[0], states)

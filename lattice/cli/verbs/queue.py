@@ -15,6 +15,7 @@ from lattice.cli.watch import WATCH_SECONDS, again_and_again
 from lattice.errors import Rejected, Retry
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.answers import Queues
+from lattice.units import whole_number
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -37,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(console: Console) -> int:
     """Shows the queues once, or every few seconds with `--watch`, and returns DONE. Raises Rejected for a limit outside 1 to 10000."""
     limit = console.args.limit
-    if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+    if limit and whole_number(limit, 1, 10_000) is None:
         raise Rejected(f"--limit={limit}: 1 to 10000", reason="BadInput")
     if console.args.watch:
         return again_and_again(console, lambda: _lines(console))

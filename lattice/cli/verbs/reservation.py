@@ -12,10 +12,11 @@ from lattice.cli import exits
 from lattice.cli.failures import explain
 from lattice.cli.readable import list_readable
 from lattice.cli.render.reservations import reservation_details, reservation_table
+from lattice.cli.selection import bare_name
 from lattice.errors import Denied, LatticeError, NotFound, Rejected
 from lattice.kube.resources import RESERVATIONS
 from lattice.lifecycle.reservations import STATES, WEEKDAYS, calendar_of, read_moment
-from lattice.units import expand_nodes, format_duration, format_time, parse_duration, parse_slurm_time
+from lattice.units import expand_nodes, format_duration, format_time, is_digits, parse_duration, parse_slurm_time
 from lattice.views import Reservation, ReservationSpec
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _list(console: Console) -> int:
 
 def _show(console: Console) -> int:
     """Prints one Reservation; returns DONE. Raises NotFound where there is none, or none that this person may read."""
-    name = console.args.name
+    name = bare_name(console.args.name, "Reservation")
     try:
         if console.is_document:
             console.objects("Reservation", [console.cluster.get(RESERVATIONS, name, type=dict[str, Any])], one=True)
@@ -143,8 +144,10 @@ def _show(console: Console) -> int:
 def _delete(console: Console) -> int:
     """Deletes the Reservations named, prints each, errors too, and returns the exit code of them all."""
     codes = []
-    for name in console.args.names:
+    for text in console.args.names:
+        name = text
         try:
+            name = bare_name(text, "Reservation")
             console.cluster.delete(RESERVATIONS, name)
         except NotFound:
             codes.append(_complained(console, _not_found(name)))
@@ -317,6 +320,6 @@ def _rule(text: str) -> dict[str, Any]:
 
 def _count(flag: str, text: str) -> int:
     """Returns a whole number from 1 on, of at most nine digits. Raises Rejected for anything else."""
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+    if not is_digits(text, 9) or int(text) < 1:
         raise Rejected(f"{flag}={text}: not a number from 1 on", reason="BadInput")
     return int(text)

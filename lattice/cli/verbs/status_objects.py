@@ -33,7 +33,8 @@ def show_named(console: Console) -> int:
     elif len(found) == 1 and console.format == "table":
         from lattice.cli.steps import steps_text
 
-        console.say(*allocation_details(found[0], console.outside.now(), steps_text(console, found[0])))
+        steps = steps_text(console, found[0])
+        console.say(*allocation_details(found[0], console.outside.now(), steps, width=console.table_width))
     elif found:
         rows, details = [status_row(one) for one in found], [status_detail(one) for one in found]
         console.say(*rows_table(console, Listed("", rows, details if console.format == "wide" else [], led=False), users=True))

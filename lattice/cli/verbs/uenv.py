@@ -12,7 +12,7 @@ from lattice.cli import exits
 from lattice.cli.gateway import ask_document
 from lattice.cli.render.uenvs import uenv_details, uenv_table, view_lines
 from lattice.errors import NotFound
-from lattice.software.answers import UenvDetails, UenvRows
+from lattice.software.answers import UenvDetails, UenvRow, UenvRows
 from lattice.software.labels import parse_label
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _list(console: Console, found: UenvRows) -> int:
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(found))
     elif console.format == "name":
-        console.say(*(f"{row.name}/{row.version}:{row.tag}@{row.system}%{row.uarch}" for row in found.rows))
+        console.say(*(_full_label(row, console.args.label) for row in found.rows))
     elif found.rows:
         console.say(*uenv_table(found.rows, wide=console.format == "wide", width=console.outside.columns, color=console.color))
     else:
@@ -67,12 +67,30 @@ def _inspect(console: Console, found: UenvDetails) -> int:
     """Prints what an image says of itself, or one of its views; returns DONE. Raises NotFound for a view that it does not have."""
     if console.format in ("json", "yaml"):
         console.document(msgspec.to_builtins(found))
+    elif console.format == "name":
+        console.say(_full_label(found.row, console.args.label))
     elif console.args.view:
         lines = view_lines(found, console.args.view)
         if lines is None:
-            there = ", ".join(view.name for view in found.views) or "none"
-            raise NotFound(f"the view {console.args.view!r} does not exist; there are: {there}", reason="ViewUnknown")
+            raise _unknown_view(found, console.args.view)
         console.say(*lines)
     else:
         console.say(*uenv_details(found))
     return exits.DONE
+
+
+def _full_label(row: UenvRow, asked: str) -> str:
+    """Returns the label that names this image alone, with its namespace where the label asked for names one."""
+    namespace = f"{row.namespace}::" if asked and parse_label(asked).namespace else ""
+    return f"{namespace}{row.name}/{row.version}:{row.tag}@{row.system}%{row.uarch}"
+
+
+def _unknown_view(found: UenvDetails, view: str) -> NotFound:
+    """Returns the error that an image has no such view, or that its views are not known, with the next step."""
+    if not found.attached:
+        label = f"{found.row.name}/{found.row.version}:{found.row.tag}"
+        said = f"the views of {label} are not known before it is mounted: no metadata is attached to it"
+        hint = f"`lattice submit --uenv=… --view={view}` sets the view where the image has it, and fails with ViewUnknown where it has not"
+        return NotFound(f"{said}. Hint: {hint}", reason="ViewUnknown")
+    there = ", ".join(one.name for one in found.views) or "none"
+    return NotFound(f"the view {view!r} does not exist; there are: {there}", reason="ViewUnknown")

@@ -12,6 +12,7 @@ from lattice.cli.values import walltime_of
 from lattice.errors import Rejected
 from lattice.kube.resources import ALLOCATIONS
 from lattice.scheduling.queries.status_rows import is_final, phase_of
+from lattice.units import is_digits
 
 if TYPE_CHECKING:
     from lattice.cli.console import Console
@@ -53,7 +54,7 @@ def change_of(args: argparse.Namespace) -> dict[str, Any]:
         lifecycle["walltime"] = walltime_of(args.walltime)
     if args.preemption_class is not None:
         text = args.preemption_class
-        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > 10:
+        if not is_digits(text, 9) or int(text) > 10:
             raise Rejected(f"--preemption-class={text}: not a class from 0 to 10", reason="BadInput")
         lifecycle["preemptionClass"] = int(text)
     if args.name:

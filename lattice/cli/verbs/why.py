@@ -38,5 +38,5 @@ def run(console: Console) -> int:
     elif console.format == "name":
         console.say(answer.reason)
     else:
-        console.say(*sentences(label(one), answer, console.outside.now(), console.outside.columns))
+        console.say(*sentences(label(one), answer, console.outside.now(), console.table_width))
     return exits.DONE

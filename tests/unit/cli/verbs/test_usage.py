@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
+import msgspec
+import pytest
+
 from lattice.accounting.answers import (
     HISTORY_SCHEMA,
     USAGE_SCHEMA,
@@ -82,6 +85,21 @@ def test_years_are_shown_by_month_and_a_narrow_terminal_gets_shorter_bars() -> N
     assert [month[:2] for month in months[:2]] == [["2023-01", "31.0"], ["2023-02", "28.0"]]
     assert len(months) == 36
     assert max(map(len, lines[2:])) <= 60
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_history_fits_a_terminal_and_says_everything_where_it_is_wide(width: int) -> None:
+    row = msgspec.structs.replace(
+        ROW, number=1234567, job="training-of-a-large-model", project="gpt-training", vcluster="ml-training", reason="WalltimeExceeded",
+        exit=143, nodes=1024, node_hours=12345.0, gpu_hours=49380.0, cpu_seconds=1234567.8, peak_memory=120 << 30, state="Requeued",
+    )  # fmt: skip
+    report = HistoryReport(schema=HISTORY_SCHEMA, at="", since="2026-11-14T00:00:00Z", until="2026-11-21T00:00:00Z", rows=[row], left_out=7)
+    lines = history_lines(report, width=width, wide=False, color=False)
+    assert [line for line in lines if len(line) > width] == []
+    assert all(word in lines[1] for word in ("1234567", "training-", "Requeued", "12,345"))
+    assert ("WalltimeExc" in lines[1]) == (width >= 100)
+    wide = history_lines(report, width=width, wide=True, color=False)[1]
+    assert all(word in wide for word in (row.job, row.user, row.project, row.vcluster, row.reason, "1234567.8", "120Gi", "physics"))
 
 
 def test_history_is_a_row_for_each_attempt_and_what_they_sum_up_to() -> None:
