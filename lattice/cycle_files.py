@@ -17,7 +17,7 @@ from typing import Final
 from lattice.errors import Corrupt, NotFound, Rejected
 from lattice.scheduling.queries.answers import CYCLES_SCHEMA, CycleLog, Cycles, Stretch
 from lattice.scheduling.recording.cycle_log import LATEST, OPENING, Scan, excerpt, scan
-from lattice.units import format_time
+from lattice.units import format_time, is_digits
 
 _PREFIX, _SUFFIX = "cycles-", ".log"
 _PARTS: Final = 8
@@ -166,7 +166,7 @@ class CycleWriter:
 def _first(file: Path) -> int | None:
     """Returns the first cycle of a cycle log by the name of the file; None: the file is no cycle log."""
     number = file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-    ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and number.isascii() and number.isdigit()
+    ours = file.name == f"{_PREFIX}{number}{_SUFFIX}" and is_digits(number)
     return int(number) if ours else None
 
 

@@ -20,7 +20,7 @@ from typing import Final, NoReturn, TypeVar
 import yaml
 
 from lattice.errors import Rejected
-from lattice.units import expand_nodes, quantity_bytes
+from lattice.units import expand_nodes, quantity_bytes, whole_number
 
 MOST_NODES: Final = 100_000
 """Nodes of one inventory; a cluster has room for 16,384, a replay for more."""
@@ -281,9 +281,10 @@ class _InventoryReader:
     def _number(self, node: yaml.Node, path: str, least: int = 0) -> int:
         """Returns a whole number from `least` to the most that its field allows. Raises Rejected, with the line, for anything else."""
         text, most = self._text(node, path), _MOST[path.rpartition(".")[2]]
-        if not text.isascii() or not text.isdigit() or not least <= int(text[:12]) <= most:
+        number = whole_number(text, least, most)
+        if number is None:
             self._refuse(node, path, f"{text[:60]!r} is no whole number from {least} to {most}")
-        return int(text)
+        return number
 
     def _bytes(self, node: yaml.Node, path: str) -> int:
         """Returns a quantity in bytes. Raises Rejected, with the line, where it does not parse."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lattice import errors
+from lattice.units import is_digits
 from lattice_dev.waiting import Clock
 
 MARK = "LATTICE_DEV_MARK"
@@ -81,7 +82,7 @@ def marked(mark: str) -> list[Marked]:
 def _pids() -> Iterator[int]:
     """Yields the pids of all processes but this one."""
     own = os.getpid()
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != own)
+    return (int(entry.name) for entry in Path("/proc").iterdir() if is_digits(entry.name) and int(entry.name) != own)
 
 
 def _read_mark(pid: int) -> tuple[str, Marked] | None:

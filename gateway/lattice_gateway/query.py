@@ -8,7 +8,7 @@ from typing import Final
 
 from lattice.errors import Rejected
 from lattice.rpc.v1 import agent_pb2 as pb
-from lattice.units import expand_nodes, parse_duration, parse_time
+from lattice.units import expand_nodes, is_digits, parse_duration, parse_time
 
 KNOWN: Final = ("follow", "node", "stream", "tail", "since", "attempt")
 STREAMS: Final[dict[str, pb.Stream.ValueType]] = {"": pb.STREAM_UNSPECIFIED, "stdout": pb.STDOUT, "stderr": pb.STDERR}
@@ -66,7 +66,7 @@ def _count(name: str, text: str, absent: int, *, least: int) -> int:
     """Returns a whole number from `least` on; `absent` for empty text. Raises Rejected for anything else."""
     if not text:
         return absent
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
+    if not (is_digits(text, 9) and int(text) >= least):
         raise _wrong(name, f"is {text!r}: a whole number from {least} on")
     return int(text)
 
@@ -77,6 +77,6 @@ def _since(text: str, now: float) -> float:
         return 0.0
     if text[-1] in "smhd":
         return now - parse_duration(text)
-    if text.isascii() and text.replace(".", "", 1).isdigit():
+    if is_digits(text.replace(".", "", 1), 30):
         return float(text)
     return parse_time(text)

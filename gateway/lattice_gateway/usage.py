@@ -23,7 +23,7 @@ from lattice.errors import Denied, LatticeError, NotFound, Rejected, Retry
 from lattice.kube.cluster import Cluster
 from lattice.kube.informer import Change, Informer
 from lattice.kube.resources import ALLOCATIONS, TENANTS, USAGE_RECORDS
-from lattice.units import format_time, parse_duration, parse_time
+from lattice.units import format_time, is_digits, parse_duration, parse_time
 from lattice.views import Tenant
 from lattice.views.usage import UsageRecord
 from lattice_gateway.identity import Identity
@@ -292,7 +292,7 @@ def _whole(name: str, text: str, absent: int, most: int) -> int:
     """Returns a whole number from 1 to `most`; `absent` for empty text. Raises Rejected for anything else."""
     if not text:
         return absent
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+    if not (is_digits(text, 9) and 1 <= int(text) <= most):
         raise Rejected(f"the parameter {name} is {text!r}: a whole number from 1 to {most}", reason="ParameterInvalid", fields=(name,))
     return int(text)
 

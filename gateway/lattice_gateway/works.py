@@ -21,6 +21,7 @@ from lattice.ledger.format import UNNAMED
 from lattice.ledger.plans import RUN, PlanRow, parse_plan, plan_name
 from lattice.lifecycle.conditions import is_true
 from lattice.models.conditions import FINISHED
+from lattice.units import is_digits
 from lattice.views import AllocationStatus, Node
 from lattice.views.ledger import Plan
 from lattice.views.work import Environment, VariablesFrom
@@ -193,7 +194,7 @@ def _serves(read: Mapping[str, Any], uid: str, asked: WorkQuestion) -> bool:
 
 def _is_newer(version: str, stale: str) -> bool:
     """Tells whether a resourceVersion is above `stale`, the one that a node has sent; False where `stale` is no resourceVersion."""
-    return stale.isascii() and stale.isdecimal() and len(stale) <= LONGEST_VERSION and int(version) > int(stale)
+    return is_digits(stale, LONGEST_VERSION) and int(version) > int(stale)
 
 
 def _found(read: Mapping[str, Any], uid: str) -> FoundWork:

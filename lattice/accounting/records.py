@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from lattice.accounting.charges import Charge
 from lattice.errors import Corrupt, Rejected
-from lattice.units import decode_uid, encode_uid
+from lattice.units import decode_uid, encode_uid, is_digits
 from lattice.views.usage import UsageRecord
 
 FORMAT: Final = 1
@@ -243,7 +243,7 @@ class Records:
         upto = self._upto
         for line in lines_of(page.text, begin) if page.text else ():
             columns = line.split(" ", 2)
-            if len(columns) < 3 or not columns[1].isdigit():
+            if len(columns) < 3 or not is_digits(columns[1]):
                 decode_row(line, page.tenant)  # raises
             attempt = int(columns[1])
             if attempt > upto.get(columns[0], NEVER):

@@ -25,6 +25,7 @@ import aiohttp
 import msgspec
 
 from lattice.errors import Corrupt, Denied, LatticeError, NotFound, Rejected, Retry, TooMany
+from lattice.units import is_digits
 
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -266,7 +267,7 @@ class Registry:
                         if ours and response.status != 405 and (failure := self._failure(response, url)):
                             raise failure
                         length = response.headers.get("Content-Length", "") if response.status == 200 else ""
-                        return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
+                        return int(length) if is_digits(length) else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             said = str(error) or f"no answer within {ANSWER_SECONDS:.0f} s"
             raise Retry(f"the registry {self._address.host} cannot be asked: {said}", reason="RegistryUnreachable") from error
@@ -452,7 +453,7 @@ def _first_byte(content_range: str) -> int:
 
 def _seconds(text: str) -> float | None:
     """Returns a header's whole number of seconds, of at most six digits; None where it is no such number."""
-    return float(text) if text.isascii() and text.isdigit() and len(text) <= 6 else None
+    return float(text) if is_digits(text, 6) else None
 
 
 @cache

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lattice.daemon.logs import event
 from lattice.errors import Rejected
+from lattice.units import is_digits
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -90,7 +91,7 @@ def split_address(address: str) -> tuple[str, int]:
     65535 included.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+    if not colon or not is_digits(port, 5) or int(port) > 65535:
         raise Rejected(f"{address!r} is no HOST:PORT", reason="AddressWrong")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

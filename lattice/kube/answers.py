@@ -13,6 +13,7 @@ import msgspec
 from lattice.errors import AlreadyExists, Corrupt, Denied, Expired, LatticeError, NotFound, Rejected, Retry, Stale, UnknownOutcome
 from lattice.kube.cluster import EventKind, Listing, WatchEvent
 from lattice.kube.requests import Request
+from lattice.units import is_digits
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ def no_answer(request: Request, cause: BaseException | str) -> LatticeError:
 
 def _seconds(text: str | None) -> float | None:
     """Returns a header's whole number of seconds; None where it is absent or no such number."""
-    return float(text) if text and text.isascii() and text.isdigit() else None
+    return float(text) if text and is_digits(text) else None
 
 
 def _undecodable(what: str, error: Exception) -> NoReturn:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lattice.errors import Rejected
-from lattice.units import expand_nodes, parse_slurm_time
+from lattice.units import expand_nodes, is_digits, parse_slurm_time
 
 MOST: Final = 16_777_216
 """The largest count of tasks, nodes or CPUs that is read."""
@@ -236,7 +236,7 @@ def read_switch(text: str) -> bool:
 
 def _is_number(text: str) -> bool:
     """Tells whether a text is up to 9 digits, and nothing else."""
-    return text.isascii() and text.isdigit() and len(text) <= 9
+    return is_digits(text, 9)
 
 
 def _numbers(text: str, *, masks: bool) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from lattice.launches.option_table import REFUSED_VARIABLES, SHORT, SRUN, VARIAB
 from lattice.launches.option_values import ALL, DEFAULT_DISTRIBUTION, CpuBind, Distribution, Export, GpuBind
 from lattice.launches.usage import HELP, MPI_LIST, USAGE, VERSION
 from lattice.scripts.options import Argument, Option, find
+from lattice.units import is_digits
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _inherit(defaults: LaunchDefaults, environ: Mapping[str, str]) -> dict[str, 
             continue
         _apply(fields, _GivenOption(slot, value, f"{name}={value}", False), defaults)
     layout, plane = fields.get("distribution"), environ.get("SLURM_DIST_PLANESIZE", "")
-    if layout == Distribution("plane") and plane.isdigit():
+    if layout == Distribution("plane") and is_digits(plane, 9):
         fields["distribution"] = Distribution("plane", int(plane))
     return fields
 
@@ -275,7 +276,7 @@ def _apply(fields: dict[str, Any], one: _GivenOption, defaults: LaunchDefaults) 
             fields |= {"overlap": True, "exact": False}
         case "verbose" | "quiet":
             level = fields.get(one.name, 0) + 1
-            fields[one.name] = level if one.value is None else int(one.value) if one.value.isdigit() else 0
+            fields[one.name] = level if one.value is None else int(one.value) if is_digits(one.value, 9) else 0
         case name if name not in _READERS:
             fields[name.replace("-", "_")] = True
         case name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lattice.errors import Rejected
 from lattice.scripts.directives import split_line
-from lattice.units import format_ranges
+from lattice.units import format_ranges, is_digits
 
 
 def read_programs(text: str, tasks: int, name: str) -> tuple[tuple[str, ...], ...]:
@@ -55,7 +55,7 @@ def _ranks(text: str, tasks: int, place: str) -> list[int]:
     ranks: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not (low.isascii() and low.isdigit() and (high.isdigit() if dash else not high)) or len(low) > 9 or len(high) > 9:
+        if not is_digits(low, 9) or not (is_digits(high, 9) if dash else not high):
             raise Rejected(f"{place}: {text!r} names no tasks: write for example 0, 1-3 or 0,4-7", reason="BadPrograms")
         if int(high or low) < int(low):
             raise Rejected(f"{place}: the range {part!r} runs backwards", reason="BadPrograms")

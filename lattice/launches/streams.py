@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lattice.launches.options import LaunchOptions
+from lattice.units import is_digits
 
 NO_ARRAY: Final = 4294967294
 """The number that Slurm writes for `%a` outside of an array."""
@@ -76,7 +77,7 @@ class Streams:
 
     def _file(self, pattern: str, rank: int, own: Mapping[str, str | int]) -> str:
         """Returns the file of one task for a stream; empty: srun's stream."""
-        if pattern.isdigit():
+        if is_digits(pattern):
             return "" if int(pattern) == rank else NOWHERE
         return expand_name(pattern, self.names, own) if pattern else ""
 
@@ -87,7 +88,7 @@ def plan_streams(options: LaunchOptions, names: FileNames, tasks: int) -> Stream
     opened, patterns = [], dict[int, str]()
     stdin = "all"
     source = _asked(options.input, tasks)
-    if source == NOWHERE or source.isdigit():
+    if source == NOWHERE or is_digits(source):
         stdin = "none" if source == NOWHERE else source
     elif source and _is_of_task(source):
         patterns[INPUT] = source
@@ -143,13 +144,13 @@ def _asked(text: str, tasks: int) -> str:
         return ""
     if text.lower() == "none":
         return NOWHERE
-    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < tasks:
+    if is_digits(text, 9) and int(text) < tasks:
         return str(int(text))
-    return f"./{text}" if text.isdigit() else text
+    return f"./{text}" if is_digits(text, len(text)) else text
 
 
 def _is_of_task(text: str) -> bool:
     """Tells whether each task has a file of its own: by its pattern, by rank, or because there is to be none."""
-    if text == NOWHERE or text.isdigit():
+    if text == NOWHERE or is_digits(text):
         return True
     return "\\" not in text and any(match[3] in _OF_TASK for match in _SYMBOL.finditer(text) if match[3])

@@ -10,7 +10,7 @@ import msgspec
 
 from lattice.errors import Corrupt
 from lattice.formats import check_format
-from lattice.units import decode_uid, encode_uid, format_ranges, parse_ranges
+from lattice.units import decode_uid, encode_uid, format_ranges, is_digits, parse_ranges, whole_number
 from lattice.views.ledger import LedgerStatus
 
 FORMAT = 2
@@ -105,7 +105,8 @@ def _trailing(row: Row, number: int) -> str:
 
 def format_of(texts: Iterable[str]) -> int:
     """Returns the highest format number among these shards; 1 where none has a number."""
-    return max((int(number) for text in texts if (number := text.partition("|")[0]).isdigit()), default=FIRST_FORMAT)
+    found = (whole_number(text.partition("|")[0]) for text in texts)
+    return max((number for number in found if number is not None), default=FIRST_FORMAT)
 
 
 def decode_shard(text: str) -> list[Row]:
@@ -137,7 +138,7 @@ def _decode_row(line: str, names: Sequence[str], number: int) -> Row:
     if number > FIRST_FORMAT:
         walltime, mark = more[0], more[1:2]
     else:
-        walltime, mark = more[1] if more[1:] and more[1].isdigit() else _NOTHING, more[:1]
+        walltime, mark = more[1] if more[1:] and is_digits(more[1]) else _NOTHING, more[:1]
     indices = tuple(parse_ranges(nodes))
     return Row(
         decode_uid(uid), int(attempt), int(generation), names[int(user)], names[int(tenant)], names[int(vcluster)],

@@ -8,7 +8,7 @@ import msgspec
 
 from lattice.errors import Corrupt, Rejected
 from lattice.formats import check_format
-from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes
+from lattice.units import decode_uid, encode_uid, expand_nodes, fold_nodes, whole_number
 
 FORMAT = 1
 ANNOTATION = "lattice.dev/report"
@@ -146,9 +146,10 @@ def parse_report(text: str) -> NodeReport:
 
 def bounded(text: str, least: int = 0, most: int = MOST) -> int:
     """Returns a number of a node's text; raises ValueError for text that is no whole number from `least` to `most`."""
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
+    number = whole_number(text, least, most)
+    if number is None:
         raise ValueError(f"{text[:40]!r} is no number from {least} to {most}")
-    return int(text)
+    return number
 
 
 def _parse_row(item: str) -> ReportRow:

@@ -16,7 +16,7 @@ from typing import Final
 from lattice.errors import Rejected
 from lattice.replay.jobs import Log, TraceJob
 from lattice.scheduling.model.hardware import Need
-from lattice.units import parse_slurm_time
+from lattice.units import is_digits, parse_slurm_time
 
 KNOWN: Final = (
     "JobID", "JobName", "User", "Account", "Partition", "QOS", "Submit", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit",
@@ -177,7 +177,7 @@ class _Row:
         Raises Rejected, with the line, where it is none or absent.
         """
         text = self.get(name)
-        if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_NUMBER:
+        if not is_digits(text, _LONGEST_NUMBER):
             raise self.bad(name, f"is no number of {what}")
         return float(text)
 
@@ -189,7 +189,7 @@ class _Row:
         text = self.get(name)
         if not text:
             return None
-        if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER:
+        if is_digits(text, _LONGEST_NUMBER):
             return float(text)  # SLURM_TIME_FORMAT=%s
         try:
             moment = datetime.fromisoformat(text)

@@ -7,9 +7,10 @@ from typing import Any
 
 from lattice.errors import Rejected
 from lattice.scripts.asked import Given
-from lattice.units import parse_quantity
+from lattice.units import is_digits, parse_quantity
 
 _TERM = re.compile(r"(?P<key>[A-Za-z0-9_.-]+)(?:(?P<op>>=|=|:)(?P<value>[^\s=><]+))?")
+_LETTER = re.compile(r"[A-Za-z]")
 _SWITCHES = {
     "require_unified_memory": "requireUnifiedMemory",
     "unified_memory": "requireUnifiedMemory",
@@ -133,7 +134,7 @@ def read_gres(given: Given) -> tuple[int | None, str, list[str]]:
             continue
         fields = [piece for field in fields for piece in field.split("=")]
         count = 1
-        if fields and fields[-1].isdigit():
+        if fields and fields[-1] and not _LETTER.search(fields[-1]):  # the name of a type has letters
             count = _number(given, "gres", fields.pop())
         kind = fields[0] if fields else kind
     return count, kind, others
@@ -153,6 +154,6 @@ def read_quantity(given: Given) -> str:
 
 def _number(given: Given, key: str, value: str | None) -> int:
     """Returns a whole number from 0 on, of at most nine digits. Raises Rejected for anything else."""
-    if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
+    if value is None or not is_digits(value, 9):
         raise given.rejected(f"{key} needs a number, not {value!r}")
     return int(value)

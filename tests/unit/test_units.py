@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -254,3 +256,34 @@ def refusal_or(read: Callable[[str], int], text: str) -> int | str:
 @given(st.text(alphabet="n01-[],x", max_size=24))
 def test_counting_a_node_set_agrees_with_expanding_it(text: str) -> None:
     assert refusal_or(units.count_nodes, text) == refusal_or(lambda text: len(units.expand_nodes(text)), text)
+
+
+DIGITS = st.text(alphabet="0123456789²³٣৭①Ⅻ -+_.", max_size=24)
+
+
+@given(st.one_of(DIGITS, st.integers(0, 10**20).map(str), st.text(max_size=6)), st.integers(0, 10**6), st.integers(0, 10**19))
+def test_a_number_is_of_the_digits_0_to_9_alone_and_never_beyond_its_limits(text: str, least: int, most: int) -> None:
+    plain = text != "" and set(text) <= set("0123456789")
+    assert units.is_digits(text) == (plain and len(text) <= 18)
+    found = units.whole_number(text, least, most)
+    assert found == (int(text) if plain and least <= int(text) <= most and len(text) <= len(str(most)) else None)
+    assert units.is_digits(text.encode()) == units.is_digits(text)
+
+
+@pytest.mark.parametrize("read", [units.parse_ranges, units.expand_nodes, units.count_nodes], ids=lambda read: read.__name__)
+@pytest.mark.parametrize("number", ["²", "٣", "①", "9" * 5000])
+def test_what_python_alone_takes_for_a_number_is_refused_and_crashes_nothing(read: Callable[[str], object], number: str) -> None:
+    for text in (f"{number}-4", f"1-{number}"):
+        with pytest.raises(Rejected):
+            read(text if read is units.parse_ranges else f"nid[{text}]")
+
+
+def test_no_other_room_asks_python_what_a_digit_is() -> None:
+    root = Path(__file__).resolve().parents[2]
+    rooms = ("lattice", "controllers", "agent", "gateway", "webhooks", "dev")
+    files = (
+        file for room in rooms for file in (root / room).rglob("*.py") if "standalone" not in file.parts
+    )  # standard library alone there
+    asking = re.compile(r"\.(isdigit|isdecimal|isnumeric)\(")
+    found = [str(file.relative_to(root)) for file in files if asking.search(file.read_text(encoding="utf-8"))]
+    assert found == ["lattice/units.py"]

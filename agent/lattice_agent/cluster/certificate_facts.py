@@ -97,7 +97,7 @@ def _time(tag: int, text: bytes) -> float:
     digits = text.decode("ascii").removesuffix("Z")
     if tag == _UTC_TIME:
         digits = ("19" if digits >= "50" else "20") + digits
-    if tag not in (_UTC_TIME, _GENERAL_TIME) or len(digits) != 14 or not digits.isdigit() or not text.endswith(b"Z"):
+    if tag not in (_UTC_TIME, _GENERAL_TIME) or len(digits) != 14 or not is_digits(digits) or not text.endswith(b"Z"):
         raise ValueError(f"{text!r} is no time")
     month, day, hour, minute, second = (int(digits[at : at + 2]) for at in range(4, 14, 2))
     return datetime(int(digits[:4]), month, day, hour, minute, second, tzinfo=UTC).timestamp()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lattice.daemon.logs import event
-from lattice.units import format_ranges
+from lattice.units import format_ranges, is_digits
 from lattice_agent.standalone.meters import UNLIMITED
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Controllers:
             directory = self._beside(controller, scope) if beside else scope / "work"
             with suppress(OSError):
                 text = (directory / (V1_FILES[controller] if beside else file)).read_text().strip()
-                if text and text != "max" and not (text.isdigit() and int(text) >= UNLIMITED):
+                if text and text != "max" and not (is_digits(text, 20) and int(text) >= UNLIMITED):
                     found[controller] = text
         return found
 

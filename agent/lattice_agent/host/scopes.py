@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from lattice.units import is_digits
 from lattice_agent.attempts import Key
 from lattice_agent.host import processes
 from lattice_agent.host.controllers import NO_LIMITS, Controllers, WorkLimits, find_controllers, find_hierarchies, remove_tree
@@ -324,7 +325,7 @@ class ProcessScopes:
 
     def work(self, key: Key) -> list[int]:
         """Returns the pids of the work whose environment still names attempt and node, and of their descendants; empty: none is found."""
-        marked = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _names(entry, key, self._node)}
+        marked = {int(entry.name) for entry in Path("/proc").iterdir() if is_digits(entry.name) and _names(entry, key, self._node)}
         return sorted(marked | set(shim.descendants(*marked)))
 
     def whole(self, key: Key) -> list[int]:

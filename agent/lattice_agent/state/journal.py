@@ -22,6 +22,7 @@ import msgspec
 
 from lattice.errors import Corrupt, NotFound
 from lattice.formats import check_format
+from lattice.units import is_digits
 from lattice_agent.attempts import ExitRecord, Key, NodeWork, Ordered, Running, Seen
 from lattice_agent.standalone import durable
 from lattice_agent.work.environment import Account
@@ -80,7 +81,7 @@ class Journal:
         """
         seq = self._seen_seq()
         words = (self._read("epoch") or b"").decode(errors="replace").split()
-        if len(words) == len(_EPOCH_WORDS) and words[0] == str(seq) and words[1].isdigit():
+        if len(words) == len(_EPOCH_WORDS) and words[0] == str(seq) and is_digits(words[1]):
             return Seen(seq, int(words[1]), words[2])
         return Seen(seq)
 
@@ -90,7 +91,7 @@ class Journal:
         if text is None:
             return 0
         text = text.strip()
-        if not text.isdigit():
+        if not is_digits(text):
             raise Corrupt(f"{self.state_dir / 'seq'} holds {text[:40]!r}, not a number: remove it only if this node runs nothing")
         return int(text)
 
@@ -235,7 +236,7 @@ class Journal:
     def settled_by(self, key: Key) -> int:
         """Returns the seq of the plan that settled the attempt; 0: it is not settled, or an older agent did not keep the seq."""
         text = self._read_of(key, "settled-by") or b""
-        return int(text) if text.strip().isdigit() and self.is_settled(key) else 0
+        return int(text) if is_digits(text.strip()) and self.is_settled(key) else 0
 
     def prepared_at(self, key: Key) -> float:
         """Returns when the attempt's journal was written, seconds since the epoch; 0: there is none."""
@@ -313,7 +314,7 @@ def _let_execute(fd: int, account: Account) -> None:
 def parse_key(name: str) -> Key | None:
     """Returns the attempt of a directory name `UID-ATTEMPT`; None for any other name."""
     uid, _, attempt = name.rpartition("-")
-    return Key(uid, int(attempt)) if uid and attempt.isdigit() else None
+    return Key(uid, int(attempt)) if uid and is_digits(attempt) else None
 
 
 def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
@@ -326,7 +327,7 @@ def _decode(what: str, data: bytes | None, kind: type[_T]) -> _T | None:
 def _body(what: str, data: bytes | None) -> bytes:
     """Returns the file without its format number; empty where it is absent or torn. Raises Corrupt for an unknown format."""
     number, _, body = (data or b"").partition(b"\n")
-    if not number.isdigit():
+    if not is_digits(number):
         return b""
     check_format(what, number.decode(), NEWEST)
     return body

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lattice.errors import Corrupt
+from lattice.units import is_digits, whole_number
 from lattice_agent.attempts import Key
 from lattice_agent.standalone import streams
 
@@ -36,7 +37,7 @@ class LogStore:
             names = [path.name for path in self._attempts.iterdir() if path.name.startswith(f"{uid}-")]
         except FileNotFoundError:
             return 0
-        return max((int(number) for name in names if (number := name.rpartition("-")[2]).isdigit()), default=0)
+        return max((whole_number(name.rpartition("-")[2]) or 0 for name in names), default=0)
 
     def directory(self, key: Key) -> Path | None:
         """Returns the directory of the attempt's log segments; None: this node has none, or the uid cannot be part of a file name."""
@@ -236,12 +237,12 @@ def segments(directory: Path, stream: str) -> list[int]:
         names = [path.name for path in directory.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(number) for name in names if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdigit())
+    return sorted(int(number) for name in names if name.startswith(prefix) and is_digits(number := name.removeprefix(prefix)))
 
 
 def _parse_head(head: bytes, name: str) -> int:
     """Returns how many bytes of the stream lie before a segment, by its first line; raises Corrupt for another format."""
     number, _, start = head.strip().partition(b" ")
-    if number != str(FORMAT).encode() or not start.isdigit():
+    if number != str(FORMAT).encode() or not is_digits(start):
         raise Corrupt(f"{name} begins with {head[:40]!r}; this agent reads log segments of format {FORMAT}")
     return int(start)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from lattice.units import whole_number
 from lattice_agent.unpacking.layer_stream import LayerStream, UnpackingBudget, refused
 
 BLOCK: Final = 512
@@ -109,7 +110,7 @@ def _read_pax(document: bytes, said: _Extended, name: str) -> None:
     begin = 0
     while begin < len(document) and document[begin : begin + 1] != b"\0":
         digits, _, _ = document[begin : begin + 20].partition(b" ")
-        length = int(digits) if digits.isdigit() else 0
+        length = whole_number(digits) or 0
         record = document[begin : begin + length]
         key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if not equals or record[-1:] != b"\n" or len(record) != length:

@@ -29,6 +29,7 @@ from lattice.scheduling.queries.row_shapes import STATUS_SCHEMA
 from lattice.scheduling.queries.status_rows import Selection, StatusRows
 from lattice.scheduling.recording.cycle_log import cycle_of
 from lattice.software.answers import PlannedImages
+from lattice.units import is_digits, whole_number
 from lattice_controllers.scheduler.status_rows import StatusAnswer
 
 log = logging.getLogger(__name__)
@@ -185,7 +186,7 @@ class AnswerServer:
         """
         query, vcluster = request.query, request.match_info.get("vcluster", "")
         limit = query.get("limit", "")
-        if limit and not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= 10_000):
+        if limit and whole_number(limit, 1, 10_000) is None:
             raise Rejected(f"the parameter limit is {limit!r}: 1 to 10000", reason="ParameterInvalid", fields=("limit",))
         return await self._leading().queue(vcluster, reader_of(query), int(limit or QUEUE_LIMIT), version=version_of(query))
 
@@ -309,7 +310,7 @@ def numbers_of(text: str) -> tuple[int, int] | None:
     first, dash, last = text.partition("-")
     if not text:
         return None
-    if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in ((first, last) if dash else (first,))):
+    if not all(is_digits(part, 12) for part in ((first, last) if dash else (first,))):
         raise Rejected(f"the parameter numbers is {text!r}: 12, or 12-17", reason="ParameterInvalid", fields=("numbers",))
     return int(first), int(last or first)
 
@@ -317,7 +318,7 @@ def numbers_of(text: str) -> tuple[int, int] | None:
 def version_of(query: Mapping[str, str]) -> str:
     """Returns the resourceVersion that the answer must not be older than; empty: any age. Raises Rejected where it is no number."""
     version = query.get("version", "")
-    if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
+    if version and not is_digits(version, 20):
         raise Rejected(f"the parameter version is {version!r}: a resourceVersion", reason="ParameterInvalid", fields=("version",))
     return version
 

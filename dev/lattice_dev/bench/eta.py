@@ -36,6 +36,7 @@ from lattice.scheduling.forecast.simulator_input import SimulatorInput
 from lattice.scheduling.model.hardware import Need
 from lattice.scheduling.model.work import Candidate, NodeHolder
 from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.units import is_digits
 from lattice_dev.bench import scenes
 from lattice_dev.bench.figures import Aim, Baseline, Figure
 from lattice_dev.bench.plan import plain_node, timing
@@ -115,7 +116,7 @@ def read(file: Path, jobs: int | None = None, nodes: int | None = NODES) -> Log:
     except OSError as error:
         raise Rejected(f"{file} cannot be read: {error}; set LATTICE_DATA to the folder with KTH-SP2.swf.gz", reason="BadTrace") from error
     people = {
-        int(words[0]): (words[USER].decode(), words[GROUP].decode()) for words in map(bytes.split, lines) if words and words[0].isdigit()
+        int(words[0]): (words[USER].decode(), words[GROUP].decode()) for words in map(bytes.split, lines) if words and is_digits(words[0])
     }
     trace = parse(lines)
     size = nodes or trace.header.get("maxprocs") or trace.header.get("maxnodes")

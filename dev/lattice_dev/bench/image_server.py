@@ -157,4 +157,4 @@ def serving(answers: Answers, address: str) -> Iterator[ImageServer]:
 def _first_byte(asked: str) -> int:
     """Returns the first byte that a Range header asks for; 0 for one of another form, and for none."""
     number = asked.removeprefix("bytes=").removesuffix("-")
-    return int(number) if number.isascii() and number.isdigit() else 0
+    return int(number) if is_digits(number) else 0

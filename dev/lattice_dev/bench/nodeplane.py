@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lattice.errors import Corrupt, Rejected
 from lattice.kube.resources import ALLOCATIONS
+from lattice.units import is_digits
 from lattice_dev.bench import image_files, software, work
 from lattice_dev.bench.auditlog import WRITES, Writes, count_writes
 from lattice_dev.bench.drive import NAMESPACE, Driver, driver
@@ -94,7 +95,7 @@ def _shims(uid: str) -> list[int]:
     """Returns the processes in the cgroup `shim` of an allocation's first attempt."""
     found = []
     for process in Path("/proc").iterdir():
-        if process.name.isdigit():
+        if is_digits(process.name):
             try:
                 text = (process / "cgroup").read_text(encoding="utf-8")
             except OSError:

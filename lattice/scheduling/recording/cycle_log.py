@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from lattice.errors import Corrupt, NotFound, Rejected
+from lattice.units import is_digits
 
 FORMAT: Final = 1
 OPENING: Final = b"%d lattice cycle log\n" % FORMAT
@@ -63,7 +64,7 @@ def cycle_of(text: str) -> int:
     """Returns the cycle number that a person typed: a whole number from 1 on, or `last` (LATEST); raises Rejected for anything else."""
     if text == "last":
         return LATEST
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= 1):
+    if not (is_digits(text, 18) and int(text) >= 1):
         raise Rejected(f"{text!r} names no cycle: a whole number from 1 on, or last", reason="BadInput", fields=("cycle",))
     return int(text)
 
@@ -98,7 +99,7 @@ def check_format(data: bytes) -> int:
     """
     line, newline, _ = bytes(data[:64]).partition(b"\n")
     number, _, what = line.partition(b" ")
-    if not newline or what != OPENING[:-1].partition(b" ")[2] or not number.isdigit():
+    if not newline or what != OPENING[:-1].partition(b" ")[2] or not is_digits(number):
         raise Rejected("this is no cycle log: it does not begin with its format number and 'lattice cycle log'", reason="BadCycleLog")
     if int(number) not in (FORMAT, FORMAT - 1) or int(number) == 0:
         sentence = f"the cycle log has format {int(number)}, and this program reads format {FORMAT}; use the version that wrote it"
