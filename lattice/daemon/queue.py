@@ -49,7 +49,7 @@ class KeyedQueue:
         self._late: deque[str] = deque()
         self._waiting: dict[str, bool] = {}  # stands in _ready (False) or in _late (True)
         self._busy: set[str] = set()
-        self._again: dict[str, float] = {}  # added while busy: the earliest moment asked for
+        self._again: dict[str, tuple[float, bool]] = {}  # added while busy: the earliest moment asked for, and whether it is late
         self._due: dict[str, float] = {}
         self._due_late: set[str] = set()
         self._heap: list[tuple[float, str]] = []
@@ -74,11 +74,11 @@ class KeyedQueue:
         """Has a key reconciled `after` seconds from now (0 or less: as soon as a worker is free); of several calls the earliest counts, and
         one that is not `late`.
 
-        Of a key that is being reconciled, `late` is ignored.
         """
         due = self._clock.monotonic() + max(0.0, after)
         if key in self._busy:
-            self._again[key] = min(due, self._again.get(key, due))
+            soonest, stays_late = self._again.get(key, (due, True))
+            self._again[key] = min(due, soonest), late and stays_late
         elif self._waiting.get(key, True) and not (late and key in self._waiting):
             if after <= 0:
                 self._put(key, late=late)
@@ -189,7 +189,7 @@ class KeyedQueue:
                 self._work.release()
             wanted = self._again.pop(key, None)
             if wanted is not None:
-                self.add(key, wanted - self._clock.monotonic())
+                self.add(key, wanted[0] - self._clock.monotonic(), late=wanted[1])
             if after is not None:
                 self.add(key, after)
 

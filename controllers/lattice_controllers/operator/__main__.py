@@ -149,7 +149,7 @@ class Operator:
     async def run(self) -> None:
         """Runs every part until cancelled, or until one fails, which ends all and is raised in an exception group.
 
-        Tenants, VClusters and the LatticeConfig are reconciled only once all Allocations, all Reservations and the ledger have been
+        Tenants, VClusters and the LatticeConfig are reconciled only once all Allocations, Reservations, nodes and the ledger have been
         read; hours are counted, and allocations deleted, only once the usage records are listed.
         """
         async with asyncio.TaskGroup() as group:
@@ -161,6 +161,7 @@ class Operator:
             group.create_task(self.reservations.run())
             await self.allocations.synced.wait()
             await self.reservations.synced.wait()
+            await self.nodes.informer.synced.wait()  # they tell whether a Ledger must be there
             await self.ledger.read()
             group.create_task(process.endless(self.software.queue.run()))
             group.create_task(self.profiles.run())

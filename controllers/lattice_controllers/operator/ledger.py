@@ -40,13 +40,23 @@ class LedgerMirror:
         """When the newest reading began (monotonic); a row that it does not show was not committed by then."""
         self._cluster = cluster
         self._clock = clock
-        self._lost = False
+        self._absent = False
+        self._expected = False
         self._shards: tuple[str, ...] = ()
         self._counted: tuple[str, ...] = ()
         """The shards whose rows the counts are of."""
         self._by_node: Counter[int] = Counter()
         self._by_vcluster: Counter[str] = Counter()
         self._by_tenant: Counter[str] = Counter()
+
+    @property
+    def lost(self) -> bool:
+        """Tells whether there is no Ledger although a scheduler has led, so that nobody knows who holds nodes."""
+        return self._absent and (self._expected or bool(self._shards))
+
+    def expect(self) -> None:
+        """Notes that a scheduler has led, as a node has an index: an absent Ledger is lost, also for an operator that never read it."""
+        self._expected = True
 
     async def read(self) -> None:
         """Reads the Ledger from etcd, and tells the observers whose accounts came, went or changed; without a Ledger there are no accounts.
@@ -57,10 +67,10 @@ class LedgerMirror:
         try:
             ledger = await self._cluster.get(LEDGERS, NAME, type=Ledger)
         except NotFound:
-            status = None  # no scheduler has led yet: nobody holds anything
+            status = None  # no scheduler has led yet, or it is lost
         else:
             status = ledger.status
-        self.begun, self._lost = begun, status is None and bool(self._shards)
+        self.begun, self._absent = begun, status is None
         if status is not None:
             self._shards = status.shards
         accounts = dict(status.tenants) if status is not None else {}
@@ -89,23 +99,23 @@ class LedgerMirror:
         Raises Corrupt for a shard that does not decode.
         """
         await self._count()
-        return None if self._lost else self._by_node[index]
+        return None if self.lost else self._by_node[index]
 
-    async def holders_of_tenant(self, name: str) -> int:
+    async def holders_of_tenant(self, name: str) -> int | None:
         """Returns how many rows of the Ledger that was read last, releasing ones included, belong to a tenant, by name; 0 before any.
 
-        Raises Corrupt for a shard that does not decode.
+        None: it was lost before this process read it. Raises Corrupt for a shard that does not decode.
         """
         await self._count()
-        return self._by_tenant[name]
+        return None if self.lost and not self._shards else self._by_tenant[name]
 
-    async def holders_of_vcluster(self, name: str) -> int:
+    async def holders_of_vcluster(self, name: str) -> int | None:
         """Returns how many rows of the Ledger that was read last, releasing ones included, belong to a vcluster, by name; 0 before any.
 
-        Raises Corrupt for a shard that does not decode.
+        None: it was lost before this process read it. Raises Corrupt for a shard that does not decode.
         """
         await self._count()
-        return self._by_vcluster[name]
+        return None if self.lost and not self._shards else self._by_vcluster[name]
 
     async def _count(self) -> None:
         """Counts the rows of the last reading, unless these shards are counted already, yielding after each shard; a newer reading that

@@ -291,6 +291,8 @@ class NodeStates:
             self._begun.pop(change.key, None)
             self._tell_observers()
             return
+        if new.status.index is not None:
+            self._ledger.expect()
         self._count(new.status.state, 1)
         self.beats.expect(change.key, now)
         if self._begun.get(change.key, ("", 0.0))[0] != new.status.state:

@@ -37,6 +37,15 @@ def waiting(conditions: tuple[Condition, ...], reason: str, message: str, genera
     return with_condition(kept, READY, FALSE, reason, message, generation=generation, now=now)
 
 
+def use_sentence(pending: int, rows: int | None) -> str:
+    """Returns the sentence on what keeps an object that is deleted: allocations that are not final, and rows of the ledger (None: it is
+    lost).
+    """
+    if rows is None:
+        return f"{pending} allocations are not final; the Ledger is lost, so who holds nodes is not known: `lattice admin ledger recover`"
+    return f"{pending} allocations are not final, {rows} still hold nodes"
+
+
 def used(conditions: tuple[Condition, ...], in_use: bool, generation: int, now: str) -> tuple[Condition, ...]:
     """Returns the conditions with InUse true or false (`in_use`); the deletion policy reads it."""
     reason, message = ("AllocationsNotFinal", "allocations of it are pending or running, or hold nodes") if in_use else ("NotInUse", "")

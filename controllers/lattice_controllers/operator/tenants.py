@@ -241,9 +241,9 @@ class Tenants:
             return None
         await self._ledger.read()
         pending, rows = self._usage.open_of_tenant(name), await self._ledger.holders_of_tenant(name)
-        if pending or rows:
+        if pending or rows != 0:
             now = format_time(self._clock.now())
-            message = f"{pending} allocations are not final, {rows} still hold nodes"
+            message = statuses.use_sentence(pending, rows)
             conditions = statuses.waiting(tenant.status.conditions, "DeletionWaits", message, metadata.generation, now)
             await self._write(tenant, conditions, now, in_use=True)
             return statuses.DELETION_AGAIN_SECONDS

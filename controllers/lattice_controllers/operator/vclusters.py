@@ -180,9 +180,9 @@ class VClusters:
             return None
         await self._ledger.read()
         pending, rows = self._usage.open_of_vcluster(name), await self._ledger.holders_of_vcluster(name)
-        if pending or rows:
+        if pending or rows != 0:
             now = format_time(self._clock.now())
-            message = f"{pending} allocations are not final, {rows} still hold nodes"
+            message = statuses.use_sentence(pending, rows)
             conditions = statuses.waiting(vcluster.status.conditions, "DeletionWaits", message, metadata.generation, now)
             await self._write(vcluster, statuses.used(conditions, True, metadata.generation, now))
             return statuses.DELETION_AGAIN_SECONDS

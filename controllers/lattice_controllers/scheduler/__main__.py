@@ -68,7 +68,8 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
         """Campaigns for leadership and runs a term each time it is won, until cancelled; begins once the server of answers listens, if
         there is one.
 
-        After a term, whose error of Lattice it logs, it pauses: 1 s, doubled up to 8 s while terms end as Stale with the same sentence.
+        After a term, whose error of Lattice it logs, it pauses: 1 s, doubled up to 8 s while one after another ends as Stale with the same
+        sentence.
         """
         await answering.wait()  # the first write of the Lease says already where it answers
         said, pause = "", CAMPAIGN_AGAIN_SECONDS
@@ -77,6 +78,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
             terms[:] = [term]
             try:
                 await elector.lead(term.run)
+                said, pause = "", CAMPAIGN_AGAIN_SECONDS
             except Stale as error:  # expected, and its sentence says all
                 measured.went_back.set(float(error.reason == "LedgerWentBack"))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if error.message == said else CAMPAIGN_AGAIN_SECONDS
@@ -84,6 +86,7 @@ def build(given: Settings, outside: Outside) -> tuple[Iterable[Callable[[], Awai
                     event(log, "The term has ended", reason=error.reason, message=error.message)
                 said = error.message
             except LatticeError as error:
+                said, pause = "", CAMPAIGN_AGAIN_SECONDS
                 event(log, "The term has ended", reason=error.reason, message=error.message)
             await outside.clock.sleep(pause)
 

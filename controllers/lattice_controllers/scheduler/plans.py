@@ -192,8 +192,13 @@ class Plans:
             else:
                 written = await self._cluster.replace(PLANS, group, body, type=Written, metadata_only=True)
                 plan = Plan(metadata=written.metadata, spec=msgspec.convert(body["spec"], PlanSpec))
-        except (Stale, AlreadyExists, NotFound) as error:
-            await self._reread(group, error)
+        except (Stale, AlreadyExists):
+            await self._reread(group)
+            return 0.0
+        except NotFound:
+            if standing is None:
+                raise  # the server serves no plans: this is no plan that somebody deleted
+            await self._reread(group)
             return 0.0
         self._metrics.writes.labels("plan").inc()
         self.plans[group] = plan
@@ -212,7 +217,7 @@ class Plans:
         for observer in self.observers:
             observer.plan_written(uids)
 
-    async def _reread(self, group: str, error: Exception) -> None:
+    async def _reread(self, group: str) -> None:
         """Reads a plan again after a write that failed because somebody else had changed it; drops it where it is gone."""
         try:
             self.plans[group] = await self._cluster.get(PLANS, group, type=Plan)

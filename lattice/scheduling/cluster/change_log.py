@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
+from lattice.errors import Corrupt
+
 T = TypeVar("T")
 
 _LONGEST: Final = 30_000
@@ -37,9 +39,11 @@ class ChangeLog(Generic[T]):
             self.entries.clear()
 
     def changed(self, position: int) -> set[T]:
-        """Returns the buckets that changed since the log stood at `position`, which must be a position since it was last emptied; an
-        earlier one gives a wrong answer.
+        """Returns the buckets that changed since the log stood at `position`; raises Corrupt where it was emptied since then, as who keeps
+        positions must drop them with `trim`.
         """
+        if position < self._dropped:
+            raise Corrupt(f"the log of changes reaches back to {self._dropped}, not to {position}", reason="ChangesForgotten")
         return set(self.entries[position - self._dropped :: 3])
 
     def moved(self, position: int) -> dict[tuple[T, float], int] | None:

@@ -114,10 +114,10 @@ class Forecaster:
     def conclude(self, snapshot: ForecastSnapshot, foreseen: Foreseen) -> dict[str, Expected]:
         """Returns the expected starts by uid: calibrated predictions of the simulated starts, which it also keeps to score them later.
 
-        Work without a foreseen start has its reason there, and its predictions are dropped. Foreseen starts of work that has started or
-        was cancelled since the snapshot are left out.
+        Work without a foreseen start has its reason there, and its predictions are dropped. Work that has started or was cancelled since
+        the snapshot is left out.
         """
-        found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items()}
+        found = {uid: Expected(reason=reason) for uid, reason in foreseen.silent.items() if uid not in self._gone}
         for uid in found:
             self.calibration.drop_predictions(uid)
         for uid in foreseen.starts:

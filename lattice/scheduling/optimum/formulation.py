@@ -17,6 +17,7 @@ from lattice.scheduling.model.policy import Limits
 from lattice.scheduling.model.strategies import lenders_for, strategy_of
 from lattice.scheduling.model.work import REQUIRED, Candidate
 from lattice.scheduling.optimum.solver import Bucket, Job
+from lattice.scheduling.state.budget_gate import budget
 from lattice.scheduling.state.cluster_state import ClusterState
 from lattice.views.ledger import TenantAccount
 
@@ -66,13 +67,14 @@ def unknown_rules(state: ClusterState, vcluster: str, candidates: Iterable[Candi
     candidates = list(candidates)
     policy, accounts = state.policy(vcluster), state.accounts
     limited = any(_is_limited(accounts[tenant]) for tenant in {one.tenant for one in candidates} if tenant in accounts)
+    broke = any(budget(state.exhausted, one) is not None for one in candidates)
     known = {
         "nodes that reservations and maintenance keep": any(window.end > now for window in state.windows),
         "nodes that are promised to work that waits": any(state.backfill_reservations.values()),
         "that a range gets at most a third of what is free beyond its least number": any(one.maximum > one.minimum for one in candidates),
         "strict order of submission": strategy_of(policy).strict,
         "the power budget": state.power.limit is not None,
-        "quotas, limits and budgets": limited or policy.limits != Limits() or bool(state.exhausted) or state.quota_usage is not None,
+        "quotas, limits and budgets": limited or policy.limits != Limits() or broke or state.quota_usage is not None,
         "terms of lending": any(lenders_for(state.policies, vcluster, 0.0)),
     }
     return [rule for rule, in_force in known.items() if in_force]

@@ -263,7 +263,7 @@ class Scoring:
     running_gpu_hours: float = 0.0
     """GPU-hours of all holders of nodes as of the last call of `running`."""
     shares_read: SharesRead = NOTHING_READ
-    """The answers of `shares` in the last scoring call, for the recording."""
+    """The answers of `shares` that the scores of the last call of `score` were made of, for the recording; none before one is read."""
     timed: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Makes the context in which the totals of a vcluster are computed: the daemon measures the time there, since pure code asks no
     clock.
@@ -281,7 +281,7 @@ class Scoring:
         policy = self.policies.get(vcluster)
         weights = policy.weights if policy is not None else BALANCED
         columns = self._current(vcluster, candidates, weights)
-        columns.seen = now
+        columns.seen, self.shares_read = now, NOTHING_READ
         self._forget_emptied(now)
         return Scores(len(columns.candidates), lambda: self._found(columns, node_cache, now))
 

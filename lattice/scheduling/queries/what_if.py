@@ -42,6 +42,7 @@ from lattice.scheduling.queries.context import (
 from lattice.scheduling.queries.explanation import blockers
 from lattice.scheduling.queries.readers import Reader
 from lattice.scheduling.state.cluster_state import ClusterState
+from lattice.scheduling.state.uses import NOTHING
 from lattice.units import fold_nodes
 
 MOST_INFLUENTIAL: Final = 1000
@@ -234,15 +235,16 @@ def placement(context: QueryContext, outcome: Placed) -> Placement:
 
 
 def _quota(context: QueryContext, tenant: str, before: tuple[int, int], taken: int) -> Quota | None:
-    """Returns the use of the tenant's hard limits before and after the candidate starts, by the ledger's account, which does not count
-    unconfirmed claims; None: the tenant has no account.
+    """Returns the use of the tenant's hard limits before and after the candidate starts, unconfirmed claims included as the gate counts;
+    None: the tenant has no account.
 
     `before`: nodes and allocations of earlier candidates of the same plan. `taken`: the candidate's nodes.
     """
     account = context.state.accounts.get(tenant)
     if account is None:
         return None
-    nodes, allocations = account.used_nodes + before[0], account.used_allocations + before[1]
+    claimed = context.state.uses.claimed.get(tenant, NOTHING)
+    nodes, allocations = account.used_nodes + claimed.nodes + before[0], account.used_allocations + claimed.running + before[1]
     return Quota(
         tenant=tenant,
         nodes=Use(used=nodes, after=nodes + taken, limit=account.max_nodes),

@@ -23,7 +23,7 @@ from lattice.scheduling.model.outcomes import Outcome
 from lattice.scheduling.model.policy import Policy
 from lattice.scheduling.model.windows import ReservationWindow
 from lattice.scheduling.model.work import Candidate, NodeHolder
-from lattice.scheduling.priority.scoring import Backlog, Scoring
+from lattice.scheduling.priority.scoring import NOTHING_READ, Backlog, Scoring
 from lattice.scheduling.priority.shares import Shares, Standing
 from lattice.scheduling.state.budget_gate import Exhausted
 from lattice.scheduling.state.cluster_state import OVERRUN, START_ALLOWANCE, ClusterState, PowerBudget
@@ -162,11 +162,11 @@ def take_query_snapshot(state: ClusterState, pending: Sequence[Candidate], now: 
 
 
 def completed(moment: Snapshot, state: ClusterState) -> Snapshot:
-    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read last, so to be called before another
-    vcluster is scored; unchanged where it had none.
+    """Returns the snapshot of a cycle that has just ended, with the shares that its cost function read, so to be called before another
+    vcluster is scored; unchanged where it had none, or read none.
     """
     scoring = state.scorings.get(moment.vcluster)
-    if not isinstance(scoring, Scoring):
+    if not isinstance(scoring, Scoring) or scoring.shares_read is NOTHING_READ:
         return moment
     standings, people, usages, with_work, multipliers = scoring.shares_read
     of_users = {(tenant, user): usage for (tenant, user, _), usage in zip(people, usages, strict=True)}

@@ -335,3 +335,30 @@ async def test_a_group_with_thousands_of_keys_keeps_no_other_one_waiting() -> No
         await clock.run_for(3)
         assert {"b", "c", "d"} <= set(served)
         task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("again", "order"),
+    [((True,), ["late", "other", "late"]), ((True, False), ["late", "late", "other"]), ((False, True), ["late", "late", "other"])],
+    ids=["late", "late, then not", "not late, then late"],
+)
+async def test_a_late_key_that_is_added_while_it_is_reconciled_stays_late_unless_it_is_added_otherwise_too(
+    again: tuple[bool, ...], order: list[str]
+) -> None:
+    began: list[str] = []
+    busy = asyncio.Event()
+
+    async def reconcile(key: str) -> None:
+        began.append(key)
+        if len(began) == 1:
+            await busy.wait()
+
+    async with serving(reconcile, workers=1) as (queue, clock):
+        queue.add("late", late=True)
+        await clock.settle()
+        for late in again:
+            queue.add("late", late=late)
+        queue.add("other", late=True)
+        busy.set()
+        await clock.settle()
+    assert began == order

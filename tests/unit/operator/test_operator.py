@@ -327,7 +327,7 @@ async def test_a_node_is_drained_only_when_the_ledger_names_no_holder(world: Wor
 async def test_rows_are_those_of_the_last_reading_though_the_ledger_went_or_came_back_at_the_same_seq(world: World) -> None:
     mirror = LedgerMirror(world.cluster, world.clock)
 
-    async def held() -> tuple[int | None, int, int]:
+    async def held() -> tuple[int | None, int | None, int | None]:
         await mirror.read()
         found = asyncio.gather(mirror.holders_of_node(0), mirror.holders_of_tenant("physics"), mirror.holders_of_vcluster("hpc"))
         await world.clock.run_for(1)
@@ -343,6 +343,32 @@ async def test_rows_are_those_of_the_last_reading_though_the_ledger_went_or_came
     assert await held() == (0, 2, 2)
     await world.cluster.delete(LEDGERS, "lattice")
     assert await held() == (None, 2, 2), "a tenant that has work waits for it"
+
+
+async def test_an_operator_that_starts_while_the_ledger_is_lost_knows_of_no_holder_and_not_that_there_is_none(world: World) -> None:
+    mirror = LedgerMirror(world.cluster, world.clock)
+    await mirror.read()
+    counts = asyncio.gather(mirror.holders_of_node(0), mirror.holders_of_tenant("physics"), mirror.holders_of_vcluster("hpc"))
+    await world.clock.run_for(1)
+    assert tuple(await counts) == (0, 0, 0), "no scheduler has led yet"
+    mirror.expect()
+    counts = asyncio.gather(mirror.holders_of_node(0), mirror.holders_of_tenant("physics"), mirror.holders_of_vcluster("hpc"))
+    await world.clock.run_for(1)
+    assert tuple(await counts) == (None, None, None)
+    await world.ledger(row(0, 1))
+    await mirror.read()
+    assert (await mirror.holders_of_node(0), await mirror.holders_of_tenant("physics")) == (1, 1)
+
+
+async def test_no_node_is_drained_by_an_operator_that_starts_while_the_ledger_is_lost(world: World) -> None:
+    async with world.running():
+        await world.ready_nodes("n1")
+        await world.cluster.patch(NODES, "n1", {"spec": {"drain": {"reason": "fan", "by": "olga"}}})
+        await world.live(20, "n1")
+        assert world.state("n1") == "Draining"
+        await world.ledger()
+        await world.live(5, "n1")
+        assert world.state("n1") == "Drained"
 
 
 async def test_a_node_is_not_drained_while_the_ledger_is_lost(world: World) -> None:
@@ -375,6 +401,7 @@ async def test_disable_is_at_once_and_enable_needs_a_heartbeat(world: World) -> 
 async def test_a_state_patch_that_meets_a_change_is_decided_again(world: World) -> None:
     async with world.running():
         await world.ready_nodes("n1")
+        await world.ledger()
         await world.cluster.patch(NODES, "n1", {"spec": {"drain": {"reason": "fan"}}})
         world.cluster.lose_answer("patch", NODES, "n1")
         await world.live(10, "n1")

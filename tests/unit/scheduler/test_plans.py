@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from lattice.daemon.clock import ManualClock
+from lattice.errors import NotFound
 from lattice.kube.fake import FakeCluster
 from lattice.kube.informer import Change
 from lattice.kube.resources import PLANS
@@ -190,3 +191,15 @@ async def test_a_plan_whose_numbers_stand_reserves_none() -> None:
         await clock.run_for(0.1)
         assert stored(cluster, "group-0000") is not None
         assert ledger.proposed == []
+
+
+async def test_a_server_that_serves_no_plans_is_asked_with_a_back_off() -> None:
+    async with writing() as (plans, cluster, clock):
+        for verb in ("create", "get"):
+            cluster.fail(NotFound("the server could not find the requested resource"), verb=verb, resource=PLANS, times=1000)
+        plans.call_roll("group-0000")
+        await clock.run_for(10)
+        assert plans.queue.failures("group-0000") >= 3
+        cluster.heal()
+        await clock.run_for(60)
+        assert stored(cluster, "group-0000") is not None

@@ -34,6 +34,7 @@ from lattice.scheduling.state.cluster_state import ClusterState, mask_of
 from lattice.units import format_time
 from lattice.views.allocation import Allocation
 from lattice.views.cluster import Config, ConfigSpec, SchedulingOptions, Tenant, VCluster
+from lattice.views.ledger import TenantAccount
 from lattice.views.meta import Metadata
 from lattice_controllers.scheduler.metrics import SchedulerMetrics
 from lattice_controllers.scheduler.pending_work import PendingWork
@@ -288,6 +289,16 @@ async def test_a_proof_names_the_rules_in_force_that_the_solver_does_not_know() 
     assert kept.unknown == ["nodes that reservations and maintenance keep", promised]
     shown = sentences(Plan(schema=PLAN_SCHEMA, at=format_time(NOW), allocations=[], optimal=kept), NOW)
     assert any("the solver does not know, and the scheduler keeps: nodes that reservations" in line for line in shown)
+
+
+async def test_a_plan_counts_the_quota_as_the_gate_does_with_claims_that_are_not_confirmed() -> None:
+    made, state = service(8, running=3, waiting=7)
+    state.state.accounts = {"physics": TenantAccount(max_nodes=8, used_nodes=3, used_allocations=1)}
+    state.state.put_holder(holding(9, (3, 4), 1), claimed=True)
+    (planned,) = (await made.plan([document(1)], ALICE, optimal=False)).allocations
+    assert planned.quota is not None
+    assert (planned.quota.nodes.used, planned.quota.nodes.after, planned.quota.nodes.limit) == (5, 6, 8)
+    assert planned.quota.allocations.used == 2
 
 
 async def test_a_tenant_of_others_cannot_be_planned_for() -> None:

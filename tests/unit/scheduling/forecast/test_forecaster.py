@@ -215,6 +215,17 @@ def test_work_that_starts_while_a_forecast_is_made_is_not_promised_anything_afte
     assert forecaster.started(uid(1), NOW + 2) is None
 
 
+def test_work_that_goes_while_a_forecast_is_made_keeps_no_reason_why_it_waits_either() -> None:
+    made, forecaster = state(), Forecaster()
+    running(made, 0, (0, 1, 2, 3), None)
+    snapshot = forecaster.take_snapshot(made, {"hpc": [job(1), job(2), job(3)]}, NOW)
+    foreseen = foresee(snapshot, forecaster.run_times)
+    assert set(foreseen.silent) == {uid(1), uid(2), uid(3)}
+    forecaster.started(uid(1), NOW + 1)
+    forecaster.drop_allocation(uid(2))
+    assert list(forecaster.conclude(snapshot, foreseen)) == [uid(3)]
+
+
 def test_what_is_supposed_is_not_remembered() -> None:
     made, forecaster = state(), Forecaster()
     running(made, 0, (0, 1, 2, 3), 500.0)

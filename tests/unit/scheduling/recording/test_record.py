@@ -245,3 +245,18 @@ def test_a_row_has_a_column_for_everything_that_makes_its_value(columns: record_
         assert set(columns.names) == set(kind.__struct_fields__)
     else:
         assert set(columns.names) == {one.name for one in fields(kind) if one.init}  # type: ignore[arg-type]
+
+
+def test_a_cycle_that_read_no_shares_is_recorded_without_those_of_another_vcluster() -> None:
+    site = Site(1)
+    first, second = VCLUSTERS[:2]
+    for _ in range(20):
+        site.happen()
+    queue = list(site.queues[first].values())
+    read = site.looker.take_snapshot(first, queue, site.now, 1)
+    scores = site.state.scoring(first).score(queue, site.state.node_cache, site.now)
+    assert len(list(scores)) == len(queue) > 0
+    assert completed(read, site.state).scored.standings
+    unread = site.looker.take_snapshot(second, [], site.now, 1)
+    site.state.scoring(second).score([], site.state.node_cache, site.now)
+    assert completed(unread, site.state) == unread
