@@ -135,6 +135,7 @@ PATTERNED: Final[dict[str, dict[str, str]]] = {
         "spec.software.registries.*.name": "registry",
         "spec.software.registries.*.url": "registryUrl",
         "spec.software.containerMounts.*": "directory",
+        "spec.software.containerDevices.*": "deviceKind",
         "spec.software.largestImage": "quantity",
         "spec.software.trustedKeys.*.name": "keyName",
         "spec.software.trustedKeys.*.key": "key",

@@ -212,7 +212,7 @@ class SoftwareOptions(Part):
     ] = Field(default_factory=list)
     """Directories of the nodes, none of the system, that work in OCI images sees at the same path beside its home, such as /scratch."""
     container_devices: Annotated[
-        list[Annotated[str, Field(max_length=253, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)$")]],
+        list[Annotated[str, Field(max_length=253, pattern=pattern_of("deviceKind"))]],
         Field(max_length=64, json_schema_extra=kube(list_type="set")),
     ] = Field(default_factory=lambda: ["*"])
     """Kinds (`vendor.example/class`) of the CDI devices that work in OCI images may name in spec.environment.devices; `*`: all."""

@@ -58,6 +58,10 @@ FORMS: Final[dict[str, Form]] = {
         "is no CDI name of a device", "write VENDOR/CLASS=DEVICE", "nvidia.com/gpu=all",
         "ask the operators which devices the nodes' CDI specifications name",
     ),
+    "deviceKind": Form(
+        r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)$",
+        "is no kind of CDI devices", "write VENDOR/CLASS, or * for all", "nvidia.com/gpu",
+    ),
     "digest": Form(r"^sha256:[0-9a-f]{64}$", "is no digest", "write sha256: and 64 hexadecimal digits", "sha256:" + 64 * "0"),
     "directory": Form(r"^/[^/].*$", "is no directory below /", "write an absolute path", "/scratch"),
     "duration": Form(

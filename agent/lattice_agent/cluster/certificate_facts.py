@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from lattice.units import is_digits
+
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _OBJECT_ID, _UTC_TIME, _GENERAL_TIME, _BMP_TEXT, _VERSION = 0x30, 0x06, 0x17, 0x18, 0x1E, 0xA0
 _COMMON_NAME: Final = b"\x55\x04\x03"
