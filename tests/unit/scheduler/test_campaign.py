@@ -35,7 +35,7 @@ async def test_the_pause_grows_only_while_one_term_after_another_ends_for_the_sa
     same = [Stale("the ledger went back") for _ in range(5)]
     cluster = FailingTerms(clock, [*same, Rejected("no"), Rejected("no"), Stale("the ledger went back"), Stale("the ledger went back")])
     works, _ = build(Settings(), Outside(cluster, clock, records=tmp_path))
-    campaign = asyncio.ensure_future(next(iter(works))())  # type: ignore[arg-type]
+    campaign = asyncio.ensure_future(next(iter(works))())
     try:
         await clock.run_for(120)
     finally:
