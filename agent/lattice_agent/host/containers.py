@@ -195,6 +195,7 @@ class Containers:
             "binds": binds,
             "user": account.uid, "group": account.gid, "groups": list(account.groups), "writable": work.writable,
             "tables": container.user_tables(account, groups), "home": account.home, "workdir": work.workdir, "workdir_of_node": of_node,
+            "rules": self._scopes.ruled_cgroups(work.key),
             "image_workdir": image.workdir, "tmp": self._tmp(work.key) if work.private_tmp else "", "keep": list(work.private_tmp_keep),
             **self._names(work.key),
         }  # fmt: skip

@@ -85,6 +85,10 @@ class Scopes(Protocol):
         """Returns the file by which a process joins the container's cgroup in the v2 tree, whether it exists or not."""
         ...
 
+    def ruled_cgroups(self, key: Key) -> tuple[str, str]:
+        """Returns the v2 cgroups of the container and of the work, whose device rules are the same; empty texts without cgroups."""
+        ...
+
     def remove_container(self, key: Key) -> bool:
         """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""
         ...
@@ -192,6 +196,10 @@ class CgroupScopes:
     def container_procs(self, key: Key) -> str:
         """Returns the file by which a process joins the container's cgroup in the v2 tree, whether it exists or not."""
         return str(self.directory(key) / CONTAINER / "cgroup.procs")
+
+    def ruled_cgroups(self, key: Key) -> tuple[str, str]:
+        """Returns the v2 cgroups of the container and of the work, whose device rules are the same."""
+        return str(self._path(key) / CONTAINER), str(self._path(key) / "work")
 
     def remove_container(self, key: Key) -> bool:
         """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""
@@ -318,6 +326,10 @@ class ProcessScopes:
     def container_procs(self, key: Key) -> str:
         """Returns an empty text: there is no container."""
         return ""
+
+    def ruled_cgroups(self, key: Key) -> tuple[str, str]:
+        """Returns empty texts: there is no container."""
+        return "", ""
 
     def remove_container(self, key: Key) -> bool:
         """Returns True and does nothing: there is no container."""

@@ -37,6 +37,8 @@ LimitNOFILE=1048576
 LimitMEMLOCK=infinity
 LimitSTACK=infinity
 LimitCORE=infinity
+# The C library gives freed memory back, of which each thread else keeps some for itself.
+Environment=MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072 MALLOC_MMAP_THRESHOLD_=131072
 
 [Install]
 WantedBy=multi-user.target

@@ -16,7 +16,7 @@ import stat
 import subprocess
 from contextlib import suppress
 
-from lattice_agent.standalone import container_tasks, hold, mount_targets, namespaces, private_tmp, streams, task_start
+from lattice_agent.standalone import container_tasks, device_rules, hold, mount_targets, namespaces, private_tmp, streams, task_start
 
 TYPE_CHECKING = False  # as typing's, which nothing here loads
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _make(making: Making) -> dict[str, Any]:
     workdir = _workdir(making)
     _write_config(making)
     _call_runtime(request, "run", "--detach", "--bundle", making.bundle, request["container"])
+    device_rules.extend(*request["rules"])
     return {"workdir": workdir, "mapped": mapped, "absent": making.absent, "hiding": making.hiding}
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -392,6 +393,26 @@ async def test_devices_of_cdi_bring_device_files_mounts_and_variables_and_unknow
         ):
             await here.host.prepare(here.shell("true", devices=("vendor.example/thing=one",), key=Key(UID, 2)))
         await here.host.clear(Key(UID, 2))
+
+
+@pytest.mark.pure_v2
+async def test_tasks_open_the_devices_that_the_rules_of_their_container_allow_and_no_others(place: Path, root: Path) -> None:
+    specifications, control = place / "cdi", place / "control"
+    specifications.mkdir()
+    os.mknod(control, 0o666 | stat.S_IFCHR, os.makedev(10, 237))  # of loop devices: whoever has its file may open it
+    control.chmod(0o666)
+    shown = {"mounts": [{"hostPath": str(control), "containerPath": "/opt/control", "options": ["rbind", "rw"]}]}
+    allowed = shown | {"deviceNodes": [{"path": "/dev/control", "hostPath": str(control), "permissions": "rw"}]}
+    devices = [{"name": name, "containerEdits": edits} for name, edits in (("shown", shown), ("allowed", allowed))]
+    (specifications / "loop.json").write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "a/loop", "devices": devices}))
+    async with node(place, root, cdi=(specifications,)) as here:
+        script = "cat < /dev/null && : < /opt/control"
+        assert await here.run(here.shell(script, devices=("a/loop=shown",))) != 0
+        assert "Operation not permitted" in here.printed(stream="stderr")
+        second = Key(UID, 2)
+        assert await here.run(here.shell(": < /dev/control && : < /opt/control", devices=("a/loop=allowed",), key=second)) == 0, (
+            here.printed(second, "stderr")
+        )
 
 
 @pytest.mark.pure_v2
