@@ -199,7 +199,7 @@ class CgroupScopes:
 
     def ruled_cgroups(self, key: Key) -> tuple[str, str]:
         """Returns the v2 cgroups of the container and of the work, whose device rules are the same."""
-        return str(self._path(key) / CONTAINER), str(self._path(key) / "work")
+        return str(self.directory(key) / CONTAINER), str(self.directory(key) / "work")
 
     def remove_container(self, key: Key) -> bool:
         """Kills what is in the container's cgroup and removes it in every hierarchy; returns False while it still exists in one."""

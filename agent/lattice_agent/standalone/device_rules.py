@@ -63,8 +63,8 @@ def _attach(command: int, cgroup: int, number: int, flags: int) -> None:
 def _call(command: int, attributes: bytearray) -> int:
     """Calls bpf(2) and returns its answer; what the kernel says stands in `attributes` then. Raises OSError."""
     size = 64
-    held = (ctypes.c_char * size)(*bytes(attributes))
-    answer: int = _libc.syscall(BPF.get(os.uname().machine, -1), command, ctypes.byref(held), size)
+    held = ctypes.create_string_buffer(bytes(attributes), size)
+    answer: int = _libc.syscall(BPF.get(os.uname().machine, -1), command, held, size)
     if answer < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"the device rules of the container cannot be set for its tasks: {os.strerror(code)}")
