@@ -124,6 +124,18 @@ class Listener:
             case frames.KEEPER_SAY:
                 self.said.append(frame.payload.decode())
 
+    def fresh(self, had: int) -> list[tuple[int, bytes, tuple[int, int] | None]]:
+        """What this connection brought beyond the frame `had`: each a rank, what it wrote, and its end."""
+        found: list[tuple[int, bytes, tuple[int, int] | None]] = []
+        for number, kind, payload in self.kept:
+            if number > had and kind == frames.OUTPUT:
+                output = frames.decode_output(payload)
+                found.append((output.rank, output.data, None))
+            elif number > had and kind == frames.ENDED:
+                end = frames.decode_ended(payload)
+                found.append((end.rank, b"", (end.code, end.signal)))
+        return found
+
     @classmethod
     def close_all(cls) -> None:
         """Closes the sockets of all listeners."""

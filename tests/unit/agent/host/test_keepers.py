@@ -242,7 +242,10 @@ async def test_no_byte_is_lost_or_doubled_however_often_the_agent_goes_and_whate
             assert listener.state["first"] <= had + 1, "what was not acknowledged is kept"
             fresh = [number for number in listener.numbers if number > had]
             assert fresh == list(range(had + 1, had + 1 + len(fresh)))
-            had = take(listener, had, lines, ended)
+            for rank, data, end in listener.fresh(had):
+                lines[rank] += data
+                ended |= {rank: end} if end else {}
+            had = max((had, *listener.numbers))
             if listener.done:
                 listener.had(had)
                 break
@@ -252,20 +255,6 @@ async def test_no_byte_is_lost_or_doubled_however_often_the_agent_goes_and_whate
         expected = b"".join(b"%d\n" % number for number in range(1, count + 1))
         assert lines == {0: expected, 1: expected}
         assert ended == {0: (4, 0), 1: (4, 0)}
-
-
-def take(listener: Listener, had: int, lines: dict[int, bytes], ended: dict[int, tuple[int, int]]) -> int:
-    """Adds what one connection brought beyond the number `had`, and returns the last number."""
-    for number, kind, payload in listener.kept:
-        if number > had:
-            had = number
-            if kind == frames.OUTPUT:
-                output = frames.decode_output(payload)
-                lines[output.rank] += output.data
-            elif kind == frames.ENDED:
-                end = frames.decode_ended(payload)
-                ended[end.rank] = (end.code, end.signal)
-    return had
 
 
 async def test_a_launch_begins_once_however_often_it_is_asked_for_and_survives_agent_and_runner(place: Path) -> None:
