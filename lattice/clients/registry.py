@@ -14,7 +14,7 @@ import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,8 @@ PAGE: Final = 1000
 MOST_NAMES: Final = 100_000
 """Of a list, over all its pages."""
 MOST_REDIRECTS: Final = 5
+MOST_UNNAMED: Final = 16
+EMPTY_CONFIG: Final = "application/vnd.oci.empty.v1+json"
 REDIRECTS: Final = (301, 302, 303, 307, 308)
 ANSWER_SECONDS: Final = 20.0
 STREAM_BYTES: Final = 1 << 20
@@ -234,8 +236,21 @@ class Registry:
                 body, _ = await self._document(repository, path, OCI_INDEX)
             except NotFound:
                 continue
-            return [found for found in self._decoded(body, Manifest).manifests if artifact_type in ("", found.artifact_type)]
+            listed = self._decoded(body, Manifest).manifests
+            found = [one for one in listed if artifact_type in ("", one.artifact_type)]
+            return found or await self._unnamed(repository, listed, artifact_type)
         return []
+
+    async def _unnamed(self, repository: str, listed: list[Descriptor], artifact_type: str) -> list[Descriptor]:
+        """Returns those of an artifact type among listed ones, the first 16, whose list has no type of theirs but their configuration's,
+        as go-containerregistry lists what has an empty one: their manifests are read.
+        """
+        found: list[Descriptor] = []
+        for one in [one for one in listed if one.artifact_type in ("", EMPTY_CONFIG)][:MOST_UNNAMED]:
+            with suppress(NotFound):
+                _, manifest = await self.manifest(repository, one.digest)
+                found += [one] if manifest.artifact_type == artifact_type else []
+        return found
 
     async def blob(self, repository: str, digest: str, *, most: int) -> bytes:
         """Returns the bytes of a blob; raises NotFound where there is none, Rejected (BlobTooLarge) beyond `most` bytes, Corrupt where they

@@ -192,7 +192,7 @@ def test_an_image_of_other_architectures_finds_no_node_and_says_which_there_are(
     me.apply("foreign", entrypoint="true", environment={"image": "images.example/team/foreign:1.0"})
     until(lambda: me.get("foreign").get("status", {}).get("software"), within=30, what="its resolved image")
     assert me.get("foreign")["status"]["software"][0]["architectures"] == ["ppc64le", "s390x"]
-    wanted = "NeverFits: no node has one of the architectures ppc64le, s390x, for which its image is made; there are"
+    wanted = "0 exist that fit its constraints: no node has one of the architectures ppc64le, s390x, for which its image is made; there are"
     wanted = f"{wanted} {os.uname().machine} ({nodes} nodes)"
     until(lambda: wanted in " ".join(me.lattice("why", "foreign").stdout.split()), within=30, what="why it finds no node")
     assert not me.get("foreign")["status"].get("attempts"), "no node was tried"
@@ -210,7 +210,8 @@ def test_directories_that_the_site_lists_and_the_node_lacks_or_that_hide_the_ima
     try:
         admin.patch(CONFIGS, "lattice", {"spec": {"software": {"containerMounts": ["/nowhere/scratch", str(shared)]}}})
         me.apply("mounts", entrypoint="ls /opt/lattice-shared", environment={"image": "images.example/team/both:1.0"})
-        assert printed(me, "mounts") == ""
+        assert me.ended("mounts", within=60)["phase"] == "Completed"
+        assert me.lattice("logs", "--stdout", "mounts").stdout == ""
         said = me.lattice("logs", "--stderr", "mounts").stdout
         assert re.search(r"node nid\d+ has no /nowhere/scratch, which the site lists for containers \(software\.containerMounts\)", said), (
             said
@@ -235,10 +236,10 @@ def test_output_relative_to_a_directory_of_the_image_alone_is_refused_and_to_the
     me.apply("absolute", entrypoint="pwd", environment={"image": APP, "workdir": "/app", "output": {"stdout": "/dev/null"}})
     assert printed(me, "absolute") == "/app\n"
     me.apply("own", entrypoint="pwd", environment={"image": APP, "output": output})
-    assert printed(me, "own") == "/app\n"
+    assert printed(me, "own").startswith("/app\n")
     home = control_plane.where.user_home("alice")
     (written,) = home.glob("told-*.out")
-    assert written.read_text() == "/app\n"
+    assert written.read_text().splitlines()[-1] == "/app"
     written.unlink()
     said = me.lattice("logs", "--stderr", "own").stdout
     assert re.search(rf"told-\d+\.out for output is in {home} of the node, not in the image's /app", said), said

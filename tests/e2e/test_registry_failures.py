@@ -48,6 +48,7 @@ def front(control_plane: Instance, admin: BlockingCluster, tmp_path_factory: pyt
                 member("etc/tag", tag),
             )
             push(program.host, "team/app", tag, image(system, env=("PATH=/bin",)))
+        program.push_uenv(folder / "views", UENV, "views", "never mounted")
         software = {
             "registry": f"http://{front.host}/uenv", "system": "daint",
             "registries": [{"name": "images.example", "url": f"http://{front.host}"}],
@@ -119,7 +120,7 @@ def test_a_page_in_place_of_an_answer_is_waited_for_and_refuses_nothing(front: F
     [
         (("--image", f"{APP}:none"), "can never start: ImageNotFound: the registry images.example has no image team/app:none"),
         (("--uenv", "nothing/1:v1"), "can never start: ImageNotFound: no uenv matches nothing/1:v1"),
-        (("--uenv", "app/42:down", "--view", "none"), "can never start: ViewUnknown"),
+        (("--uenv", "app/42:views", "--view", "none"), "can never start: ViewUnknown"),
     ],
 )
 def test_plan_asks_the_registry_and_says_that_work_without_its_image_never_starts(
