@@ -106,7 +106,7 @@ async def test_a_partial_line_is_passed_on_after_a_moment_and_at_once_where_noth
         ({"argv": ["/no/such/program"]}, "'/no/such/program' cannot be executed: No such file or directory"),
         ({"argv": ["nosuchprogram"]}, "it is not in PATH=/usr/bin:/bin"),
         ({"argv": ["/etc/passwd"]}, "'/etc/passwd' cannot be executed: Permission denied"),
-        ({"stdout": "/root/out"}, "the output file '/root/out' cannot be opened: Permission denied"),
+        ({"stdout": "/etc/out"}, "the output file '/etc/out' cannot be opened: Permission denied"),
         ({"stdin": "/no/such/file"}, "the input file '/no/such/file' cannot be opened: No such file or directory"),
         ({"stdout": "/dev/full"}, "is a device or belongs to the kernel"),
     ],
