@@ -33,6 +33,7 @@ REGISTRY = ("referrers",)
 """The OCI registry with the referrers API that tests push to beside Debian's, which has none."""
 STUB_SOURCE = Path(standalone.__file__).with_name("stub.c")
 STUB_FLAGS = ("-static", "-Os", "-s")
+SRUN_SOURCE = Path(__file__).parents[2] / "srun" / "srun.c"
 KUBERNETES = "v1.36.3"
 MINIMUM_GO = (1, 26)
 LINKED = (
@@ -95,8 +96,19 @@ def find_or_build_registry(progress: Progress, clock: Clock, environ: Mapping[st
 
 def stub_path(environ: Mapping[str, str]) -> Path:
     """Returns where the stub of containers is cached, whether it stands there or not: process 1 of work in OCI images."""
-    digest = hashlib.sha256("\0".join(STUB_FLAGS).encode() + STUB_SOURCE.read_bytes()).hexdigest()[:16]
-    return cache_directory(environ) / "stub" / digest / "stub"
+    return _compiled_path("stub", STUB_SOURCE, environ)
+
+
+def srun_path(environ: Mapping[str, str]) -> Path:
+    """Returns where the program `srun` of work is cached, whether it stands there or not."""
+    return _compiled_path("srun", SRUN_SOURCE, environ)
+
+
+def _compiled_path(name: str, source: Path, environ: Mapping[str, str]) -> Path:
+    """Returns where a program of one C source is cached; a source that is not there has a place, too."""
+    content = source.read_bytes() if source.exists() else b""
+    digest = hashlib.sha256("\0".join(STUB_FLAGS).encode() + content).hexdigest()[:16]
+    return cache_directory(environ) / name / digest / name
 
 
 def build_stub(progress: Progress, environ: Mapping[str, str]) -> Path:
@@ -104,19 +116,34 @@ def build_stub(progress: Progress, environ: Mapping[str, str]) -> Path:
 
     Without a C compiler nothing stands there, and the nodes run no work in OCI images; raises Retry where the compiler fails.
     """
-    target = stub_path(environ)
-    if target.exists():
+    return _compile(STUB_SOURCE, stub_path(environ), 0o111, "nodes run no work in OCI images", progress, environ)
+
+
+def build_srun(progress: Progress, environ: Mapping[str, str]) -> Path:
+    """Returns the path of the program `srun`, compiled first where it is not cached.
+
+    Without a C compiler or the source nothing stands there, and work finds no srun; raises Retry where the compiler fails.
+    """
+    return _compile(SRUN_SOURCE, srun_path(environ), 0o755, "work finds no srun", progress, environ)
+
+
+def _compile(source: Path, target: Path, mode: int, lack: str, progress: Progress, environ: Mapping[str, str]) -> Path:
+    """Returns the path of a static program of one C source, compiled first where it is not cached; `lack` says what misses it.
+
+    Raises Retry where the compiler fails.
+    """
+    if target.exists() or not source.exists():
         return target
     compiler = shutil.which("cc", path=environ.get("PATH"))
     if compiler is None:
-        progress.note("no C compiler: nodes run no work in OCI images (install gcc and libc6-dev)")
+        progress.note(f"no C compiler: {lack} (install gcc and libc6-dev)")
         return target
     with _only_builder(target.parent, progress):
         building = target.with_name("building")
-        done = subprocess.run([compiler, *STUB_FLAGS, "-o", str(building), str(STUB_SOURCE)], capture_output=True, text=True, check=False)
+        done = subprocess.run([compiler, *STUB_FLAGS, "-o", str(building), str(source)], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise errors.Retry(f"{compiler} does not compile {STUB_SOURCE}: {done.stderr[-2000:]}", reason="BuildFailed")
-        building.chmod(0o111)
+            raise errors.Retry(f"{compiler} does not compile {source}: {done.stderr[-2000:]}", reason="BuildFailed")
+        building.chmod(mode)
         building.rename(target)
     return target
 

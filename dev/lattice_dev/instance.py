@@ -123,6 +123,7 @@ class Instance:
         With options that name an outside cluster nothing is built, and the folder means nothing.
         """
         build.build_stub(self._progress, self._environ)
+        build.build_srun(self._progress, self._environ)
         return self._programs(self._options or Options()).directory
 
     def status(self) -> list[ComponentStatus]:
@@ -331,6 +332,7 @@ class Instance:
         options = recorded.options
         programs = self._programs(options)
         build.build_stub(self._progress, self._environ)
+        build.build_srun(self._progress, self._environ)
         plain = self._is_plain(options)
         with state.locked(self.where.home):
             others = state.others(self.where)
@@ -363,7 +365,8 @@ class Instance:
         """Returns the plan of a recorded instance."""
         plain = recorded.options.plain or bool(recorded.options.kubeconfig) or bool(network.can_make())
         own = None if plain else Network(self.where.tag, recorded.subnet)
-        return Site(self.where, programs, recorded.options, recorded.ports, own, build.stub_path(self._environ))
+        stub, srun = build.stub_path(self._environ), build.srun_path(self._environ)
+        return Site(self.where, programs, recorded.options, recorded.ports, own, stub, srun)
 
     def _existing(self) -> tuple[Site, State]:
         """Returns plan and record of the instance. Raises NotFound where there is none."""

@@ -31,6 +31,8 @@ class Site:
     network: Network | None
     stub: Path = Path("/usr/libexec/lattice/stub")
     """The stub of containers (`build.build_stub`)."""
+    srun: Path = Path("/usr/libexec/lattice/srun")
+    """The program `srun` of work (`build.build_srun`)."""
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
