@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
-import tarfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lattice.errors import Rejected
+
+if TYPE_CHECKING:
+    import tarfile
 
 LARGEST_ARCHIVE: Final = 16 * 1024 * 1024
 """Bytes of the gzipped `meta/` that is attached to an image."""
@@ -88,6 +90,8 @@ def unpack_metadata(archive: bytes) -> bytes | None:
 
     Raises Rejected (MetadataInvalid) for what is no such archive, or one that unpacks to more than the limit.
     """
+    import tarfile  # agents, which only read the metadata, load it not
+
     try:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
         unpacked = unpacker.decompress(archive, LARGEST_ARCHIVE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lattice_agent.certificate_request import make_request
+from lattice_agent.certificate_program import make_request
 from tests import servers
 from tests.contract.policy_scenes import GROUP, LEASES, PATHS, STARTED, Person, agent, bound_agent, node, passed, refused
 from tests.servers import ApiServer

@@ -19,7 +19,7 @@ from lattice.kube.blocking import BlockingCluster
 from lattice.kube.resources import CERTIFICATE_REQUESTS, NODES
 from lattice.lifecycle.conditions import condition
 from lattice.views import Node
-from lattice_agent.certificate_request import make_request
+from lattice_agent.certificate_program import make_request
 from lattice_dev.instance import Instance
 from lattice_dev.state import Options
 from tests.e2e.conftest import Room, new_instance, room

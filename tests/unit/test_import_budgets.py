@@ -111,6 +111,11 @@ def test_a_daemon_reads_no_yaml_to_start(package: str) -> None:
     assert "yaml" not in loaded(f"import importlib, json, sys\nimportlib.import_module({package + '.__main__'!r})\n")
 
 
+def test_an_agent_holds_no_library_for_what_other_processes_do_for_it() -> None:
+    unwanted = {"cryptography", "tarfile", "yaml", "zstandard", "pydantic"}
+    assert loaded("import importlib, json, sys\nimportlib.import_module('lattice_agent.__main__')\n") & unwanted == set()
+
+
 STANDALONE = """
 import json, sys
 from types import ModuleType

@@ -28,7 +28,7 @@ STARTED_BY_NAME = (
 )
 """Modules that the command line imports by the verb's name, and those that `make generate` runs."""
 STARTED_BY_PATH = {
-    "lattice_agent.puller", "lattice_agent.certificate_request", "lattice_agent.standalone.shim", "lattice_agent.standalone.runner",
+    "lattice_agent.puller", "lattice_agent.certificate_program", "lattice_agent.standalone.shim", "lattice_agent.standalone.runner",
     "lattice_dev.node", "lattice_dev.relay",
 }  # fmt: skip
 """Files and modules that another process starts."""

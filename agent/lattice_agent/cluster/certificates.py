@@ -12,9 +12,6 @@ import base64
 import ipaddress
 import logging
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +20,12 @@ from typing import Any, Final
 
 from lattice.daemon.logs import event
 from lattice.daemon.node_certificates import AGENT, API, PEER, SHORTEST_SECONDS, SIGNERS, USAGES, request_name
-from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected, Retry
+from lattice.errors import AlreadyExists, LatticeError, NotFound, Rejected
 from lattice.kube.clock import Clock
 from lattice.kube.cluster import Cluster
 from lattice.kube.resources import CERTIFICATE_REQUESTS
 from lattice.units import format_time
-from lattice_agent.cluster.certificate_facts import fits_key, read_certificate
+from lattice_agent.cluster.certificate_facts import fits_key, made_request, read_certificate
 from lattice_agent.cluster.registration import Flaw
 from lattice_agent.metrics import AgentMetrics
 from lattice_agent.standalone.durable import sync_directory, write_durably
@@ -51,8 +48,6 @@ PATIENCE_SECONDS: Final = 30.0
 NEXT: Final = ".next"
 WORDS: Final = {API: "for the API server", PEER: "for agents and gateways"}
 NOTHING = Flaw("", "")
-REQUEST: Final = (sys.executable, "-m", "lattice_agent.certificate_request")
-REQUEST_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +109,6 @@ def _drop(pair: Pair) -> None:
 def _private(asked: bytes) -> bytes:
     """Returns the key from the content of a file that holds a key and a request; all of it where there is no request."""
     return asked.partition(b"-----BEGIN CERTIFICATE REQUEST-----")[0]
-
-
-def _made_request(node: str, hosts: Sequence[str]) -> bytes:
-    """Returns a new key and a certificate request for the node, made by a process of its own. Raises Retry where that fails."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    try:
-        return subprocess.run(
-            (*REQUEST, node, *hosts), stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=REQUEST_SECONDS, cwd="/",
-            env={**kept, "LANG": "C.UTF-8"},
-        ).stdout  # fmt: skip
-    except subprocess.SubprocessError as error:
-        said = getattr(error, "stderr", None) or b""
-        raise Retry(f"no key is made: {error}: {said.decode(errors='replace')[-300:]}", reason="KeyNotMade") from error
 
 
 def hosts_of(node: str, address: str) -> tuple[str, ...]:
@@ -286,7 +268,7 @@ class Renewal:
         """Returns the PEM request kept beside the key, made anew with a new key where there is none."""
         path = self._pair.asked
         if not path.exists():
-            write_durably(str(path.parent), path.name, _made_request(self._node, self._hosts))
+            write_durably(str(path.parent), path.name, made_request(self._node, self._hosts))
         return b"".join(path.read_bytes().partition(b"-----BEGIN CERTIFICATE REQUEST-----")[1:])
 
     # ── the API server ──────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,13 +9,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lattice_agent.cluster.certificate_facts import fits_key, read_certificate
 
 KEY, OTHER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-MOMENTS = st.integers(-630_000_000, 7_258_118_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+MADE = [
+    (datetime(1999, 12, 31, 23, tzinfo=UTC), ["lattice:agent:n1"]),
+    (datetime(2049, 12, 31, tzinfo=UTC), ["a", "ü"]),
+    (datetime(2026, 1, 1, tzinfo=UTC), []),
+]
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -38,10 +39,9 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 PLAIN = certificate(NOW, NOW + timedelta(days=30), "lattice:agent:n1")
 
 
-@settings(max_examples=60)
-@given(MOMENTS, st.timedeltas(timedelta(seconds=1), timedelta(days=36500)), st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=60), max_size=3))  # fmt: skip
-def test_names_and_times_are_those_that_the_library_reads(begins: datetime, life: timedelta, names: list[str]) -> None:
-    pem = certificate(begins, begins + life, *names)
+@pytest.mark.parametrize(("begins", "names"), MADE)
+def test_names_and_times_are_those_that_the_library_reads(begins: datetime, names: list[str]) -> None:
+    pem = certificate(begins, begins + timedelta(days=30), *names)
     known = x509.load_pem_x509_certificate(pem)
     found = read_certificate(b"a line before\n" + pem + b"a line after\n")
     assert list(found.names) == names
@@ -53,13 +53,6 @@ def test_what_is_no_certificate_is_an_error(pem: bytes) -> None:
     with pytest.raises(ValueError, match="certificate"):
         read_certificate(pem)
     assert not fits_key(pem, text_of(KEY))
-
-
-@given(st.integers(0, len(PLAIN) - 1), st.integers(0, 255))
-def test_a_damaged_certificate_is_an_error_or_reads_and_never_anything_else(at: int, byte: int) -> None:
-    damaged = PLAIN[:at] + bytes([byte]) + PLAIN[at + 1 :]
-    with suppress(ValueError):
-        read_certificate(damaged)
 
 
 def test_a_key_fits_its_own_certificate_alone_whatever_stands_beside_both() -> None:

@@ -27,7 +27,7 @@ from lattice.kube.resources import CERTIFICATE_REQUESTS
 from lattice.views import Node
 from lattice.views.cluster import NodeStatus
 from lattice.views.meta import Metadata
-from lattice_agent.certificate_request import make_request
+from lattice_agent.certificate_program import make_request
 from lattice_agent.cluster.certificates import Pair, Renewal, complete, hosts_of
 from lattice_agent.cluster.registration import Flaw
 from lattice_agent.metrics import AgentMetrics

@@ -1,11 +1,13 @@
-"""Makes a key and a certificate request for a node: `python -m lattice_agent.certificate_request NODE HOST…` prints both as PEM.
+"""Does what an agent does with certificates once in weeks, in a process of its own: the library for it takes 10 MiB.
 
-A process of its own does it, once in weeks, so that the agent need not hold the library that makes keys, 10 MiB with what it loads.
+`python -m lattice_agent.certificate_program request NODE HOST…` prints a new key and a certificate request as PEM; `… read` prints the facts
+of the certificate on its standard input as JSON.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import sys
 from collections.abc import Sequence
 
@@ -40,9 +42,27 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
+def read_facts(pem: bytes) -> dict[str, object]:
+    """Returns the common names of the first certificate in a text, and the seconds since the epoch at which it begins and ends.
+
+    Raises ValueError where there is none, or it does not parse.
+    """
+    found = x509.load_pem_x509_certificate(pem)
+    names = [one.value for one in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return {"names": [str(name) for name in names], "begins": begins, "ends": ends}
+
+
 def main(argv: Sequence[str]) -> int:
-    """Prints a new key and its request for the node and the hosts of the arguments; returns the exit code 0."""
-    sys.stdout.buffer.write(make_request(argv[0], argv[1:]))
+    """Prints what the first argument asks for; returns the exit code, 1 with a sentence on standard error where that cannot be."""
+    if argv[:1] == ["request"]:
+        sys.stdout.buffer.write(make_request(argv[1], argv[2:]))
+        return 0
+    try:
+        print(json.dumps(read_facts(sys.stdin.buffer.read())))
+    except ValueError as error:
+        print(f"the certificate does not parse: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
